@@ -23,7 +23,7 @@ pub(super) unsafe fn cover(
     let width = c.choice.kernel.rows;
     let partial = match coverage(problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
-        // Rows of zeros meet the keys, too, and zero times what is not finite is NaN.
+        // Rows of zeros also meet the keys, and zero times a non-finite value is NaN.
         Coverage::Full if finite || rows.len() == width => return Some(std::ptr::null()),
         Coverage::Full => false,
         Coverage::Partial => true,

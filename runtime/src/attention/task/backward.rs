@@ -255,8 +255,8 @@ impl BackwardTaskPlan {
     }
 }
 
-/// The backward problem of a call, or of the task's shares: output and upstream gradient lie in the task's tensors, the
-/// gradients are dense.
+/// Returns the backward problem of a call, or of the task's shares: output and upstream gradient are in the task's
+/// tensors, the gradients are dense.
 fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, ArgumentError> {
     let spec = of.spec();
     let dense = |argument, view: &View| View::dense(argument, Layout::Bhnd, &view.shape(), None);

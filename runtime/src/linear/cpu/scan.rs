@@ -432,7 +432,8 @@ impl Parts<'_> {
         product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
-            // What the earlier tokens look at spreads to all rows, so the later ones clear it only with every row.
+            // Rows that the earlier tokens read spread to all rows, so the later ones clear a row only with every
+            // row.
             if marks.contains(&0.0) {
                 marks.copy_from_slice(marks_before);
             }

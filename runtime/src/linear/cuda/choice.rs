@@ -97,9 +97,10 @@ impl LinearGpuChoice {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
     }
 
-    /// Whether a block answers all `readers` query heads of a state, where each by itself would take so many `blocks` of all
-    /// heads of a sequence. An answer takes about as much as its state, so that a block of a state takes half a turn for the
-    /// state and as much for each reader. A device that has room for the readers side by side computes the state for each.
+    /// Returns whether a block answers all `readers` query heads of a state, if separate blocks would take `blocks`
+    /// blocks for all heads of a sequence. An answer takes about as long as its state, so a block of a state takes half
+    /// a wave for the state and half a wave for each reader. A device that has room for all readers at once computes
+    /// the state for each.
     pub(super) fn is_shared(
         form: Form,
         direction: Direction,

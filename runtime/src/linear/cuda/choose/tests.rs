@@ -43,7 +43,7 @@ fn chunks_begin_where_a_launch_pays() {
     // As measured on an H200: gated, d 128, 8 heads.
     assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
     assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
-    // A board has the blocks of 8 heads in 16 turns, each token of which saves time.
+    // A board runs the blocks of 8 heads in 16 waves, each token of which saves time.
     assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
     assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
     assert_eq!(form(NANO, [1, 1, 40, 32]), Form::Recurrent);
