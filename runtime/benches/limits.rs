@@ -1,4 +1,5 @@
-//! What a call costs besides its arithmetic, and what limits it where arithmetic does not.
+//! Measures the costs of a call besides its arithmetic, and the limits of calls that arithmetic does not
+//! bound.
 //!
 //! `cargo bench -p elsa-runtime --bench limits -- [--rounds N] [--threads N] [--json] [part]...`, where a part is
 //! one of
@@ -10,7 +11,7 @@
 //! - `decode`: one query against a long cache, in bytes per second. It is compared with a copy, which counts both
 //!   the bytes read and the bytes written, and with adding up the same keys and values as integers, which reads
 //!   like attention and computes almost nothing.
-//! - `error`: relative L2 error of 48 rows against f64, by number of keys, beside the number of additions on the
+//! - `error`: relative L2 error of 48 rows against f64, by number of keys, with the number of additions on the
 //!   longest path from a key to the output.
 //!
 //! Compared jobs are measured alternately in slices of some milliseconds. Ratios are formed within a round, and

@@ -1,13 +1,14 @@
-//! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out, where every other one
-//! may, where a mask falls with the distance between query and key, causal or not, and where a mask of numbers lets nothing go;
-//! and of runs whose tiles pass the norm gate, without and with a mask of numbers, and inside a budget beside the budget alone.
+//! Compares the speed of runs inside an error budget with exact runs: where no block of keys may be skipped; where
+//! every other one may; where a mask falls with the distance between query and key, causal or not; and where an
+//! additive mask allows no skips. Also measures runs whose tiles pass the norm gate, without and with an additive mask,
+//! and inside a budget compared with the budget alone.
 //!
-//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back end of
-//! this machine unless one is named. A round times one exact call and one by the other plan, in turn, by the processor time of
-//! the thread, so that other programs disturb little, and on a GPU by the device's clock; a line gives the median of their
-//! ratios, above one where the other is faster, its quartiles, the milliseconds of the first call, the share of the blocks that
-//! were left out, that of those that went before their first product, and that of the rows that the gate let pass. A GPU has no
-//! gate.
+//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back
+//! end of this machine unless one is named. A round times one exact call and one call of the other plan, alternating in
+//! order. The time is processor time of the thread, so that other programs disturb little; on a GPU it is the device's
+//! clock. A line gives the median of their ratios (above one if the other plan is faster), its quartiles, the
+//! milliseconds of the exact call, the share of blocks skipped, the share skipped before their first product, and the
+//! share of rows that the gate let pass. A GPU has no gate.
 
 use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};

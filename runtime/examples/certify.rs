@@ -1,11 +1,12 @@
-//! What a certificate costs: the time of calls of a plan that certifies over that of calls of one that does not.
+//! Measures the cost of a certificate: the time of calls of a certifying plan over that of calls of a plan
+//! without certificates.
 //!
 //! `cargo run --release -p elsa-runtime --example certify -- [BACKEND [THREADS [ROUNDS]]]`
 //!
-//! A round gives both plans a slice of a few milliseconds, one after the other and each first in turn. Ratios are formed
-//! within a round; their medians and quartiles are printed. One thread of the CPU is measured by the time for which it had a
-//! processor, otherwise the time is that on the wall. On a GPU the tensors lie in its memory, and the ratio of the time on the
-//! device, between an event before a call and one behind it, is printed too. The time of fetching a certificate follows.
+//! A round gives both plans a slice of a few milliseconds, alternating which is first. Ratios are formed within a
+//! round; their medians and quartiles are printed. One CPU thread is measured by its processor time, several by wall
+//! time. On a GPU the tensors are in device memory, and the ratio of device times, between events before and after a
+//! call, is printed too. The time of fetching a certificate follows.
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::{Inputs, Outputs, Spec};

@@ -1,10 +1,10 @@
-//! The time of the backward pass over that of the forward pass.
+//! Measures the time of the backward pass over that of the forward pass.
 //!
 //! `cargo run --release -p elsa-runtime --example gradients -- [HEADS,TOKENS,DIM]... [--causal] [--threads N] [--rounds N]`
 //!
-//! Both passes are measured alternately, and their ratio is formed within a round, because the machine may be shared. The
-//! median over the rounds is printed, and the speed of the five products by the median time. The forward pass writes states
-//! beside the output, as the backward pass wants them. `ELSA_BACKEND` names the back end.
+//! Both passes are measured alternately, and their ratio is formed within a round, because the machine may be shared.
+//! The median over the rounds is printed, and the speed of the five products by the median time. The forward pass also
+//! writes states, as the backward pass requires them. `ELSA_BACKEND` names the back end.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Times of recurrences, selective scans and convolutions on this machine, one thread: nanoseconds per token and channel.
 //!
-//! `cargo run --release -p elsa-runtime --example series`. The two methods of a convolution are measured in turn, so that
-//! noise meets both; the ratio of their medians is where the chooser should change from one to the other.
+//! `cargo run --release -p elsa-runtime --example series`. The two methods of a convolution are measured alternately,
+//! so that noise affects both; the ratio of their medians is where the chooser should switch methods.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Streaming on a GPU beside the run in memory: time, overlap, and memory within budgets.
+//! Compares streaming on a GPU with in-memory runs: time, overlap, and memory within budgets.
 //!
-//! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values lie in page-locked memory. The first
-//! table has all queries resident; `speed` is the device time of the run in memory over that of the stream. The second
-//! table has budgets for the memory of the device; `taken` is by how much its free memory falls.
+//! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values are in page-locked memory. The
+//! first table has all queries resident; `speed` is the device time of the in-memory run over that of the stream. The
+//! second table has budgets for device memory; `taken` is the decrease of free device memory.
 
 use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -15,7 +15,7 @@ use half::f16;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Runs of each kind, of which the median counts.
+/// Number of runs of each kind; the median counts.
 const RUNS: usize = 5;
 const WANTS: StreamWants = StreamWants::new(KeysFrom::Host);
 

@@ -46,8 +46,8 @@ enum Refused {
     Frame(BindError),
 }
 
-/// The memory in which the CPU stands by for a GPU. It grows with the plans that need it, and with it goes what an earlier
-/// run has left there.
+/// Memory in which the CPU stands by for a GPU. It grows with the plans that need it; growing discards data that an
+/// earlier run left there.
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,

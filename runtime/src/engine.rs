@@ -50,7 +50,7 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// Which GPU to use, and in which context.
     pub cuda: CudaOptions,
-    /// Which file of measured kernels and divisions a GPU uses. A file that is not valid for the GPU at hand is reported
+    /// Selects the file of measured kernels and divisions for a GPU. A file that is not valid for this GPU is reported
     /// by a warning and ignored. Ignored on the CPU.
     pub tuned: Tuning,
 }
@@ -268,17 +268,17 @@ impl Engine {
         &self.inner.profile
     }
 
-    /// Cancels every call of this engine and its clones that has begun and not ended. Each of them returns
-    /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. A call that begins
-    /// later computes: a cancel between two calls does nothing. May be called by any thread, and does not wait.
+    /// Cancels every call in progress on this engine and its clones. Each of them returns
+    /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. Later calls are
+    /// not affected: a cancel between two calls does nothing. May be called by any thread, and does not wait.
     ///
-    /// When a call returns: on the CPU workers begin no further task, and end the ones that they are in at their next block
-    /// of keys or chunk of tokens. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues
-    /// no further part, and runs on device tensors, which nobody waits for, are not cancelled. A source or a sink that is
-    /// being called returns first.
+    /// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of
+    /// tokens; they start no further task. On a GPU, the kernels and copies that the call has enqueued finish first,
+    /// and a stream enqueues no further part; runs on device tensors, which do not wait, are not cancelled. A source or
+    /// a sink that is running returns first.
     ///
-    /// What holds then: outputs of the call hold any mixture of old and new elements, and nothing else was written. The
-    /// plan, the workspace and what is bound to it stay usable.
+    /// Outputs of the call then hold any mixture of old and new elements; nothing else was written. The plan, the
+    /// workspace and calls bound to it remain usable.
     pub fn cancel(&self) {
         self.inner.pool.cancel();
     }

@@ -86,7 +86,7 @@ pub enum DeviceError {
         /// The failed call.
         source: Box<DeviceError>,
     },
-    /// The PTX of a kernel in this program is not what was built.
+    /// The PTX of a kernel in this program differs from the built one.
     #[error("module {kernel}: its compressed PTX is damaged; allowed: the program as it was built")]
     Damaged {
         /// Name of the kernel.

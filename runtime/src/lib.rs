@@ -53,7 +53,8 @@ mod testing;
 mod warm;
 mod workspace;
 
-/// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.
+/// Types shared by all operators: plans, bound calls and workspaces. Each operator has aliases of them in this
+/// crate.
 pub mod operators {
     pub use crate::bound::Bound;
     pub use crate::cuda::bound::DeviceBound;

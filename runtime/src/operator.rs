@@ -1,7 +1,7 @@
-//! What an operator is to the engine: the types of its problem, its tensors and its plans.
+//! Interface of an operator to the engine: the types of its problem, its tensors and its plans.
 //!
-//! Planning, binding, staging, fallback and reports are written once, over this trait. An operator adds the kernels and how a
-//! call is divided among them.
+//! Planning, binding, staging, fallback and reports are generic over this trait. An operator adds the kernels and the
+//! division of a call among them.
 
 use crate::cpu::plan::CpuPlan;
 use crate::cuda::plan::GpuPlan;
@@ -31,7 +31,7 @@ pub trait Operator: Sized + Debug + 'static {
     type Cpu: CpuPlan<Problem = Self::Problem>;
     /// A plan for a GPU.
     type Gpu: GpuPlan<Problem = Self::Problem>;
-    /// What a workspace remembers of its last run.
+    /// Record of a workspace's last run.
     type Ran: Debug + Send + Sync;
 
     /// Checks host tensors against the problem.
@@ -62,12 +62,12 @@ pub trait Operator: Sized + Debug + 'static {
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 
-    /// What a workspace remembers of a run on the CPU, which stood by for a GPU or not.
+    /// Returns the record of a run on the CPU; `stood_by` if it replaced a GPU.
     fn ran_on_cpu(_plan: &Self::Cpu, _problem: &Self::Problem, _stood_by: bool) -> Option<Self::Ran> {
         None
     }
 
-    /// What a workspace remembers of a run on a GPU.
+    /// Returns the record of a run on a GPU.
     fn ran_on_gpu(_plan: &Self::Gpu, _problem: &Self::Problem) -> Option<Self::Ran> {
         None
     }

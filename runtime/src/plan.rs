@@ -52,14 +52,14 @@ pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
-    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
-    /// `None` if a GPU computes, or if there is none and none was requested.
+    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the
+    /// problem. `None` if a GPU computes, or if there is none and none was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
 
 impl<O: Operator> Plan<O> {
-    /// Plans for the GPU of the engine, if it has one, and for the CPU. With [`Fallback::Cpu`] a plan for the GPU contains
-    /// a standby plan for the CPU, and the CPU computes what the GPU does not support.
+    /// Creates plans for the GPU of the engine, if it has one, and for the CPU. With [`Fallback::Cpu`] a plan for the
+    /// GPU contains a standby plan for the CPU, and the CPU computes problems that the GPU does not support.
     ///
     /// # Errors
     /// Returns the error of `cpu`. With [`Fallback::Fail`] also that of `gpu`.
@@ -103,8 +103,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
-    /// `None` if a GPU computes, or if there is none and none was requested.
+    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not
+    /// support the problem. `None` if a GPU computes, or if there is none and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()

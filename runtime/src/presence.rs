@@ -13,7 +13,7 @@ impl Backend {
         registry::attention_for_any(set).filter(|kernel| kernel.is_present())
     }
 
-    /// Whether this build contains it and this machine can execute it.
+    /// Returns whether this build contains it and this machine can execute it.
     #[must_use]
     pub fn is_present(self) -> bool {
         match self {
@@ -28,7 +28,7 @@ impl Backend {
 pub struct Present {
     /// The back end.
     pub backend: Backend,
-    /// Whether this build contains it and this machine can execute it.
+    /// `true` if this build contains it and this machine can execute it.
     pub present: bool,
     /// Name of its kernel that takes any number of queries; `None` if it is not available, and for the GPU.
     pub kernel: Option<&'static str>,

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// The tensors of a call.
     type Operand: Operand;
-    /// What a call has besides its tensors that the host reads: lengths and bounds of sequences.
+    /// Host data of a call besides its tensors: lengths and bounds of sequences.
     type Lengths<'a>: Copy + Debug + Send + Sync;
 
     /// Number of sequences of a call.
@@ -23,7 +23,7 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
         Operands::from_fn(|operand| self.tensor(operand, types[operand]))
     }
 
-    /// Returns the tensors of a call; where a call says of which type its elements are, those of the largest.
+    /// Returns the tensors of a call. If the call determines an element type, its largest type is used.
     fn tensors(&self) -> Operands<Self::Operand, Tensor> {
         self.tensors_of(&largest())
     }

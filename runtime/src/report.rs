@@ -1,4 +1,4 @@
-//! What a run did.
+//! Reports of runs.
 
 use crate::backend::Backend;
 use crate::error::{BindError, DeviceError, PlanError};
@@ -27,7 +27,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a run did.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The back end that computed.

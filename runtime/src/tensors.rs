@@ -9,22 +9,22 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// What a problem says of a tensor of its calls.
+/// Properties that a problem gives a tensor of its calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tensor {
     /// Its name in error messages.
     pub argument: &'static str,
     /// Its memory; `None` if the problem does not have it.
     pub memory: Option<Memory>,
-    /// Whether a run reads what it holds when the run begins.
+    /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
-    /// Whether a run writes it.
+    /// `true` if a run writes it.
     pub written: bool,
-    /// Whether a call may do without it.
+    /// `true` if a call may do without it.
     pub optional: bool,
     /// If runs append to it: the number of tokens that it keeps. They are read, the rest is written.
     pub kept: Option<usize>,
-    /// Whether few calls have it, so that copies of it have a buffer of their own.
+    /// `true` if few calls have it, so that copies of it have a buffer of their own.
     pub apart: bool,
     /// Name of the option of the problem that forbids it, if one does.
     pub forbidden: Option<&'static str>,
@@ -61,7 +61,7 @@ pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<
 /// The host tensors of a call, as pointers that both the CPU and a GPU may hold.
 ///
 /// Invariant *tensors*: the data have been checked against a problem. Every non-null pointer is readable for the bytes
-/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nobody else uses their
+/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nothing else uses their
 /// memory during that time.
 pub struct HostTensors<'a, O: Operand> {
     at: Operands<O, *mut u8>,

@@ -1,4 +1,4 @@
-//! What the tests of several modules share.
+//! Helpers shared by the tests of several modules.
 
 use crate::{Backend, Engine, EngineOptions, Fallback};
 use elsa_core::random;

@@ -16,12 +16,13 @@ use std::sync::Arc;
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.
 ///
-/// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes where it lies, whatever
-/// the shapes: a larger workspace serves more. What a GPU's plan needs of the host beside them, binding provides.
+/// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes on the same device,
+/// regardless of shapes; a larger workspace serves more plans. Host memory that a GPU plan needs in addition is
+/// allocated by binding.
 #[derive(Debug)]
 pub struct Workspace<O: Operator> {
     pub(crate) memory: Memory,
-    /// What is remembered of the last run.
+    /// Record of the last run.
     pub(crate) ran: Option<O::Ran>,
 }
 

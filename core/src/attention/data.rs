@@ -21,9 +21,10 @@ pub struct InputTensors<'a, E, M, I> {
     pub key: E,
     /// Elements of the value view.
     pub value: E,
-    /// Elements of the past keys; `None` if they lie in the present ([`Spec::append`](super::Spec::append)).
+    /// Elements of the past keys; `None` if they are stored in the present
+    /// ([`Spec::append`](super::Spec::append)).
     pub past_key: Option<E>,
-    /// Elements of the past values; `None` if they lie in the present.
+    /// Elements of the past values; `None` if they are stored in the present.
     pub past_value: Option<E>,
     /// Elements of the mask.
     pub mask: Option<M>,

@@ -39,7 +39,7 @@ crate::operands::operands! {
 }
 
 impl Operand {
-    /// Whether the operand is one of the three arrays of a state output.
+    /// Returns whether the operand is one of the three arrays of a state output.
     #[must_use]
     pub const fn is_state(self) -> bool {
         matches!(self, Operand::StateReference | Operand::StateSum | Operand::StateWeighted)

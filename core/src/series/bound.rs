@@ -1,4 +1,4 @@
-//! Error bounds of the operators that treat every channel by itself: what they share.
+//! Error bounds common to the per-channel operators.
 
 use crate::dtype::DType;
 
@@ -9,7 +9,7 @@ pub struct Precision {
     pub exp: f64,
     /// Of `softplus x = log(1 + e^x)`.
     pub softplus: f64,
-    /// Of `silu x = x / (1 + e^-x)`; besides, it may be off by `2^-126 |x|`.
+    /// Error of `silu x = x / (1 + e^-x)`; it may additionally be off by `2^-126 |x|`.
     pub silu: f64,
 }
 
@@ -52,8 +52,8 @@ impl Judged {
     }
 }
 
-/// What a step may lose because states and factors below the smallest normal number count as zero, with states of at most
-/// `largest`.
+/// Returns the error of a step from treating states and factors below the smallest normal number as zero, for states of
+/// at most `largest`.
 pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }

@@ -1,9 +1,11 @@
 //! The functions of gates and activations, in f32 and in f64.
 
-/// Logarithms below this one, of which `e^x` is less than `2^-125`, count as `−∞`: their exponential is zero.
+/// Smallest finite logarithm. Below it `e^x` is less than `2^-125`, and the logarithm counts as `−∞`: its
+/// exponential is zero.
 pub const LEAST_LOG: f32 = -86.9;
 
-/// Largest logarithm of which `e^x` is an f32 number for certain. Twice as much makes the smallest normal number infinite.
+/// Largest logarithm whose exponential is certainly an f32 number. Twice as much makes the smallest normal number
+/// infinite.
 pub const MOST_LOG: f32 = 88.7;
 
 /// A factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and grow NaN out of
@@ -18,8 +20,8 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
     (gate(x), h)
 }
 
-/// `delta a`, the logarithm of a factor of a selective scan. A time step of softplus that is too small for a number, whatever it
-/// came from but `−∞`, is greater than zero: times an infinite rate it is infinite.
+/// Returns `delta a`, the logarithm of a factor of a selective scan. A softplus time step that is too small for a
+/// number is greater than zero unless it came from `−∞`: times an infinite rate it is infinite.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;
@@ -52,7 +54,7 @@ pub fn silu(x: f32) -> f32 {
     x * if x < 0.0 { small } else { 1.0 } / (1.0 + small)
 }
 
-/// [`softplus`] in f64, greater than zero but for `−∞`.
+/// Returns [`softplus`] in f64, greater than zero except for `−∞`.
 #[must_use]
 pub fn softplus_f64(x: f64) -> f64 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };

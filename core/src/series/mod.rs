@@ -1,10 +1,10 @@
-//! Operators that treat every channel of a tensor of tokens and channels by itself.
+//! Operators that treat each channel of a tensor of tokens and channels independently.
 //!
 //! | module | operator |
 //! |---|---|
 //! | [`recurrence`] | `h_t = a_t h_{t−1} + b_t` |
 //! | [`selective`] | Mamba's selective scan |
-//! | [`convolution`] | the causal convolution: relative decay, and what stands in front of Mamba's scan |
+//! | [`convolution`] | the causal convolution: relative decay, and the convolution before Mamba's scan |
 //!
 //! Each has a checked problem, the tensors of a call, the f64 oracle with an error bound, and a scalar implementation without
 //! an allocator. Their tensors are a [`Series`] each; [`plan`] has the chooser and the layouts of workspaces.

@@ -1,16 +1,16 @@
-//! The plans of the operators that treat every channel by itself: methods, parts, workers, and the layouts of workspaces.
+//! Plans of the per-channel operators: methods, parts, workers, and the layouts of workspaces.
 //!
-//! A *tile* is as many neighbouring channels of one sequence as the kernel takes at once; tiles are the items that workers
-//! take. Bits depend on the problem, the kernel, the method and the parts, never on workers.
+//! A *tile* is the group of neighbouring channels of one sequence that the kernel processes at once. Workers share the
+//! tiles. Bits depend on the problem, the kernel, the method and the parts, never on workers.
 //!
-//! **Form of a recurrence.** One pass over the tokens computes it; tiles and sequences share the work. Few channels and many
-//! tokens can be computed in two levels instead: parts of the tokens fold to one map each, the states before the parts follow
-//! one after the other, and each part is computed from its own. That is twice the work, so it is done where it is asked for
-//! ([`Options::parts`]). The states between parts are not a scan of maps: a product of factors may leave the range of f32
-//! where the state does not, and such a part is passed through once more from its exact state.
+//! **Form of a recurrence.** One pass over the tokens computes it; tiles and sequences share the work. Few channels and
+//! many tokens can be computed in two levels instead: parts of the tokens fold to one map each, the states before the
+//! parts follow one after another, and each part is computed from its own. That is twice the work, so it is done only
+//! on request ([`Options::parts`]). The states between parts are not a scan of maps: a product of factors may leave the
+//! range of f32 where the state does not, and such a part is processed again from its exact state.
 //!
-//! **Method of a convolution.** A direct one takes `K` multiply-adds per output, one by FFT a number that grows with the
-//! logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
+//! **Method of a convolution.** The direct method takes `K` multiply-adds per output. The FFT takes a number that grows
+//! with the logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -53,13 +53,13 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// Whether all of them take part, however small the problem.
+    /// `true` if all of them take part, however small the problem.
     pub all_workers: bool,
     /// Parts of a recurrence in two levels; `None` for one pass. Ignored by the other operators.
     pub parts: Option<usize>,
 }
 
-/// What a plan has decided.
+/// Choices of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesChoice {
     /// The kernel.
@@ -78,7 +78,7 @@ pub struct SeriesChoice {
     pub workers: usize,
 }
 
-/// Where things lie in a workspace, in f32 values. What an operator does not use is empty.
+/// Layout of a workspace, in f32 values. Regions that an operator does not use are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeriesLayout {
     /// Distance from one worker's region to the next.
@@ -95,7 +95,7 @@ pub struct SeriesLayout {
     pub state: Span,
     /// Room for conversions, `[channel][token]`.
     pub convert: Span,
-    /// A signal, the spectra of filter and signal, and what the transforms work in, in f64.
+    /// Signal, spectra of filter and signal, and scratch memory of the transforms, in f64.
     pub spectra: [Span; 4],
     /// After all workers: the factor, addend and state before of each part of each tile.
     pub maps: Span,
@@ -163,7 +163,7 @@ fn lay(
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 
-/// Takes as many workers as `work` multiply-adds and `items` are worth, and fewer where the budget asks for it.
+/// Selects as many workers as `work` multiply-adds and `items` are worth, and fewer if the budget requires it.
 fn fit(
     mut choice: SeriesChoice,
     options: &Options,

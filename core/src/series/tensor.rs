@@ -1,4 +1,4 @@
-//! Series: tensors of tokens and channels, for the operators that treat every channel by itself.
+//! Series: tensors of tokens and channels, for the per-channel operators.
 
 use crate::argument::{ArgumentError, enough, same};
 use crate::dtype::{DType, ElementsMut};
@@ -157,8 +157,8 @@ pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(),
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
-/// Checks what a call writes, and its past states. The output has as many elements as `series`; states have `states` values
-/// where given, and in place the present alone is.
+/// Checks the outputs of a call, and its past states. The output has as many elements as `series`. States, if present,
+/// have `states` values; in place, only the present is given.
 pub(super) fn check_written(
     series: &Series,
     in_place: bool,
@@ -193,7 +193,7 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
     if reverse { tokens - 1 - step } else { step }
 }
 
-/// Whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
+/// Returns whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
 ///
 /// A problem without elements may have any number of batches, which no loop should count.
 #[must_use]

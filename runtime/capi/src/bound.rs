@@ -7,10 +7,10 @@ use crate::operator::{bind, fill, over};
 use crate::types::*;
 use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
 
-/// Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
-/// copied; what they point to must stay valid as long as the frame is run, which buffers do.
+/// Binds tensors in host memory to a plan and a workspace as a frame, and checks them. Both structs are copied;
+/// the memory that they point to must stay valid as long as the frame is run. Buffers are kept alive by the frame.
 ///
-/// Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
+/// Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* for every run.
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn elsa_bind(
     call(|| unsafe { bind::<Attention>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Runs a frame. Nothing is allocated once its plan has run. The report may be null.
+/// Runs a bound frame. Nothing is allocated once its plan has run. The report may be null.
 ///
 /// # Safety
 /// *write*; *tensors* of elsa_bind, or its like of another operator.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_rep
     })
 }
 
-/// Ends the handle of a frame.
+/// Destroys the handle of a bound frame.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_bound_destroy(bound: elsa_bound) -> elsa_status {
     call(|| BOUNDS.remove(bound.id).map(drop))

@@ -1,4 +1,4 @@
-//! Buffers: memory of the host that a GPU can use where it lies.
+//! Buffers: host memory that a GPU can access in place.
 
 use crate::engine::ENGINES;
 use crate::fault::{Fault, call};
@@ -13,15 +13,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 static BUFFERS: Table<Buffer> = Table::new("buffer");
 
-/// The buffers whose handles have not ended, by the address of their first byte, with the address after their last: as
-/// the host addresses them and as their GPU does.
+/// Live buffers, keyed by the address of their first byte, with their end address. A buffer has an entry for its host
+/// address and one for the address in its GPU's space.
 static SPANS: RwLock<BTreeMap<usize, (usize, Arc<Buffer>)>> = RwLock::new(BTreeMap::new());
 
-/// A buffer. Dropping it waits for the GPU.
+/// Host buffer. Dropping it waits for the GPU.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     memory: HostBuffer<u8>,
-    /// Whether the engine's GPU uses host tensors in it without a copy.
+    /// `true` if the engine's GPU uses host tensors in it without a copy.
     in_place: bool,
 }
 
@@ -30,19 +30,19 @@ impl Buffer {
         self.memory.device_address().and_then(|address| usize::try_from(address).ok())
     }
 
-    /// Where it lies in [`SPANS`].
+    /// Addresses of the buffer in [`SPANS`].
     fn starts(&self) -> impl Iterator<Item = usize> {
         [Some(self.memory.data().expose_provenance()), self.device_address()].into_iter().flatten()
     }
 }
 
-/// The buffers that a call uses, which are not freed before this is dropped.
+/// Buffers used by a call. They are not freed before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
 }
 
-/// Keeps every buffer in which one of the addresses lies.
+/// Retains every buffer that contains one of the addresses.
 pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
     let buffers = std::array::from_fn(|_| {
@@ -53,21 +53,20 @@ pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     Held { _buffers: buffers }
 }
 
-/// Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
-/// page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
-/// ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
-/// any number of them.
+/// Allocates host memory for tensors: bytes zero bytes, aligned to 64. If the engine has a GPU, the memory is
+/// page-locked where the system allows it. Without a GPU, or if page-locking fails and the policy is ELSA_FALLBACK_CPU,
+/// it is ordinary memory, so that the same program runs everywhere. Any number of tensors may be anywhere in it.
 ///
-/// What is copied:
-///  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
-///    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
-///    the kernels. copied_bytes of the report is their sum.
-///  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
-///    from and to ordinary memory.
-///  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
-///    share the host's memory then reads and writes it over its bus.
+/// Copies:
+///  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
+///    place. Every other tensor is copied as a whole to or from GPU memory, before or after the kernels. copied_bytes
+///    of the report is the sum of their sizes.
+///  - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
+///    faster than those from and to ordinary memory.
+///  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer there; a GPU
+///    that does not share the host's memory reads and writes it over its bus.
 ///
-/// A child of fork must not use a buffer that its parent has page-locked.
+/// A fork child must not use a buffer that its parent has page-locked.
 ///
 /// # Safety
 /// *write*.
@@ -99,7 +98,7 @@ pub unsafe extern "C" fn elsa_buffer_create(
     })
 }
 
-/// Writes where a buffer lies.
+/// Describes the addresses and size of a buffer.
 ///
 /// # Safety
 /// *write*.
@@ -124,10 +123,9 @@ pub unsafe extern "C" fn elsa_buffer_describe(
     })
 }
 
-/// Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
-/// it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
-/// otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
-/// elsa_states_finish.
+/// Destroys the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that
+/// begins in it, and after all work submitted to the GPU's context, for which it waits. The caller must ensure that
+/// nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_buffer_destroy(buffer: elsa_buffer) -> elsa_status {
     call(|| {

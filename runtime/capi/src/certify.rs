@@ -1,4 +1,4 @@
-//! Certificates of runs: how wrong the answer of the last run in a workspace may be.
+//! Certificates of runs: bounds on the error of the last run in a workspace.
 
 use crate::fault::call;
 use crate::growing::Room;
@@ -32,12 +32,12 @@ fn certified(c: &Certified<'_>) -> elsa_certified {
     }
 }
 
-/// Writes how wrong the answer of the last run in a workspace may be: a bound that is proved for the arithmetic of the plan
-/// and the tensors of the run. The plan was created with the option certify. It waits for a run that is pending on a GPU,
-/// and is ELSA_STATUS_UNSUPPORTED where the last run was of another plan, failed, or did not take place.
+/// Writes a bound on the error of the last run in a workspace, proven for the arithmetic of the plan and the tensors of
+/// the run. The plan must have been created with the option certify. It waits for a run that is pending on a GPU, and
+/// returns ELSA_STATUS_UNSUPPORTED if the last run was of another plan, failed, or did not take place.
 ///
-/// absolute receives an upper bound of the error of every element of each channel of the output, count numbers at most;
-/// NaN without a claim. It may be null where count is 0.
+/// absolute receives an upper bound of the error of every element of each channel of the output, at most count numbers;
+/// NaN without a claim. It may be null if count is 0.
 ///
 /// # Safety
 /// *write*; absolute is writable for count numbers.

@@ -53,7 +53,7 @@ pub(crate) fn fallback_number(fallback: Fallback) -> elsa_fallback {
     }
 }
 
-/// The options but for what they point to: cores and host.
+/// Converts the options except cores and host, which they point to.
 pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, Fault> {
     let context = match o.cuda_context {
         ELSA_CUDA_CONTEXT_PRIMARY => CudaContext::Primary,
@@ -339,7 +339,7 @@ pub(crate) fn convolution_problem(p: &elsa_convolution_problem) -> Result<convol
     Ok(spec.check()?)
 }
 
-/// What the options of a plan of series say.
+/// Choices in the options of a plan of series.
 struct SeriesOptions {
     parts: Option<usize>,
     budget: Option<usize>,

@@ -1,4 +1,4 @@
-//! Engines: a back end with its workers.
+//! Engines: a back end with its worker threads.
 
 use crate::fault::call;
 use crate::growing::{Room, take_or_default};
@@ -11,22 +11,23 @@ use elsa_runtime::{Engine, EngineOptions};
 
 pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 
-/// Creates an engine: a back end with its workers. Null options are the defaults.
+/// Creates an engine: a back end with its worker threads. Null options select the defaults.
 ///
-/// Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
-/// standing threads take turns; a call that needs one, by threads = 1 or because it is small, never waits.
+/// Any number of threads may use an engine, and their calls run concurrently. On the CPU, calls that need several
+/// worker threads run one after another; a call that needs only its own thread, because of threads = 1 or because
+/// it is small, never waits.
 ///
-/// A host that lends its threads (parallel_for) keeps the engine from having its own. Calls then use the host's for all
-/// that needs more than one, at most as many as threads says. The hook may be called by several threads at once, and by
-/// a thread of the host that is inside the hook already. It must return, must not throw, and may be called until the
-/// engine and everything that was made with it are gone. A hook that calls a task twice, too late or not at all changes
-/// no answer: each share is computed once, the caller computes what is left over, and a call waits for the shares that
-/// have begun. A task needs as much stack as elsa_run.
+/// An engine with parallel_for creates no threads of its own. Its calls use the host's threads for work that needs more
+/// than one, at most as many as threads says. The hook may be called by several threads at the same time, and by a host
+/// thread that is already inside the hook. It must return, must not throw, and may be called until the engine and
+/// everything created from it are gone. A hook that calls a task twice, too late or not at all does not change results:
+/// each share is computed once, the caller computes any shares left over, and a call waits for shares that have begun.
+/// A task needs as much stack as elsa_run.
 ///
-/// In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
-/// where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
-/// the child creates has threads of its own, but no GPU if the parent has used one. At the fork no other thread of the
-/// parent may be in a call of this library.
+/// In a fork child, engines of the parent compute on the CPU, on the calling thread alone, with the same bits; with
+/// ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child has its own
+/// threads, but no GPU if the parent has used one. No other thread of the parent may be in a call of this library
+/// during the fork.
 ///
 /// # Safety
 /// *read*, *write*, *hook*: parallel_for is null or such a function.
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn elsa_engine_create(
     })
 }
 
-/// Writes what an engine computes on.
+/// Describes the devices and limits of an engine.
 ///
 /// # Safety
 /// *write*.
@@ -85,23 +86,23 @@ pub unsafe extern "C" fn elsa_engine_describe(
     })
 }
 
-/// Loads every GPU kernel of the library, so that plans find them loaded. Without a GPU it does nothing.
+/// Loads all GPU kernels of the library, so that creating plans need not. Without a GPU it does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_load_kernels(engine: elsa_engine) -> elsa_status {
     call(|| Ok(ENGINES.get(engine.id)?.load_kernels()?))
 }
 
-/// Cancels every call on plans and streams of an engine that has begun and not ended: each returns ELSA_STATUS_CANCELLED.
-/// Any thread may call it, parallel_for, read and write included, and it does not wait. A call that begins later computes,
-/// so that a cancel between two calls does nothing: where it may come before the call has begun, repeat it until the call
-/// returns.
+/// Cancels every call in progress on plans and streams of an engine: each returns ELSA_STATUS_CANCELLED. Any thread may
+/// call it, including from parallel_for, read and write, and it does not wait. Calls that begin later are not affected.
+/// If the cancel may come before the call has begun, repeat it until the call returns.
 ///
-/// When a call returns: on the CPU the workers end what they are in at their next block of keys or chunk of tokens, and
-/// begin nothing else. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues no further
-/// part, and elsa_run_device and its like are not cancelled. A callback that is being called returns first.
+/// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of tokens;
+/// they start nothing else. On a GPU, the kernels and copies that the call has enqueued finish first, and a stream
+/// enqueues no further part; elsa_run_device and its counterparts of other operators are not cancelled. A callback that
+/// is running returns first.
 ///
-/// Outputs then hold any mixture of old and new elements, and nothing else was written. Plan, workspace, frame and stream
-/// stay usable. Nothing computes in place of a call that was cancelled, whatever the engine's fallback.
+/// Outputs then hold any mixture of old and new elements; nothing else was written. Plan, workspace, frame and stream
+/// remain usable. Fallback does not apply to cancelled calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_cancel(engine: elsa_engine) -> elsa_status {
     call(|| {
@@ -110,7 +111,7 @@ pub extern "C" fn elsa_engine_cancel(engine: elsa_engine) -> elsa_status {
     })
 }
 
-/// Ends the handle of an engine. Plans that were made with it keep working.
+/// Destroys the handle of an engine. Plans created from it keep working.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_destroy(engine: elsa_engine) -> elsa_status {
     call(|| ENGINES.remove(engine.id).map(drop))

@@ -1,4 +1,4 @@
-//! Status and message of a call that fails.
+//! Status and message of a failed call.
 
 use crate::text::Text;
 use crate::types::*;
@@ -12,19 +12,19 @@ use std::ffi::c_char;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of a message, without the zero byte at its end.
+/// Maximum length of a message, without the terminating zero.
 const MESSAGE: usize = 1023;
 
 thread_local! {
     static LAST: RefCell<Text<{ MESSAGE + 1 }>> = const { RefCell::new(Text::new()) };
 }
 
-/// The message of the last call of this thread that failed; empty if there was none.
+/// Message of this thread's last failed call; empty if there was none.
 pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |text| text.as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Why a call fails. Its message is the thread's [`last`] from the moment that it is made.
+/// Reason of a failed call. Creating it makes its message the thread's [`last`].
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub status: elsa_status,

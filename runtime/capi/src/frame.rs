@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
 
-/// The tensors of a frame, as its caller names them.
+/// Tensors of a frame, as named by its caller.
 #[derive(Debug)]
 pub(crate) enum Named {
     Attention(elsa_inputs, elsa_outputs),
@@ -19,7 +19,7 @@ pub(crate) enum Named {
     Convolution(elsa_convolution_inputs, elsa_series_outputs),
 }
 
-/// A plan and a workspace with the tensors of a frame.
+/// Plan and workspace with the tensors of a frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub plan: Arc<Planned>,
@@ -35,7 +35,7 @@ impl Frame {
     }
 }
 
-// SAFETY: *tensors* of the function that bound it: whichever thread runs it, the memory is valid and nobody else uses it.
+// SAFETY: *tensors* of the function that bound it: whichever thread runs it, the memory is valid and nothing else uses it.
 unsafe impl Send for Frame {}
 // SAFETY: as above; a run holds the lock of the workspace.
 unsafe impl Sync for Frame {}

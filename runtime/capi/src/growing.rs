@@ -1,7 +1,7 @@
-//! Structs that may grow: each begins with its size, which the caller records.
+//! Extensible structs: each begins with its size, which the caller sets.
 //!
-//! A field that is zero has its default, or is absent. Of a program that was compiled against a newer header this library
-//! reads structs whose further fields are zero, and fills none that has room for more than it knows.
+//! A zero field means its default, or absent. If a program was compiled against a newer header, this library reads its
+//! structs only if the fields unknown to it are zero, and rejects an output struct larger than its own.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
@@ -9,10 +9,10 @@ use crate::types::*;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// No struct is larger. A size beyond is one that nobody has set.
+/// Size limit of a struct. A larger size was never set by the caller.
 const MOST: usize = 4096;
 
-/// A struct of the ABI that may grow.
+/// Struct of the ABI that may grow.
 ///
 /// # Safety
 /// It is `repr(C)`, begins with its size as a `usize`, has no padding, and zero bytes are a value of it.

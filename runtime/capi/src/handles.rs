@@ -14,7 +14,7 @@ struct Slot<T> {
     object: Option<Arc<T>>,
 }
 
-/// The objects of one type.
+/// Objects of one type.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     what: &'static str,
@@ -44,7 +44,7 @@ impl<T> Table<T> {
         )
     }
 
-    /// Takes an object in and returns its handle.
+    /// Stores an object and returns its handle.
     pub(crate) fn insert(&self, object: T) -> Result<u64, Fault> {
         let object = Arc::new(object);
         let mut slots = self.slots();
@@ -68,7 +68,7 @@ impl<T> Table<T> {
         Some((usize::try_from(index).ok()?, (id >> 32) as u32))
     }
 
-    /// The object of a handle. It lives at least as long as the returned reference.
+    /// Returns the object of a handle. It lives at least as long as the returned reference.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let slots = self.slots();
@@ -76,7 +76,7 @@ impl<T> Table<T> {
         slot.and_then(|slot| slot.object.clone()).ok_or_else(|| self.stale(id))
     }
 
-    /// Ends a handle. Its object lives on in calls that are using it.
+    /// Destroys a handle. Calls that are using its object keep it alive.
     pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let mut slots = self.slots();

@@ -1,4 +1,5 @@
-//! What the options of an engine point to: the list of cores, and the hook by which a host lends its threads.
+//! Targets of pointers in an engine's options: the list of cores, and the hook by which a host lends its
+//! threads.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
@@ -7,10 +8,10 @@ use elsa_runtime::{HostTask, HostThreads, ParallelFor};
 use std::ffi::c_void;
 use std::{ptr, slice};
 
-/// Longest list of cores.
+/// Maximum length of a list of cores.
 const MOST_CORES: usize = 1024;
 
-/// A hook with its first argument.
+/// Hook with its first argument.
 struct Hook {
     call: unsafe extern "C" fn(*mut c_void, usize, elsa_parallel_task, *mut c_void),
     user: *mut c_void,
@@ -34,7 +35,7 @@ extern "C" fn share(context: *mut c_void, worker: usize) {
     HostTask::from_number(context.addr()).call(worker);
 }
 
-/// The threads that the host lends, if it does.
+/// Returns the threads that the host lends, if it does.
 ///
 /// # Safety
 /// *hook* of elsa_engine_create.
@@ -42,7 +43,7 @@ pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> 
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
 }
 
-/// The cores of the standing threads.
+/// Returns the cores of the worker threads.
 ///
 /// # Safety
 /// *read*: the list is readable for as many entries as the options say.

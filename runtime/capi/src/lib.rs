@@ -1,27 +1,27 @@
-//! The C ABI: the headers that `elsa.h` includes are generated from this crate, `elsa.hpp` wraps them.
+//! The C ABI. The headers that `elsa.h` includes are generated from this crate; `elsa.hpp` wraps them.
 //!
-//! Every function takes what it reads first and what it writes last, writes only when it succeeds (a run that fails on
-//! a device may leave outputs incomplete), and returns a status. No panic leaves it. Pointers are checked for null,
-//! alignment, size and overlap; that the memory is valid is the caller's promise.
+//! Every function takes inputs first and outputs last, writes only on success (a run that fails on a device may leave
+//! outputs incomplete), and returns a status. No panic leaves it. Pointers are checked for null, alignment, size and
+//! overlap; the caller guarantees that the memory is valid.
 //!
-//! The clauses that unsafe blocks cite:
-//! - *read*: a pointer to a struct or an array that is read is null or valid for reads, and nobody writes there
+//! Clauses that unsafe blocks cite:
+//! - *read*: a pointer to a struct or an array that is read is null or valid for reads, and nothing writes there
 //!   during the call.
-//! - *write*: a pointer to what is written is null or valid for writes, and nobody else uses it during the call.
-//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their like of other operators is as those structs
-//!   describe, and keeps to *read* and *write*, until the run is done.
+//! - *write*: a pointer to written memory is null or valid for writes, and nothing else uses it during the call.
+//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their counterparts of other operators is as those
+//!   structs describe, and satisfies *read* and *write*, until the run is done.
 //! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns, `read` by
-//!   another thread and while `write` runs; they keep to the memory that they are handed, return, and do not unwind.
-//! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and all that
-//!   was made with it, is gone; it returns, and does not throw.
+//!   another thread and while `write` runs; they stay within the memory passed to them, return, and do not unwind.
+//! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and
+//!   everything created from it, is gone; it returns, and does not throw.
 //!
-//! # The rooms
+//! # Modules
 //!
-//! | functions of `elsa.h` | what they are made of |
+//! | functions of `elsa.h` | built on |
 //! |---|---|
-//! | `library`, `log`, `view`, `mask` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
-//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `planned`, `space`, `frame`: plans, workspaces and frames behind them; `pointer`: checked pointers; `lend`: what options of an engine point to |
-//! | `run`, `bound`, `linear`, `series` | `operator`: what they do, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a frame; `memory`: of one tensor |
+//! | `library`, `log`, `view`, `mask` | `types`: the structs and constants of `elsa.h`; `growing`: extensible structs |
+//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `planned`, `space`, `frame`: plans, workspaces and frames behind them; `pointer`: checked pointers; `lend`: targets of pointers in an engine's options |
+//! | `run`, `bound`, `linear`, `series` | `operator`: their implementation, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a frame; `memory`: the memory of one tensor |
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 

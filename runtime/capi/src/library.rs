@@ -1,4 +1,4 @@
-//! The library as a whole: its version, its last error, the back ends that it has.
+//! The library as a whole: its version, its last error, its back ends.
 
 use crate::convert;
 use crate::fault::{self, call};
@@ -7,21 +7,21 @@ use crate::types::*;
 use elsa_runtime::Backend;
 use std::ffi::c_char;
 
-/// The version of the library, "major.minor.patch", in memory that is never freed.
+/// Returns the version of the library, "major.minor.patch"; static, never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the library that runs: major in the upper 16 bits, minor in the lower. Those of
-/// the header are the program's; it runs if the majors are equal and the library's minor is not the lower one.
+/// Returns ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the loaded library: major in the upper 16 bits, minor in the lower. A
+/// program, whose numbers are those of its header, runs if the majors are equal and the library's minor is not lower.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_abi_version() -> u32 {
     ELSA_ABI_MAJOR << 16 | ELSA_ABI_MINOR
 }
 
-/// The name of a status and what it means, as one line of text in memory that is never freed. Never null.
+/// Returns the name and the meaning of a status as one line of text; static, never freed, never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_status_text(status: elsa_status) -> *const c_char {
     let text = match status {
@@ -42,14 +42,14 @@ pub extern "C" fn elsa_status_text(status: elsa_status) -> *const c_char {
     text.as_ptr()
 }
 
-/// The message of the last call of this thread that did not return ELSA_STATUS_OK; empty if there was none. It is
-/// valid until the next such call of this thread, or the end of the thread. Never null.
+/// Returns the message of this thread's last call that did not return ELSA_STATUS_OK; empty if there was none.
+/// The text is valid until the next such call of this thread, or the end of the thread. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_last_error() -> *const c_char {
     fault::last()
 }
 
-/// Whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
+/// Checks whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
 ///
 /// # Safety
 /// *write*.

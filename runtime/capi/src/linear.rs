@@ -1,4 +1,4 @@
-//! Linear attention: plans and runs of it, on the handles of the others.
+//! Linear attention: plans and runs, using the same handles as other operators.
 
 use crate::convert;
 use crate::fault::call;
@@ -9,11 +9,12 @@ use crate::types::*;
 use elsa_runtime::Linear;
 use std::ffi::c_void;
 
-/// Decides everything that depends on the shape of a problem of linear attention. Null options are the defaults.
+/// Creates a plan of linear attention: everything that depends on the shape is decided here. Null options select the
+/// defaults.
 ///
-/// The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
-/// workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each with a
-/// workspace of its own.
+/// The handle works like that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that
+/// create workspaces accept it. Plans of different operators cannot share a workspace. Any number of threads may use a
+/// plan, each with its own workspace.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn elsa_linear_plan_create(
     call(|| unsafe { create::<Linear>(engine, problem, options, plan) })
 }
 
-/// Writes what a plan of linear attention has chosen.
+/// Describes the choices of a plan of linear attention.
 ///
 /// # Safety
 /// *write*.
@@ -54,9 +55,9 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
     })
 }
 
-/// Runs a plan of linear attention over tensors in memory of the host, and waits; a decode step is a run of one token.
-/// Nothing is allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and
-/// present_state, at least one is given.
+/// Runs a plan of linear attention over tensors in host memory, and waits. A decode step is a run of one token. Nothing
+/// is allocated once a plan has run or elsa_plan_warm has warmed it up. The report may be null. At least one of out and
+/// present_state must be present.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -72,8 +73,8 @@ pub unsafe extern "C" fn elsa_linear_run(
     call(|| unsafe { run::<Linear>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_run_device, of a plan of linear attention: over tensors in memory of its GPU, without a copy, in the caller's stream.
-/// cu_seqlens lies in memory of the host.
+/// Runs a plan of linear attention over tensors in GPU memory, without a copy, in the caller's stream. The rules of
+/// elsa_run_device apply; cu_seqlens is in host memory.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn elsa_linear_run_device(
     call(|| unsafe { run_device::<Linear>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// As elsa_bind, of a plan of linear attention. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* for every run.

@@ -17,7 +17,7 @@ use elsa_runtime::{
     Backend, Engine, Linear, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan, LinearWorkspace, Report,
 };
 
-/// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
+/// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
 fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given); Operand::ALL.len()] {
     [
         (Operand::Output, o.out.into()),
@@ -31,7 +31,7 @@ fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given);
     ]
 }
 
-/// The checked memory of a frame.
+/// Checked memory of a frame.
 struct Tensors {
     operands: Operands<Buffer>,
     cu_seqlens: Buffer,
@@ -39,14 +39,14 @@ struct Tensors {
 
 impl Tensors {
     /// # Safety
-    /// The list is readable as long as `'a`, and nobody writes there.
+    /// The list is readable as long as `'a`, and nothing writes there.
     unsafe fn cu_seqlens<'a>(&self) -> Option<&'a [i64]> {
         // SAFETY: the clause of this function; `check` makes the list of i64.
         self.cu_seqlens.map(|list| unsafe { list.read() })
     }
 }
 
-/// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
+/// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap.
 fn check(
     problem: &Problem,
     inputs: &elsa_linear_inputs,
@@ -68,11 +68,11 @@ fn check(
     Ok(Tensors { operands, cu_seqlens })
 }
 
-/// The tensors of a frame in memory of the host.
+/// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
-/// nobody else uses it.
+/// As long as `'a`, every input is readable for its bytes and nothing writes there, and every output is writable and
+/// nothing else uses it.
 unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_linear_inputs,
@@ -168,7 +168,7 @@ impl OnDevice for Linear {
         plan
     }
 
-    // The bounds lie in memory of the host.
+    // The bounds are in host memory.
     unsafe fn device<'a>(
         plan: &LinearPlan,
         inputs: &elsa_linear_inputs,

@@ -113,9 +113,9 @@ unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_vo
     Ok(())
 }
 
-/// Has messages of the library, up to the importance level, sent to callback, with user as its first argument. A null
-/// callback ends that; once this has returned, the old callback is not running and is not called again. One callback
-/// per process.
+/// Sends messages of the library, up to the given severity level, to callback, with user as its first argument. A
+/// null callback disables logging. When this returns, the previous callback is not running and is not called again.
+/// There is one callback per process.
 ///
 /// # Safety
 /// - *callback*: it can be called as elsa_log_callback describes, from any thread, until it is replaced.

@@ -1,4 +1,4 @@
-//! Masks of types that problems do not take, as those that they do.
+//! Conversion of masks of unsupported types.
 
 use crate::fault::{Fault, call};
 use crate::memory::{Buffer, Given, apart};
@@ -6,10 +6,10 @@ use crate::types::*;
 use elsa_core::attention::mask::{attended, rounded};
 use std::ffi::c_void;
 
-/// Converts count elements of a mask or a bias of a type that no ELSA_MASK_* names. Integers become the bytes of
-/// ELSA_MASK_BOOL: zero is not attended, any other number is. Numbers of f64 become those of ELSA_MASK_F32, rounded to
-/// nearest; what is finite stays finite, so that the least f64 number counts as the least f32 number does. A mask of 8-bit
-/// integers is one of ELSA_MASK_BOOL as it is.
+/// Converts count elements of a mask or a bias whose type has no ELSA_MASK_* constant. Integers become bytes of
+/// ELSA_MASK_BOOL: zero means not attended, any other number attended. f64 values become ELSA_MASK_F32, rounded to
+/// nearest; finite values stay finite, so that the lowest f64 value becomes the lowest f32 value. A mask of 8-bit
+/// integers already is an ELSA_MASK_BOOL.
 ///
 /// # Safety
 /// *read*: from has count elements of the source; *write*: to has count elements of what they become.

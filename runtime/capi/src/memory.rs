@@ -1,4 +1,4 @@
-//! Memory that the caller names: checked addresses, and slices of them.
+//! Memory named by the caller: checked addresses, and slices of them.
 
 use crate::fault::Fault;
 use crate::types::*;
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use std::ffi::c_void;
 use std::{ptr, slice};
 
-/// Memory as the caller names it, not yet checked.
+/// Memory as named by the caller, not yet checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Given {
     pub data: *mut c_void,
@@ -15,7 +15,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Whether it is anything but null with 0 bytes.
+    /// Returns `false` only for null with 0 bytes.
     pub(crate) fn any(self) -> bool {
         !self.data.is_null() || self.bytes != 0
     }
@@ -42,9 +42,8 @@ impl From<elsa_integers> for Given {
 
 /// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only without elements.
 ///
-/// It says itself whether it is there, instead of an `Option` around it: of `None` only the tag is initialised, and a
-/// compiler that looks at the number of elements before the tag has memory checkers report a jump that depends on
-/// nothing.
+/// A flag in the struct, not an `Option`, marks absence. `None` initialises only its tag, and a compiler that reads
+/// the number of elements before the tag makes memory checkers report a jump that depends on uninitialised memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     name: &'static str,
@@ -55,11 +54,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// What the problem or the frame does not have.
+    /// Buffer of a tensor that the problem or the frame does not have.
     pub(crate) const ABSENT: Buffer =
         Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1, present: false };
 
-    /// Calls `of` where the buffer is there.
+    /// Calls `of` if the buffer is present.
     pub(crate) fn map<T>(&self, of: impl FnOnce(&Buffer) -> T) -> Option<T> {
         self.present.then(|| of(self))
     }
@@ -96,7 +95,7 @@ impl Buffer {
         Ok(Buffer { name, data, elements, size, present: true })
     }
 
-    /// That of a tensor that the problem does not have, and the frame therefore leaves out.
+    /// Checks the memory of a tensor that must be absent because the problem does not have it.
     pub(crate) fn without(name: &'static str, given: Given) -> Result<Buffer, Fault> {
         if given.any() {
             return Err(Fault::argument(format_args!(
@@ -106,7 +105,7 @@ impl Buffer {
         Ok(Buffer::ABSENT)
     }
 
-    /// That of a past in the memory of the present, by whose address the frame may name it.
+    /// Checks a past in the memory of the present; the frame may name it by the address of the present.
     pub(crate) fn within(
         name: &'static str,
         given: Given,
@@ -125,12 +124,12 @@ impl Buffer {
         self.data as usize
     }
 
-    /// The bytes that are used, by address.
+    /// Returns the address range of the used bytes.
     fn range(&self) -> std::ops::Range<usize> {
         self.address()..self.address() + self.elements * self.size
     }
 
-    /// Refuses a buffer that shares bytes with this one, which is written.
+    /// Rejects a buffer that shares bytes with this one, which is written.
     fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
@@ -143,7 +142,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is readable as long as `'a` and nobody writes there.
+    /// It was made for elements of the size of `T`, and its memory is readable as long as `'a` and nothing writes there.
     pub(crate) unsafe fn read<'a, T>(&self) -> &'a [T] {
         if self.elements == 0 {
             return &[];
@@ -154,7 +153,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is writable as long as `'a` and nobody else uses it.
+    /// It was made for elements of the size of `T`, and its memory is writable as long as `'a` and nothing else uses it.
     pub(crate) unsafe fn write<'a, T>(&self) -> &'a mut [T] {
         if self.elements == 0 {
             return &mut [];
@@ -191,8 +190,7 @@ impl Buffer {
     }
 }
 
-/// Refuses tensors of a call of which one that is written shares bytes with another. Those that are written, which `true`
-/// marks, come first.
+/// Rejects tensors of a call if a written one shares bytes with another. Written tensors, marked by `true`, come first.
 pub(crate) fn apart(tensors: impl Iterator<Item = (bool, Buffer)> + Clone) -> Result<(), Fault> {
     for (n, (written, tensor)) in tensors.clone().enumerate() {
         if written {

@@ -18,7 +18,7 @@ pub(crate) fn buffers<O: Operand>(
     for (operand, given) in fields.iter().copied() {
         let name = operand.argument();
         operands[operand] = match (memory(operand), within(operand)) {
-            // Without elements null with 0 bytes is the output, as an empty vector has it.
+            // An output without elements may be null with 0 bytes, like the data of an empty vector.
             ((Some(memory), true), _) if !given.any() && (operand, memory.elements) != (output, 0) => {
                 Buffer::ABSENT
             }

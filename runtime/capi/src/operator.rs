@@ -1,5 +1,5 @@
-//! The functions of all operators: what differs is the trait [`Called`], and what they do with handles, structs and tensors
-//! is written once, over it.
+//! Functions of all operators. The trait [`Called`] captures the differences; the handling of handles, structs and
+//! tensors is generic over it.
 
 use crate::buffer::{Held, held};
 use crate::convert;
@@ -17,47 +17,47 @@ use elsa_runtime::{Backend, BindError, Engine, RawStream, Report};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-/// An operator of the runtime as the C interface has it.
+/// Operator of the runtime, as exposed by the C interface.
 pub(crate) trait Called: Sized {
-    /// The function that creates its plans.
+    /// Name of the function that creates its plans.
     const CREATE: &'static str;
-    /// The struct of its problem.
+    /// Struct of its problem.
     type Described: Growing;
-    /// The struct of its options.
+    /// Struct of its options.
     type Options: Growing + Default;
-    /// The struct of what it reads.
+    /// Struct of its inputs.
     type Read: Growing;
-    /// The struct of what it writes.
+    /// Struct of its outputs.
     type Written: Growing;
-    /// What a call may have besides its tensors.
+    /// Optional argument of a call besides its tensors.
     type Part: Copy + Default;
-    /// Its plan.
+    /// Type of its plans.
     type Plan;
-    /// Its workspace.
+    /// Type of its workspaces.
     type Workspace;
 
     /// Creates a plan.
     fn create(engine: &Engine, problem: &Self::Described, options: &Self::Options) -> Result<Planned, Fault>;
 
-    /// The plan, if it is one of this operator.
+    /// Returns the plan if it is one of this operator.
     fn plan(planned: &Planned) -> Option<&Self::Plan>;
 
-    /// The workspace, if it is one of this operator's plans.
+    /// Returns the workspace if it is one of this operator's plans.
     fn workspace(space: &mut Space) -> Option<&mut Self::Workspace>;
 
-    /// A workspace for several plans.
+    /// Creates a workspace for several plans.
     fn shared(plans: &[&Self::Plan]) -> Result<Space, Fault>;
 
-    /// The name of the kernel of a run on a back end.
+    /// Returns the name of the kernel of a run on a back end.
     fn kernel(plan: &Self::Plan, backend: Backend) -> &'static str;
 
-    /// The addresses of all tensors and lists.
+    /// Returns the addresses of all tensors and lists.
     fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
 
-    /// The tensors of a frame.
+    /// Collects the tensors of a frame.
     fn named(read: Self::Read, written: Self::Written) -> Named;
 
-    /// Checks tensors in memory of the host and binds them. With `runs` also runs them, waits, and returns the report.
+    /// Checks tensors in host memory and binds them. With `runs` it also runs them, waits, and returns the report.
     ///
     /// # Safety
     /// *tensors*.
@@ -71,15 +71,15 @@ pub(crate) trait Called: Sized {
     ) -> Result<Option<Report>, Fault>;
 }
 
-/// An operator that takes tensors in memory of a GPU.
+/// Operator that accepts tensors in GPU memory.
 pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
-    /// The plan of the runtime.
+    /// Plan type of the runtime.
     fn of_runtime(plan: &<Self as Called>::Plan) -> &Plan<Self>;
 
-    /// Checks all of the tensors but that they lie on the device.
+    /// Checks every property of the tensors except that they are on the device.
     ///
     /// # Safety
-    /// As long as `'a`, the lists are readable for their entries and nobody writes there.
+    /// As long as `'a`, the lists are readable for their entries and nothing writes there.
     unsafe fn device<'a>(
         plan: &<Self as Called>::Plan,
         read: &Self::Read,
@@ -87,14 +87,14 @@ pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
     ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
 }
 
-/// The plan of an operator.
+/// Returns the plan of an operator.
 pub(crate) fn plan_of<O: Called>(planned: &Planned) -> Result<&O::Plan, Fault> {
     let (found, create) = (planned.name(), O::CREATE);
     O::plan(planned)
         .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
 }
 
-/// The workspace of plans of an operator.
+/// Returns the workspace of plans of an operator.
 pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Workspace, Fault> {
     let (found, create) = (space.name(), O::CREATE);
     O::workspace(space).ok_or_else(|| {
@@ -102,13 +102,13 @@ pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Works
     })
 }
 
-/// Keeps every buffer in which a tensor or a list begins.
+/// Retains every buffer in which a tensor or a list begins.
 fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs what was bound, where a call does so, and returns the report. A function of its own, beside what checks and binds: a bound frame
-/// is large, and a call must get by with `ELSA_STACK_BYTES`.
+/// Runs the bound frame if the call runs it, and returns the report. It is separate from checking and binding because a
+/// bound frame is large, and a call must stay within `ELSA_STACK_BYTES`.
 #[inline(never)]
 pub(crate) fn ran<O: Operator>(
     bound: &mut Result<Bound<'_, O>, BindError>,
@@ -121,7 +121,7 @@ pub(crate) fn ran<O: Operator>(
     }
 }
 
-/// The report of a run whose kernel has the name `kernel`.
+/// Returns the report of a run whose kernel has the name `kernel`.
 fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
     let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
     elsa_report {
@@ -135,7 +135,7 @@ fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
     }
 }
 
-/// Writes the report, if the caller has a place for it.
+/// Writes the report if the caller has provided one.
 pub(crate) fn fill(room: Option<Room<elsa_report>>, report: Option<elsa_report>) {
     if let (Some(room), Some(report)) = (room, report) {
         room.fill(report);
@@ -162,7 +162,8 @@ pub(crate) unsafe fn create<O: Called>(
     Ok(())
 }
 
-/// Checks the tensors of a call. With `runs` also runs the plan over them, waits, and returns the report.
+/// Checks the tensors of a call. With `runs` it also runs the plan over them, waits, and returns the
+/// report.
 ///
 /// # Safety
 /// *tensors*.
@@ -203,7 +204,7 @@ pub(crate) unsafe fn run<O: Called>(
     Ok(())
 }
 
-/// Runs a plan over tensors in memory of its GPU, and waits only in a stream of its own. The report may be null.
+/// Runs a plan over tensors in GPU memory. It waits only in a stream of its own. The report may be null.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is null, or a stream that was not destroyed.
@@ -230,7 +231,7 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
         let stream = (!own).then(|| RawStream::new(stream));
         let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
         let done = bound.run();
-        // A run that fails may have enqueued a part of its work.
+        // A failed run may have enqueued part of its work.
         let waited = if own { bound.wait() } else { Ok(()) };
         let done = done?;
         waited?;

@@ -1,4 +1,4 @@
-//! Plans: everything that depends on the shape, decided once.
+//! Plans: decisions that depend on the shape, made once.
 
 use crate::fault::call;
 use crate::growing::Room;
@@ -9,10 +9,10 @@ use crate::types::*;
 use crate::{convert, text};
 use elsa_runtime::Attention;
 
-/// Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
-/// that output no states.
+/// Creates a plan: everything that depends on the shape is decided here. Null options select the defaults. On a GPU
+/// this loads the kernels of runs that output no states.
 ///
-/// Any number of threads may use a plan, each with a workspace of its own.
+/// Any number of threads may use a plan, each with its own workspace.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn elsa_plan_create(
     call(|| unsafe { create::<Attention>(engine, problem, options, plan) })
 }
 
-/// Writes what a plan has chosen, and the bytes that it needs.
+/// Describes the choices of a plan and the bytes that it needs.
 ///
 /// # Safety
 /// *write*.
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
     })
 }
 
-/// Writes what is known of the error of a run of attention on a back end: that of the report, or ELSA_BACKEND_AUTO for the back end
-/// of the plan.
+/// Writes the published error bound of a run of attention on a back end: that of a report, or ELSA_BACKEND_AUTO for the
+/// back end of the plan.
 ///
 /// # Safety
 /// *write*.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
     })
 }
 
-/// Ends the handle of a plan. Workspaces and frames that were made with it keep working.
+/// Destroys the handle of a plan. Workspaces and frames created from it keep working.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_plan_destroy(plan: elsa_plan) -> elsa_status {
     call(|| PLANS.remove(plan.id).map(drop))

@@ -16,7 +16,7 @@ pub(crate) fn aligned<T>(argument: &str, pointer: *const T) -> Result<(), Fault>
     Ok(())
 }
 
-/// Checks the pointer and borrows what it points to.
+/// Checks the pointer and borrows its target.
 ///
 /// # Safety
 /// *read*.

@@ -1,4 +1,4 @@
-//! Callbacks of C as the source and the sink of a stream.
+//! C callbacks as the source and the sink of a stream.
 
 use crate::types::*;
 use elsa_core::attention::Operand;
@@ -6,7 +6,7 @@ use elsa_runtime::{Excerpt, PieceError, RowSink, RowSource, StreamError};
 use std::ffi::c_void;
 use std::{fmt, io};
 
-/// What a callback returned, other than zero.
+/// Non-zero value returned by a callback.
 #[derive(Debug)]
 struct Ended {
     name: &'static str,
@@ -21,7 +21,7 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// The operand and the number of the callback that has ended a run; `None` if something else has.
+/// Returns the operand and the value of the callback that ended the run; `None` if something else did.
 pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
     let (StreamError::Read { operand, source, .. } | StreamError::Write { operand, source, .. }) = e else {
         return None;
@@ -30,7 +30,7 @@ pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
     Some((*operand as elsa_operand, ended.code))
 }
 
-/// The box of rows of an excerpt as a callback is told of it.
+/// Converts an excerpt to the box of rows passed to a callback.
 fn rows_of(operand: Operand, excerpt: &Excerpt) -> elsa_rows {
     elsa_rows {
         size: size_of::<elsa_rows>(),
@@ -45,7 +45,7 @@ fn rows_of(operand: Operand, excerpt: &Excerpt) -> elsa_rows {
     }
 }
 
-/// What a callback has returned for an excerpt.
+/// Converts the value that a callback returned for an excerpt.
 fn done(name: &'static str, code: i32, excerpt: &Excerpt) -> Result<(), PieceError> {
     match code {
         0 => Ok(()),
@@ -57,12 +57,12 @@ fn failed(excerpt: &Excerpt, source: io::Error) -> PieceError {
     PieceError { offset: excerpt.offset(), bytes: excerpt.bytes(), source }
 }
 
-/// An excerpt that leaves its buffer.
+/// Error of an excerpt beyond its buffer.
 fn outside(excerpt: &Excerpt) -> PieceError {
     failed(excerpt, io::ErrorKind::UnexpectedEof.into())
 }
 
-/// A read callback with its first argument.
+/// Read callback with its first argument.
 pub(crate) struct Reader {
     call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *mut c_void, usize) -> i32,
     user: *mut c_void,
@@ -71,23 +71,23 @@ pub(crate) struct Reader {
 // SAFETY: *callbacks*: another thread may call it with its pointer.
 unsafe impl Send for Reader {}
 
-/// A write callback with its first argument, and the units whose outputs it has taken.
+/// Write callback with its first argument, and the units whose outputs it has received.
 pub(crate) struct Writer {
     call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *const c_void, usize) -> i32,
     user: *mut c_void,
-    /// Units that are finished, with those before the first of the run.
+    /// Number of finished units, including those before the first of the run.
     pub finished: usize,
 }
 
 impl Reader {
-    /// The callback of the data, if there is one.
+    /// Returns the callback of the data, if there is one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Reader> {
         data.read.map(|call| Reader { call, user: data.user })
     }
 }
 
 impl Writer {
-    /// The callback of the data, if there is one.
+    /// Returns the callback of the data, if there is one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Writer> {
         data.write.map(|call| Writer { call, user: data.user, finished: data.first_unit })
     }
@@ -109,7 +109,7 @@ impl RowSink<Operand> for Writer {
         let Some(place) = excerpt.place() else { return Ok(()) };
         let from = from.get(place).ok_or_else(|| outside(excerpt))?;
         let rows = rows_of(operand, excerpt);
-        // SAFETY: *callbacks*. The memory is readable for its bytes, and nobody writes there before the call returns.
+        // SAFETY: *callbacks*. The memory is readable for its bytes, and nothing writes there before the call returns.
         let code = unsafe { (self.call)(self.user, &raw const rows, from.as_ptr().cast(), from.len()) };
         done("write", code, excerpt)
     }

@@ -1,4 +1,4 @@
-//! Runs of a plan over the tensors of one call.
+//! Runs of a plan over the tensors of a single call.
 
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
@@ -10,10 +10,10 @@ use elsa_core::attention::Chunk;
 use elsa_runtime::Attention;
 use std::ffi::c_void;
 
-/// Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
-/// they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
-/// elsa_plan_warm. The report may be null.
-/// Of out, lse and the states, what is absent is not computed; at least one of them is given.
+/// Runs a plan over tensors in host memory, and waits. A GPU copies the tensors, unless it shares the host's memory and
+/// they are in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run or elsa_plan_warm has warmed
+/// it up. The report may be null. Of out, lse and the states, absent outputs are not computed; at least one must be
+/// present.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -29,15 +29,15 @@ pub unsafe extern "C" fn elsa_run(
     call(|| unsafe { run::<Attention>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
-/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
-/// may be absent.
+/// Runs a plan over a subset of the keys: q against the keys in k yields the states (m, S, W) of that subset, which
+/// must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish converts them
+/// to the output. The rules of elsa_run apply otherwise.
 ///
-/// With a chunk the keys are those from key_offset on of a whole of key_total keys, and the queries those from
-/// query_offset on of query_total: key_lengths, causal diagonals and windows are those of the whole, and no mask is needed
-/// for them. A mask of the problem covers the queries and keys of the call. A
-/// chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
-/// past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
+/// With a chunk, the keys are those from key_offset on of a whole of key_total keys, and the queries those from
+/// query_offset on of query_total. key_lengths, causal diagonals and windows refer to the whole and need no mask. A
+/// mask of the problem covers the queries and keys of the call. A row that attends no key of the chunk gets the empty
+/// state. Chunks of the same shape share a plan. Chunks are not supported for problems with a past, a present or packed
+/// sequences. Without a chunk (null), the keys of the call are the whole.
 ///
 /// # Safety
 /// As for elsa_run.
@@ -77,19 +77,20 @@ pub unsafe extern "C" fn elsa_partial(
     })
 }
 
-/// Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy. So
-/// is bias_index, whose entries are not checked: one outside the table counts as its first or last. The other lists lie in
-/// memory of the host. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
-/// own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
-/// calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
-/// computes on the CPU is ELSA_STATUS_UNSUPPORTED.
+/// Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
+/// memory too; its entries are not checked, and one outside the table counts as the first or last. The other lists are
+/// in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. If stream is
+/// null, the call uses its own stream and always waits before it returns, even on failure; the device's default stream
+/// is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no fallback: a plan
+/// that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 ///
-/// A stream that is captured, in any mode, takes the run into its CUDA graph. Since it cannot wait for what is not
-/// captured, the call itself then waits for earlier runs in the workspace. Create the plan before: that loads kernels. Each launch of
-/// the graph reads the tensors as they are then and works in the workspace, which therefore outlives the graph; nothing
-/// else may use it meanwhile, and nobody but the caller orders launches and other calls with it. The graph also reads the
-/// lists of lengths, as they were: later calls with this workspace and other lists are ELSA_STATUS_DEVICE. After a launch
-/// that was waited for, elsa_workspace_certified speaks of that one.
+/// A stream that is being captured, in any mode, records the run in its CUDA graph. Since it cannot wait for work
+/// outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
+/// capture, because that loads kernels. Each launch of the graph reads the current contents of the tensors and uses the
+/// workspace, which must outlive the graph. Nothing else may use the workspace during a launch; the caller alone orders
+/// launches and other calls with it. The graph also uses the lists of lengths as they were at capture: later calls with
+/// this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
+/// elsa_workspace_certified describes that launch.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.

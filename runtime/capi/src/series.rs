@@ -1,4 +1,5 @@
-//! Recurrences, selective scans and convolutions: plans and runs of them, on the handles of the others.
+//! Recurrences, selective scans and convolutions: plans and runs, using the same handles as other
+//! operators.
 
 use crate::convert;
 use crate::fault::{Fault, call};
@@ -9,12 +10,13 @@ use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 use std::ffi::c_void;
 
-/// Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
+/// Creates a plan of a first-order recurrence: everything that depends on the shape is decided here. Null options
+/// select the defaults.
 ///
-/// The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
-/// workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each
-/// with a workspace of its own. What the engine's GPU does not compute the CPU does, unless the policy is
-/// ELSA_FALLBACK_FAIL: that is ELSA_STATUS_UNSUPPORTED.
+/// The handle works like that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that
+/// create workspaces accept it. Plans of different operators cannot share a workspace. Any number of threads may use a
+/// plan, each with its own workspace. If the engine's GPU does not support the problem, the CPU computes it; with
+/// ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -29,9 +31,9 @@ pub unsafe extern "C" fn elsa_recurrence_plan_create(
     call(|| unsafe { create::<Recurrence>(engine, problem, options, plan) })
 }
 
-/// Runs a plan of a recurrence over tensors in memory of the host, and waits; a decode step is a run of one token. Nothing is
-/// allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and present_state, at
-/// least one is given.
+/// Runs a plan of a recurrence over tensors in host memory, and waits. A decode step is a run of one token. Nothing is
+/// allocated once a plan has run or elsa_plan_warm has warmed it up. The report may be null. At least one of out and
+/// present_state must be present.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -47,8 +49,8 @@ pub unsafe extern "C" fn elsa_recurrence_run(
     call(|| unsafe { run::<Recurrence>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the
-/// caller's stream.
+/// Runs a plan of a first-order recurrence over tensors in GPU memory, without a copy, in the caller's stream. The
+/// rules of elsa_run_device apply.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn elsa_recurrence_run_device(
     call(|| unsafe { run_device::<Recurrence>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// As elsa_bind, of a plan of a recurrence of first order. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* for every run.
@@ -81,8 +83,8 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
     call(|| unsafe { bind::<Recurrence>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Decides everything that depends on the shape of a selective scan. Null options are the defaults.
-/// Everything that elsa_recurrence_plan_create says of its plans holds for these.
+/// Creates a plan of a selective scan: everything that depends on the shape is decided here. Null options
+/// select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -97,7 +99,7 @@ pub unsafe extern "C" fn elsa_selective_plan_create(
     call(|| unsafe { create::<Selective>(engine, problem, options, plan) })
 }
 
-/// As elsa_recurrence_run, of a plan of a selective scan.
+/// Runs a plan of a selective scan, like elsa_recurrence_run.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -113,7 +115,7 @@ pub unsafe extern "C" fn elsa_selective_run(
     call(|| unsafe { run::<Selective>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_recurrence_run_device, of a plan of a selective scan.
+/// Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -130,7 +132,7 @@ pub unsafe extern "C" fn elsa_selective_run_device(
     call(|| unsafe { run_device::<Selective>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// As elsa_bind, of a plan of a selective scan. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* for every run.
@@ -146,8 +148,8 @@ pub unsafe extern "C" fn elsa_selective_bind(
     call(|| unsafe { bind::<Selective>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Decides everything that depends on the shape of a causal convolution. Null options are the defaults.
-/// Everything that elsa_recurrence_plan_create says of its plans holds for these.
+/// Creates a plan of a causal convolution: everything that depends on the shape is decided here. Null
+/// options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn elsa_convolution_plan_create(
     call(|| unsafe { create::<Convolution>(engine, problem, options, plan) })
 }
 
-/// As elsa_recurrence_run, of a plan of a causal convolution.
+/// Runs a plan of a causal convolution, like elsa_recurrence_run.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn elsa_convolution_run(
     call(|| unsafe { run::<Convolution>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_recurrence_run_device, of a plan of a causal convolution.
+/// Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -195,7 +197,7 @@ pub unsafe extern "C" fn elsa_convolution_run_device(
     call(|| unsafe { run_device::<Convolution>(plan, workspace, inputs, outputs, stream, report) })
 }
 
-/// As elsa_bind, of a plan of a causal convolution. elsa_bound_run runs the frame.
+/// Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* for every run.
@@ -211,7 +213,7 @@ pub unsafe extern "C" fn elsa_convolution_bind(
     call(|| unsafe { bind::<Convolution>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Writes what a plan of a recurrence, a selective scan or a convolution has chosen.
+/// Describes the choices of a plan of a recurrence, a selective scan or a convolution.
 ///
 /// # Safety
 /// *write*.

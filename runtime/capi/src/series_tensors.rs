@@ -1,5 +1,4 @@
-//! The tensors of calls of the operators that treat every channel by itself: from pointers to checked slices, or to addresses
-//! of a GPU.
+//! Tensors in calls of the per-channel operators: from pointers to checked slices, or to GPU addresses.
 
 use crate::convert;
 use crate::fault::Fault;

@@ -1,12 +1,12 @@
-//! States of rows in memory of the host: merged by [`NaturalMerge`], in the natural-log units in which a caller holds
-//! them. An output may be an input: a row is read before it is written, element by element.
+//! States of rows in host memory, merged by [`NaturalMerge`] in the natural-log units of the caller. An output may
+//! alias an input: each row is read before it is written, element by element.
 
 use crate::fault::{Fault, call};
 use crate::pointer::get;
 use crate::types::{elsa_states_in, elsa_states_out, elsa_status};
 use elsa_core::state::{NaturalMerge, is_empty, misfit};
 
-/// Checks an array of f32 values. Returns its first address and the one past its end, or `None` without elements.
+/// Checks an array of f32 values. Returns its start and end addresses, or `None` if it has no elements.
 fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, usize)>, Fault> {
     if count == 0 {
         return Ok(None);
@@ -28,14 +28,14 @@ fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, u
     }
 }
 
-/// Elements of the weighted sums.
+/// Number of elements of the weighted sums.
 fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
     rows.checked_mul(dim).ok_or_else(|| {
         Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
     })
 }
 
-/// Refuses states of which a row holds what no run and no merge leaves there.
+/// Rejects states with a row that no run and no merge can produce.
 ///
 /// # Safety
 /// The arrays of `states` are readable, aligned, for `rows` and `rows * dim` values.
@@ -59,7 +59,7 @@ unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) ->
     Ok(())
 }
 
-/// Refuses a written array that shares memory with another, unless they may be the `same` array and are.
+/// Rejects a written array that overlaps another, unless they may be the `same` array and are.
 fn apart(
     written: (&str, Option<(usize, usize)>),
     other: (&str, Option<(usize, usize)>),
@@ -79,8 +79,8 @@ fn apart(
 }
 
 /// # Safety
-/// The arrays of `earlier` and `later` are readable, those of `merged` writable, for `rows` f32 values and `w` for
-/// `rows * dim`, and nobody else uses `merged`.
+/// The arrays of `earlier` and `later` are readable and those of `merged` writable, for `rows` f32 values and `w`
+/// for `rows * dim`, and nothing else uses `merged`.
 unsafe fn merge(
     rows: usize,
     dim: usize,
@@ -133,8 +133,8 @@ unsafe fn merge(
 }
 
 /// # Safety
-/// The arrays of `states` are readable, `out` writable for `rows * dim` f32 values and `lse`, if it is not null, for
-/// `rows`; nobody else uses those two.
+/// The arrays of `states` are readable, `out` is writable for `rows * dim` f32 values and `lse`, if it is not null,
+/// for `rows`; nothing else uses those two.
 unsafe fn finish(
     rows: usize,
     dim: usize,
@@ -177,22 +177,23 @@ unsafe fn finish(
     Ok(())
 }
 
-/// Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
-/// the inputs, whole; otherwise nothing overlaps.
+/// Merges the states of two disjoint sets of keys, row by row. An output may be the same array as an input; partial
+/// overlap is not allowed.
 ///
-/// The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
-/// the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
-/// bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
-/// nothing, whatever it holds. A NaN in S poisons the merged S.
+/// The merged m is the larger of the two. S = S_a exp(m_a - m) + S_b exp(m_b - m), and W is formed in the same way,
+/// computed in f64 from the exact difference of the references and rounded once to f32. If one state has no key, the
+/// other is returned bit for bit; if neither has, the merged state is (minus infinity, 0, 0). The W of a state with no
+/// key is ignored, even if it holds infinities or NaN. A NaN in S poisons the merged S.
 ///
-/// States are those of a run or a merge: m of minus infinity with S of 0, m finite with S finite and greater than 0, or NaN
-/// in S and all of W with any m but NaN. W may hold infinities and NaN beside a finite S, as values may. A row that holds
-/// something else is refused with ELSA_STATUS_ARGUMENT, by its array and number, before anything is written.
+/// Valid states are those that a run or a merge produces: m of minus infinity with S of 0; finite m with finite S
+/// greater than 0; or NaN in S and in all of W, with any m except NaN. W may hold infinities and NaN next to a finite
+/// S, since values may. A row with any other state is rejected with ELSA_STATUS_ARGUMENT before anything is written;
+/// the message gives its array and row number.
 ///
-/// The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
-/// states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
-/// order and bracketing, such as chunks joined one after the other in the order of their keys, has the same bits at every
-/// repetition.
+/// Merging is deterministic: the same states produce the same bits on every machine, and exchanging earlier and later
+/// produces the same numbers. With three or more states, different orders or groupings may differ by rounding from each
+/// other and from the state of all keys. A fixed order and grouping, such as merging chunks in the order of their keys,
+/// always produces the same bits.
 ///
 /// # Safety
 /// *read*, *write*: m and s for rows f32 values, w for rows * dim.
@@ -210,8 +211,8 @@ pub unsafe extern "C" fn elsa_states_merge(
     })
 }
 
-/// Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
-/// row with no key has zeros and minus infinity. States that elsa_states_merge refuses are refused.
+/// Converts states to the output, out = W / S as f32 [rows, dim], and to the log-sum-exp, one f32 per row, which may
+/// be null. A row with no key has zeros and minus infinity. States that elsa_states_merge rejects are rejected.
 ///
 /// # Safety
 /// *read*, *write*.

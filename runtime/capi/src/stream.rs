@@ -1,4 +1,4 @@
-//! Streams: attention over tensors that callbacks read and take, within a budget.
+//! Streams: attention over tensors that callbacks supply and receive, within a memory budget.
 
 use crate::engine::ENGINES;
 use crate::fault::{Fault, call};
@@ -11,7 +11,7 @@ use crate::{convert, tensors, text};
 use elsa_core::attention::plan::Part;
 use elsa_runtime::{Backend, Fallback, StreamPlan, StreamReport};
 
-/// A stream, and whether the CPU computes it in place of a GPU.
+/// Stream, with a flag for the CPU computing instead of a GPU.
 #[derive(Debug)]
 struct Stream {
     plan: StreamPlan,
@@ -20,16 +20,18 @@ struct Stream {
 
 static STREAMS: Table<Stream> = Table::new("stream");
 
-/// Decides everything that depends on the shape, within a budget of memory: attention whose tensors are read and taken by
-/// callbacks, part by part, so that keys and values may be larger than memory. Null options are the defaults, which have
-/// no budget; a budget that is too small is ELSA_STATUS_MEMORY, and the message names the bytes needed.
+/// Creates a stream: attention within a memory budget, over tensors that callbacks supply and receive part by part, so
+/// that keys and values may be larger than memory. Everything that depends on the shape is decided here. Null options
+/// select the defaults, which have no budget. A budget that is too small returns ELSA_STATUS_MEMORY, and the message
+/// gives the required bytes.
 ///
-/// Query rows stay in memory, as many as the budget allows, while the keys that they may attend pass in chunks. The bits
-/// are those of elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
+/// As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
+/// Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 ///
-/// The CPU computes, also where the engine has a GPU, unless its policy is ELSA_FALLBACK_FAIL: that is
-/// ELSA_STATUS_UNSUPPORTED. So is a problem that appends. The account begins with what the process has when the stream is
-/// created: what the program allocates afterwards, its callbacks included, comes on top.
+/// The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
+/// ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
+/// the process's memory when the stream is created. Later allocations of the program, including its callbacks, come on
+/// top.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn elsa_stream_create(
     })
 }
 
-/// Writes what a stream has chosen, and the account of its bytes.
+/// Describes the choices of a stream and its memory account.
 ///
 /// # Safety
 /// *write*.
@@ -116,28 +118,29 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
     }
 }
 
-/// Runs a stream: has read fill the rows that are needed next while those before them are computed, hands the rows of
-/// outputs to write as soon as they are final, unit by unit, and waits. All memory is allocated before the first chunk is
-/// computed. The report may be null.
+/// Runs a stream and waits. read fills the rows needed next while the previous ones are computed; write receives rows
+/// of outputs as soon as they are final, unit by unit. All memory is allocated before the first chunk is computed. The
+/// report may be null.
 ///
-/// Who calls back: write is called by the thread that makes this call, read by a thread of the library's with 256 KiB of
-/// stack, named elsa-reader, which ends before the call does; the table of a bias alone is read by the caller's thread,
-/// before there is another one. So a read and a write may run at the same time, and neither of them twice at once in a run.
-/// Reads come in the order of the chunks, at most two chunks ahead of what is computed. An input that several units need is read
-/// for each of them; every row of an output is written once.
+/// Threads: write is called by the thread that makes this call. read is called by a thread of the library, named
+/// elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
+/// caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
+/// has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
+/// computation. An input that several units need is read for each of them; every row of an output is written once.
 ///
-/// What a callback may do: call any function of this library, elsa_stream_destroy of the stream and other runs of it
-/// included; take any time; write into the rows that it is to fill. It returns: no exception, longjmp or end of a thread
-/// leaves it, and it keeps the floating-point environment. It does not use data or rows afterwards.
+/// Callbacks may call any function of this library, including elsa_stream_destroy and other runs of the same stream;
+/// take any time; and write to the rows that they fill. They must return normally, without an exception, a longjmp or
+/// ending the thread, and preserve the floating-point environment. They must not use data or rows after they return.
 ///
-/// How a run ends early: by a callback that returns another number than zero. After a read nothing else is read, and what
-/// was read before it is computed and written. After a write nothing else is written, and at most two chunks more are read.
-/// The call then returns ELSA_STATUS_CALLBACK, and the report has the number, the operand, and the units that are finished,
-/// at which another run of the same stream may go on by first_unit. Every other failure leaves the report alone. Bad data
-/// calls nothing back, but for an entry of bias_index outside the table, which is found when it has been read.
+/// A callback that returns a non-zero value ends the run early. After a read, nothing else is read, and the data read
+/// before it is computed and written. After a write, nothing else is written, and at most two more chunks are read. The
+/// call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the number of finished
+/// units, from which another run of the same stream may resume by first_unit. Any other failure leaves the report
+/// unchanged. Invalid data is detected before any callback is called, except an entry of bias_index outside the table,
+/// which is detected when it has been read.
 ///
-/// Several runs of one stream may take place at the same time, with callbacks that allow it; each takes the bytes of the
-/// account but for the fixed ones.
+/// Several runs of a stream may take place at the same time if the callbacks allow it; each needs the bytes of the
+/// account except the fixed ones.
 ///
 /// # Safety
 /// *read*, *write*, *callbacks*.
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn elsa_stream_run(
     })
 }
 
-/// Ends the handle of a stream. Runs that are under way complete.
+/// Destroys the handle of a stream. Runs in progress complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_stream_destroy(stream: elsa_stream) -> elsa_status {
     call(|| STREAMS.remove(stream.id).map(drop))

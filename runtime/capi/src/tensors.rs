@@ -1,4 +1,4 @@
-//! The tensors of a frame: from pointers to checked slices, or to addresses of a GPU.
+//! Tensors of a frame: from pointers to checked slices, or to GPU addresses.
 //!
 //! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it and
 //! makes [`Tensors`], from which [`host`] and [`device`] take operands by name.
@@ -18,7 +18,7 @@ use elsa_core::attention::{
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_runtime::{Attention, Backend, DeviceInputs, DeviceOutputs, Engine, Plan, Report, Workspace};
 
-/// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
+/// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
 fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.len()] {
     [
         (Operand::Output, o.out.into()),
@@ -39,7 +39,7 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.
     ]
 }
 
-/// The checked memory of a frame.
+/// Checked memory of a frame.
 struct Tensors {
     operands: Operands<Buffer>,
     /// `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
@@ -47,7 +47,7 @@ struct Tensors {
 }
 
 impl Tensors {
-    /// The three arrays of states, which a frame has together or not at all.
+    /// The three state arrays, which are either all present or all absent.
     fn states(&self) -> Option<[Buffer; 3]> {
         let states = [Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
         let states = states.map(|operand| self.operands[operand]);
@@ -55,7 +55,7 @@ impl Tensors {
     }
 
     /// # Safety
-    /// The lists are readable as long as `'a`, and nobody writes there.
+    /// The lists are readable as long as `'a`, and nothing writes there.
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the clause of this function.
         unsafe { lengths_of(&self.lists) }
@@ -80,10 +80,11 @@ fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fa
     ])
 }
 
-/// The lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are yet to be checked.
+/// Returns the lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are not yet
+/// checked.
 ///
 /// # Safety
-/// As long as `'a`, the lists are readable for their entries and nobody writes there.
+/// As long as `'a`, the lists are readable for their entries and nothing writes there.
 pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -> Result<Lengths<'a>, Fault> {
     let lists = lists(problem, given)?;
     // SAFETY: the clause of this function.
@@ -91,7 +92,7 @@ pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -
 }
 
 /// # Safety
-/// The lists are readable as long as `'a`, and nobody writes there.
+/// The lists are readable as long as `'a`, and nothing writes there.
 unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
     // SAFETY: the clause of this function; `lists` makes lists of i64.
     let [keys, cu_seqlens_q, cu_seqlens_k] =
@@ -99,7 +100,7 @@ unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
     Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
 }
 
-/// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
+/// Checks every property of the tensors that needs no access to them: addresses, sizes, overlap.
 fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Result<Tensors, Fault> {
     let states = problem.memory(Operand::StateWeighted);
     if states.is_some_and(|states| states.elements.checked_mul(states.element_size).is_none()) {
@@ -130,11 +131,11 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     Ok(Tensors { operands, lists })
 }
 
-/// The tensors of a frame in memory of the host.
+/// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
-/// nobody else uses it.
+/// As long as `'a`, every input is readable for its bytes and nothing writes there, and every output is writable and
+/// nothing else uses it.
 #[inline(never)]
 unsafe fn host<'a>(
     problem: &Problem,
@@ -245,7 +246,7 @@ impl OnDevice for Attention {
         plan
     }
 
-    // The lists lie in memory of the host.
+    // The lists are in host memory.
     unsafe fn device<'a>(
         plan: &Plan,
         inputs: &elsa_inputs,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// Text in `N` bytes that ends in a zero byte. What is too long is cut.
+/// Text in `N` bytes, truncated if too long, with a terminating zero byte.
 #[derive(Debug)]
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
@@ -18,7 +18,7 @@ impl<const N: usize> Text<N> {
 
     pub(crate) fn of(what: &dyn fmt::Display) -> Text<N> {
         let mut text = Text::new();
-        // `write_str` below never fails; if the Display fails, what it has written stays.
+        // `write_str` below never fails; if the Display fails, its partial text stays.
         let _ = write!(text, "{what}");
         text
     }
@@ -47,7 +47,7 @@ impl<const N: usize> fmt::Write for Text<N> {
     }
 }
 
-/// The name as a C string, in memory that is never freed. Each name is converted once.
+/// Returns the name as a C string in memory that is never freed. Each name is converted once.
 pub(crate) fn name(name: &'static str) -> *const c_char {
     static NAMES: Mutex<Vec<(&'static str, &'static CStr)>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

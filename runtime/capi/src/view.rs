@@ -1,4 +1,4 @@
-//! Views of the usual layouts.
+//! Views of common layouts.
 
 use crate::fault::{Fault, call};
 use crate::pointer::{aligned, put};

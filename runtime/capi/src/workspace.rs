@@ -1,4 +1,4 @@
-//! Workspaces: the memory that runs work in, one call at a time.
+//! Workspaces: the scratch memory of runs, for one call at a time.
 
 use crate::fault::{Fault, call};
 use crate::operator::{Called, plan_of, workspace_of};
@@ -10,8 +10,8 @@ use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
-/// Allocates the memory that runs of a plan work in. One call at a time may use it; a second one returns
-/// ELSA_STATUS_BUSY.
+/// Allocates the scratch memory for runs of a plan. Only one call at a time may use it; a concurrent second
+/// call returns ELSA_STATUS_BUSY.
 ///
 /// # Safety
 /// *write*.
@@ -36,17 +36,17 @@ pub unsafe extern "C" fn elsa_workspace_create(
     })
 }
 
-/// A workspace for several plans, which are to be of the operator `O`.
+/// Creates a workspace for several plans of the operator `O`.
 fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
     let plans = plans.iter().map(|plan| plan_of::<O>(plan)).collect::<Result<Vec<_>, _>>()?;
     O::shared(&plans)
 }
 
-/// Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
-/// them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
-/// the same GPU or of any engine without one, whose workspace_bytes are no more than those of the most demanding plan,
-/// whatever its shapes; a plan that needs more is refused when it runs or binds. What a GPU needs of the host beside those
-/// bytes is allocated when a call first needs it. Plans that compute on a GPU are those of one engine.
+/// Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
+/// plans may use it, one call at a time. The workspace also serves every other plan, of any shape and created at any
+/// time, whose workspace_bytes do not exceed those of the most demanding plan, if its engine has the same GPU or if
+/// both engines have none. A plan that needs more is rejected when it runs or binds. Host memory that a GPU needs in
+/// addition is allocated when a call first needs it. Plans that compute on a GPU must belong to one engine.
 ///
 /// # Safety
 /// *read*: plans for count handles; *write*.
@@ -79,9 +79,10 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
     })
 }
 
-/// Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
-/// alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used
-/// by nobody else, until the handle is destroyed and the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
+/// Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
+/// alignment. It clears and uses the first workspace_bytes of the memory and leaves the rest alone. The memory must
+/// stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use it
+/// have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -117,14 +118,14 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
     })
 }
 
-/// Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
-/// elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
-/// plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
-/// that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
-/// bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+/// Creates a workspace in GPU memory of the caller: at least workspace_bytes of the plan's elsa_plan_info, or
+/// state_workspace_bytes for runs that output states or omit out, aligned to 256 bytes; null with 0 bytes for a plan
+/// that needs none. elsa_run_device with this workspace allocates no GPU memory; elsa_run does, for the tensors that it
+/// copies. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the calls and
+/// bound frames that use it have ended; destroying the handle then waits for enqueued work.
 ///
-/// Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
-/// them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+/// If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+/// them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
@@ -163,14 +164,15 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
     })
 }
 
-/// Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
-/// nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
-/// tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
-/// and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+/// Warms up a plan by running it over internal zero tensors, so that its first run in this workspace takes as long as
+/// later ones and allocates nothing. The kernels of every kind of run are loaded and have been launched, the GPU has
+/// memory for copies of tensors and states (even if later tensors need no copy), and threads have been woken. It takes
+/// the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
+/// caller.
 ///
-/// Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
-/// of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
-/// the memory for copies again.
+/// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the
+/// reports of later runs say whether that lasts. For a workspace in GPU memory of the caller, it prepares
+/// elsa_run_device and frees the memory for copies again.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
     call(|| {
@@ -187,7 +189,7 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
     })
 }
 
-/// Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
+/// Destroys the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
     call(|| WORKSPACES.remove(workspace.id).map(drop))

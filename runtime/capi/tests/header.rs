@@ -1,9 +1,10 @@
-//! The headers of `include/elsa` are what cbindgen makes of this crate. `ELSA_WRITE_HEADER=1` writes them.
+//! Checks that the headers of `include/elsa` are those that cbindgen generates from this crate.
+//! `ELSA_WRITE_HEADER=1` writes them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The files that declare something of the headers, in the order of the functions.
+/// Source files with declarations of the headers, in the order of the functions.
 const SOURCES: [&str; 23] = [
     "types/numbers",
     "types/engine",
@@ -30,17 +31,17 @@ const SOURCES: [&str; 23] = [
     "series",
 ];
 
-/// A header that users may include alone.
+/// Header that users may include on its own.
 struct Part {
     name: &'static str,
     what: &'static str,
-    /// The header that it includes.
+    /// Header that it includes.
     over: Option<&'static str>,
-    /// How names of its types and functions begin, without `elsa_`. A constant is where its type is.
+    /// Prefixes of names of its types and functions, without `elsa_`. A constant belongs where its type is.
     begins: &'static [&'static str],
 }
 
-/// What no other part takes.
+/// Everything that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
 const PARTS: [Part; 5] = [
@@ -89,7 +90,7 @@ const PARTS: [Part; 5] = [
     },
 ];
 
-/// The part in which a type or a function is.
+/// Returns the part of a type or a function.
 fn part(name: &str) -> &'static str {
     let begins = |part: &Part| {
         let rest = |begin| name.strip_prefix("elsa_")?.strip_prefix(begin);
@@ -100,7 +101,7 @@ fn part(name: &str) -> &'static str {
     PARTS.iter().find(|part| begins(part)).unwrap_or(&COMMON).name
 }
 
-/// What a line of the sources declares.
+/// Declaration on a line of the sources.
 enum Declared<'a> {
     Function(&'a str),
     Type(&'a str),
@@ -135,7 +136,7 @@ impl<'a> Declared<'a> {
     }
 }
 
-/// Functions that clear the structs of a part that begin with their size, and that a program fills or has filled.
+/// Functions that clear the structs of a part that begin with their size and that a program fills or has filled.
 fn initialisers(sources: &str, part: &Part) -> String {
     let mut text = String::new();
     let structs = sources.split("\npub struct ").skip(1).filter_map(|rest| rest.split_once(" {"));
@@ -168,7 +169,7 @@ static inline void {name}_init({name} *{argument}) {{
     )
 }
 
-/// A part's header.
+/// Header of a part.
 fn generated(root: &Path, sources: &[(PathBuf, String)], part: &Part) -> Result<String, String> {
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml"))?;
     let guard = format!("ELSA_{}_H", part.name.to_uppercase());

@@ -73,8 +73,8 @@ fn finished(row: &Row) -> ([f32; DIM], f32) {
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys. What a state may be off by is derived in `tests/tests/crossing/laws.rs`; two
-/// more roundings leave the library, and one comes with each merge.
+/// Panics unless the state is that of the keys. `tests/tests/crossing/laws.rs` derives the error of a state; the
+/// library's output adds two roundings, and each merge one.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);
     let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();
@@ -103,7 +103,8 @@ fn check(row: &Row, keys: &[Key], merges: usize) {
         let allowed = 2.0 * error * spread + floor * mass;
         assert!((f64::from(out[x]) - y).abs() <= allowed, "{row:?}: column {x} is {}, not {y}", out[x]);
     }
-    // The sum that reference and S stand for together: log S against what the reference leaves of the logarithm.
+    // The sum that reference and S represent together: log S against the rest of the logarithm after the
+    // reference.
     let (m, s) = (f64::from(row.m[0]), f64::from(row.s[0]));
     let left = max.mul_add(LN_2, -m) + max * 2.319_046_813_846_3e-17 + sum.ln();
     let spacing = f64::from(row.m[0].abs().next_up() - row.m[0].abs());
@@ -162,7 +163,7 @@ fn states_of_parts_merge_at_any_magnitude() {
     assert!(large > 4000 && mixed > 50, "{large} {mixed}");
 }
 
-/// What stands in W beside no key is not looked at, and does not come out.
+/// The W of a state with no key is ignored and does not reach the result.
 #[test]
 fn garbage_beside_no_key_stays_outside() {
     let row = Row::of(&[(2.5e7, [0.3, -0.7, 11.0]), (2.5e7 + 4.0, [1.0, 2.0, 3.0])]);
@@ -210,7 +211,7 @@ impl Memory {
     fn merge(&mut self, earlier: [usize; 3], later: [usize; 3], merged: [usize; 3]) -> Option<String> {
         let memory = self.0.as_mut_ptr();
         let (a, b, to) = (read(memory, earlier), read(memory, later), write(memory, merged));
-        // SAFETY: *read*, *write*: arrays inside the memory, which nobody else uses.
+        // SAFETY: *read*, *write*: arrays inside the memory, which nothing else uses.
         refusal(unsafe { elsa_states_merge(ROWS, DIM, &a, &b, &to) })
     }
 
@@ -218,7 +219,7 @@ impl Memory {
         let at = self.0.as_mut_ptr();
         let from = read(at, states);
         let lse = lse.map_or(null_mut(), |lse| at.wrapping_add(lse));
-        // SAFETY: *read*, *write*: arrays inside the memory, which nobody else uses.
+        // SAFETY: *read*, *write*: arrays inside the memory, which nothing else uses.
         refusal(unsafe { elsa_states_finish(ROWS, dim, &from, at.wrapping_add(out), lse) })
     }
 
@@ -306,7 +307,7 @@ fn addresses_and_sizes_that_are_refused() {
         (long, 1, &a, "earlier.m: "),
         (half, half, &a, "rows, dim: "),
     ] {
-        // SAFETY: *read*, *write*: what is refused is neither read nor written.
+        // Rejected arrays are neither read nor written.
         let refused = refusal(unsafe { elsa_states_merge(rows, dim, earlier, &b, &to) }).unwrap();
         assert!(refused.starts_with(want), "{refused}");
         assert!(rows != long || refused.ends_with("as many as can be addressed"), "{refused}");
@@ -318,7 +319,7 @@ fn addresses_and_sizes_that_are_refused() {
     assert_eq!(refusal(unsafe { elsa_states_finish(0, DIM, &none, null_mut(), null_mut()) }), None);
 }
 
-/// NaN beside the reference of an empty row is poison, not an empty row.
+/// NaN next to the reference of an empty row is poison, not an empty row.
 #[test]
 fn poison_without_a_reference_stays_poison() {
     let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [f32::NAN; DIM] });
@@ -360,7 +361,7 @@ fn states_that_no_run_writes_are_refused() {
         assert!(refusal(status).expect(words).starts_with(&format!("states{words}")));
         assert_eq!((out, lse), ([5.0; DIM], 5.0));
     }
-    // Values that are not finite leave such a W beside a sum that is.
+    // Non-finite values produce such a W next to a finite sum.
     let odd = Row { w: [f32::NAN, INF, 1.0], ..good };
     assert!(merged(&odd, &Row::of(&[]), false).w[0].is_nan());
 }

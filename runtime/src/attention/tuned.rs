@@ -28,7 +28,7 @@
 //! shapes = 1
 //! ```
 //!
-//! Nothing of a file is used unless all of it is valid for the device and the library at hand: it is refused whole.
+//! A file is used only if all of it is valid for this device and library; otherwise it is rejected as a whole.
 
 use crate::cuda::gpu::DeviceInfo;
 use elsa_core::attention::Problem;
@@ -44,7 +44,7 @@ use std::{env, fs, io};
 
 /// The environment variable that names a tuned file.
 const VARIABLE: &str = "ELSA_TUNED";
-/// Where a tuned file lies in the folder of the user's configuration.
+/// Path of a tuned file in the user's configuration folder.
 const STANDARD: &str = "elsa/tuned.toml";
 /// The version of the format.
 const FORMAT: u32 = 1;
@@ -85,9 +85,9 @@ pub enum TunedError {
     Other {
         /// What differs: device, compute capability, SMs, driver or library.
         what: &'static str,
-        /// What the file names.
+        /// Value in the file.
         found: String,
-        /// What is at hand.
+        /// Actual value on this machine.
         allowed: String,
     },
     /// An entry cannot be right.
@@ -99,7 +99,7 @@ pub enum TunedError {
         kernel: String,
         /// The splits that it names.
         splits: usize,
-        /// What is wrong with it.
+        /// Reason why the file is invalid.
         reason: String,
     },
 }
@@ -186,7 +186,7 @@ impl Device {
         }
     }
 
-    /// Whether this is `other`.
+    /// Returns whether this is `other`.
     fn check(&self, other: &Device) -> Result<(), TunedError> {
         let facts = |d: &Device| {
             [
@@ -239,7 +239,7 @@ impl Entry {
 }
 
 impl Tuned {
-    /// What was measured on `device`.
+    /// Collects measurements on `device`.
     ///
     /// # Errors
     /// Returns an error if a shape is impossible, or occurs twice.
@@ -366,14 +366,14 @@ impl Tuned {
         self.shapes.iter().map(|(shape, _)| shape)
     }
 
-    /// What was measured for problems like this one.
+    /// Returns the measurement for problems like this one.
     pub(crate) fn division(&self, problem: &Problem, half_scores: bool) -> Option<Division> {
         let class = ShapeClass::of(problem, half_scores)?;
         self.shapes.iter().find(|(shape, _)| shape.class == class).map(|(_, division)| *division)
     }
 }
 
-/// Checks entries, each by itself and against those before it.
+/// Checks each entry, alone and against those before it.
 fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, TunedError> {
     let mut shapes: Vec<(TunedShape, Division)> = Vec::new();
     for (at, entry) in entries.into_iter().enumerate() {
@@ -406,8 +406,8 @@ fn quoted(text: &str) -> String {
 }
 
 impl Tuning {
-    /// The file, and its contents if they are valid for `device`; `None` if no file is asked for. A file that is not
-    /// used is reported by a warning.
+    /// Returns the file, and its contents if they are valid for `device`; `None` if no file is requested. An unused
+    /// file is reported by a warning.
     pub(crate) fn open(&self, device: &DeviceInfo) -> Option<TunedFile> {
         let named = match self {
             Tuning::Off => return None,

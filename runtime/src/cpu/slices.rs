@@ -54,7 +54,7 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
     operand: P::Operand,
 ) -> Option<&'a mut [T]> {
     let (data, n) = (tensors.at(operand), count(problem, tensors, operand));
-    // SAFETY: *tensors*: writable for these elements as long as `'a`, by nobody else (clause), and aligned, being a slice's.
+    // SAFETY: *tensors*: writable for these elements as long as `'a`, by nothing else (clause), and aligned, being a slice's.
     (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
 }
 

@@ -34,7 +34,7 @@ pub struct HostCall<'a, P: GpuPlan> {
     problem: &'a P::Problem,
     lengths: <P::Problem as Problem>::Lengths<'a>,
     tensors: HostTensors<'a, OperandOf<P>>,
-    /// Whether the CPU computes the call again if the GPU fails.
+    /// `true` if the CPU computes the call again when the GPU fails.
     guarded: bool,
     workspace: &'a mut GpuWorkspace,
     placed: Operands<OperandOf<P>, Placed>,

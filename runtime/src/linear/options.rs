@@ -1,4 +1,4 @@
-//! What a plan of linear attention may be asked for.
+//! Options of a plan of linear attention.
 
 use elsa_core::linear::Form;
 
@@ -17,6 +17,6 @@ pub struct LinearPlanOptions {
     pub parts: Option<usize>,
     /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
 }

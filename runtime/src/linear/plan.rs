@@ -89,7 +89,7 @@ impl LinearPlan {
         }
     }
 
-    /// What the error bound of a run on `backend` knows of a sequence of `tokens` tokens.
+    /// Returns the inputs of the error bound of a run on `backend`, for a sequence of `tokens` tokens.
     #[must_use]
     pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
         match self.of(backend) {

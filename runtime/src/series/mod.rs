@@ -1,4 +1,4 @@
-//! The operators that treat every channel by itself: recurrence, selective scan, convolution.
+//! Per-channel operators: recurrence, selective scan, convolution.
 
 mod cpu;
 pub mod cuda;

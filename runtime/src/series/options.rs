@@ -7,11 +7,11 @@ use elsa_core::series::convolution::Method;
 pub struct RecurrenceOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Parts of the tokens, for few channels and many tokens: the states before the parts are computed first, then all parts
-    /// side by side. `None` passes the tokens once on the CPU, and as the tokens, the channels and the device ask for on a GPU.
-    /// This changes the order of operations and so the last bits.
+    /// Number of parts of the tokens, for few channels and many tokens: the states before the parts are computed first,
+    /// then all parts in parallel. `None` means a single pass on the CPU; on a GPU the number then follows from the
+    /// tokens, the channels and the device. It changes the order of operations and so the last bits.
     pub parts: Option<usize>,
 }
 
@@ -20,10 +20,10 @@ pub struct RecurrenceOptions {
 pub struct SelectiveOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Parts of the tokens on a GPU; `None` as the tokens, the channels and the device ask for. This changes the order of
-    /// operations and so the last bits. The CPU passes the tokens once.
+    /// Number of parts of the tokens on a GPU; `None` derives it from the tokens, the channels and the device. It
+    /// changes the order of operations and so the last bits. The CPU makes a single pass.
     pub gpu_parts: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ pub struct SelectiveOptions {
 pub struct ConvolutionOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
     /// How it is computed; `None` takes what needs less time: on the CPU by count
     /// ([`method`](elsa_core::series::plan::method())), on a GPU the direct method, which is the only one there.

@@ -78,8 +78,9 @@ impl Engine {
         )
     }
 
-    /// Creates a plan for a selective scan, as Mamba has it. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU
-    /// contains a standby plan for the CPU, which also computes what the GPU does not: states of more than 128 numbers.
+    /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
+    /// GPU contains a standby plan for the CPU, which also computes problems that the GPU does not support: states of
+    /// more than 128 numbers.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
@@ -103,10 +104,10 @@ impl Engine {
         )
     }
 
-    /// Creates a plan for a causal convolution of each channel, which linear attention with a relative decay is. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, which also computes what
-    /// the GPU does not: convolutions by FFT, which the options may ask for, and which are faster where more than 16,384
-    /// weights meet a token.
+    /// Creates a plan for a causal convolution of each channel, which is linear attention with a relative decay. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, which also
+    /// computes problems that the GPU does not support: convolutions by FFT, which the options may request, and which
+    /// are faster above 16,384 weights per token.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With

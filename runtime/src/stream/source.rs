@@ -4,8 +4,8 @@ use super::excerpt::Excerpt;
 use std::io;
 use std::ops::Range;
 
-/// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight of
-/// a layer.
+/// Source of the bytes of tensors: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight
+/// of a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
@@ -24,7 +24,7 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// Where the bytes of outputs go: files, a network, a callback. `N` names an output.
+/// Destination of the bytes of outputs: files, a network, a callback. `N` names an output.
 pub trait Sink<N> {
     /// Takes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is handed over once;
     /// bytes between rows are not.
@@ -71,13 +71,14 @@ impl PieceError {
     }
 }
 
-/// Where the rows of tensors come from. Every [`Source`] is one: it is asked for pieces that are consecutive in the tensor
-/// and in memory. A source that makes its rows, or has them elsewhere than in a tensor, takes whole boxes.
+/// Source of the rows of tensors. Every [`Source`] is one: pieces are requested that are consecutive in the tensor and
+/// in memory. A source that generates its rows, or stores them in another form than a tensor, supplies whole boxes.
 pub trait RowSource<N> {
-    /// Fills the rows of `excerpt`, which lie in `to` as it says. Excerpts without rows are asked for, too.
+    /// Fills the rows of `excerpt`, which are arranged in `to` as it describes. Excerpts without rows are
+    /// requested, too.
     ///
     /// # Errors
-    /// Whatever keeps the rows from being read.
+    /// Returns any error that keeps the rows from being read.
     fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
 }
 
@@ -96,10 +97,11 @@ impl<N: Copy, S: Source<N>> RowSource<N> for S {
 /// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
 /// memory.
 pub trait RowSink<N> {
-    /// Takes the rows of `excerpt`, which lie in `from` as it says. Every row is handed over once.
+    /// Receives the rows of `excerpt`, which are arranged in `from` as it describes. Every row is passed
+    /// once.
     ///
     /// # Errors
-    /// Whatever keeps the rows from being taken.
+    /// Returns any error that keeps the rows from being stored.
     fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
     /// Finishes a unit, like [`Sink::finished`].

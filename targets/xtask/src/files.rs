@@ -23,7 +23,7 @@ pub fn folder(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(at(path))
 }
 
-/// Makes an empty folder in place of what is there.
+/// Creates an empty folder, deleting any existing content.
 pub fn empty(path: &Path) -> Result<(), String> {
     if path.exists() {
         fs::remove_dir_all(path).map_err(at(path))?;

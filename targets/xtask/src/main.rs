@@ -1,43 +1,43 @@
-//! The project's own commands, run as `cargo xtask …` anywhere in the tree.
+//! Commands for developing this project, run as `cargo xtask …` anywhere in the tree.
 //!
-//! `cargo xtask test` installs what it needs, runs the stages of the short run, and ends with a line for each and
-//! a line `N passed, N failed`; `--all` runs every stage, `--list` names them (`test/stages.rs`). `--prove` plants the
-//! faults of `tests/faults`, each of which must turn its stage red. A stage fails when one of
-//! its commands fails or runs nothing. Its log has each command as it can be repeated, with the variables that matter.
+//! `cargo xtask test` installs its requirements, runs the stages of the short run, and ends with one line per stage
+//! and a line `N passed, N failed`. `--all` runs every stage; `--list` lists them (`test/stages.rs`). `--prove` plants
+//! the faults of `tests/faults`, each of which must turn its stage red. A stage fails when one of its commands fails
+//! or runs nothing. Its log has each command in repeatable form, with the relevant variables.
 //!
-//! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
-//! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over.
-//! `PROPTEST_CASES` is lowered where a case is slow. Under emulation, programs that a test starts need the runner that cargo
-//! itself uses, `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
+//! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`, `neon` or `scalar`);
+//! a stage sets it if unset. `ELSA_ONLY` restricts tests to one back end. `PROPTEST_CASES` is lowered where a case is
+//! slow. Under emulation, programs started by a test need the prefix of cargo's own runner,
+//! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`.
 //!
-//! Besides the stages:
+//! Other commands:
 //!
-//! | command | what it does |
+//! | command | effect |
 //! |---|---|
 //! | `docs` | builds the guide of `docs/src` with mdBook and opens it |
-//! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
-//! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
+//! | `gpu-test` | creates `target/gpu-test`; `sh run.sh` runs it on any machine with an NVIDIA driver |
+//! | `gpu-bench` | creates `target/gpu-bench`; `sh run.sh` measures there, compared with PyTorch if installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
-//! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`, of schedules alone with `--schedules`; `--tightness` measures the bounds |
-//! | `abi` | compares the list of everything that programs have compiled into them with `elsa.h`; `--write` writes it |
-//! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
+//! | `hunt` | searches for an error beyond its bound, for `--seconds N` or over `--rows N`, of schedules alone with `--schedules`; `--tightness` measures the bounds |
+//! | `abi` | compares the list of everything that programs compile in with `elsa.h`; `--write` writes the list |
+//! | `fingerprint` | hashes all result bits of all back ends, natively, emulated and on the stand-in GPU, for comparison between commits |
 //!
-//! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
-//! and its measurements back. Measuring, apart from the tests:
+//! For boards, `build` creates and checks the folder `target/dist/NAME`; `deploy` copies it to a board and fetches
+//! its measurements. Measurements, separate from the tests:
 //!
-//! | command | what it does |
+//! | command | measurement |
 //! |---|---|
-//! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in an environment that it makes |
-//! | `models` | exported models in ONNX Runtime, original and rewritten in turn: nodes replaced, time, error; `elsa.py` with torch |
-//! | `stream-figures` | streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs |
+//! | `peers` | this library compared with PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in a private environment |
+//! | `models` | exported models in ONNX Runtime, alternating original and rewritten: nodes replaced, time, error; `elsa.py` with torch |
+//! | `stream-figures` | streamed runs: peaks within budgets, speed compared with in-memory runs, a large file, the cost model |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and from the machine code of a Jetson TX2 the table of what each
-//! kernel costs there, and prints both; `ptx --costs` writes the table alone.
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, derives the table of kernel costs on a Jetson TX2 from machine
+//! code, and prints both; `ptx --costs` writes only the table.
 //!
-//! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
-//! `tests/bare-metal/src/vectors.rs`; a new test is found by
-//! cargo, a new file of tests is a module of the crate's program of tests.
+//! Add a fuzz target as a file in `tests/fuzz/src/bin`, and a bare-metal case as a line of `CASES` in
+//! `tests/bare-metal/src/vectors.rs`. Cargo finds new tests; a new test file is a module of the crate's
+//! test program.
 #![forbid(unsafe_code)]
 
 mod boards;
@@ -69,66 +69,68 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what the tests need, run them in stages, and count what ran.
+    /// Install test requirements, run the tests in stages, and count them.
     #[command(after_long_help = test::list())]
     Test(test::Arguments),
     /// Build the guide with mdBook into target/guide, and open it.
     Docs {
-        /// Build it only.
+        /// Build the guide without opening it.
         #[arg(long)]
         no_open: bool,
     },
-    /// Compare the list of the ABI with the header.
+    /// Compare the recorded ABI with the header.
     Abi(test::capi::abi::Write),
-    /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
+    /// Create a folder that tests the CUDA back end on any machine with an NVIDIA driver.
     GpuTest,
-    /// Make a folder that measures attention on any machine with an NVIDIA driver, beside PyTorch where that is installed.
+    /// Create a folder that benchmarks attention on any machine with an NVIDIA driver, compared with PyTorch if
+    /// installed.
     GpuBench,
     /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
     Standin {
-        /// Sanitizer, and how the threads of a block run.
+        /// Sanitizer and thread scheduling of the stand-in GPU.
         #[arg(default_value = "plain")]
         variant: standin::Variant,
     },
-    /// Hash the bits of all answers of all back ends, to be compared between two commits on one machine.
+    /// Hash all result bits of all back ends, for comparing two commits on one machine.
     Fingerprint {
-        /// The file to write; target/fingerprint.txt unless it is given.
+        /// Output file [default: target/fingerprint.txt].
         file: Option<PathBuf>,
     },
-    /// Hunt for an error beyond its bound, over all back ends of this machine.
+    /// Search for errors beyond their bounds, on all back ends of this machine.
     Hunt {
-        /// What the hunt takes: `--seconds N`, `--rows N`, `--seed N`, `--schedules`, `--tightness`.
+        /// Options of the search: `--seconds N`, `--rows N`, `--seed N`, `--schedules`, `--tightness`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
+    /// Compare the speed of this library with PyTorch, ONNX Runtime and sgemm, which are installed
+    /// privately.
     Peers {
-        /// Draw speeds and ratios to peers against the number of tokens, as SVG, into this folder.
+        /// Folder for SVG plots of speeds, and of ratios to peers, against the number of tokens.
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
-        /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
-        /// `--markdown`, shapes as of `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`. After a first
-        /// `linear`, what that of linear attention takes: RULE,HEADS,TOKENS,D, `--form F`, `--chunk N`.
+        /// Options of the benchmark: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
+        /// `--markdown`, shapes as in `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`. After a
+        /// first `linear`, options for linear attention: RULE,HEADS,TOKENS,D, `--form F`, `--chunk N`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Compare whole models in ONNX Runtime, as exported and as `elsa onnx rewrite` leaves them, after exporting them.
+    /// Export models, and compare them in ONNX Runtime before and after `elsa onnx rewrite`.
     Models {
-        /// Threads of the sessions.
+        /// Number of threads of each session.
         #[arg(long, default_value = "1,2")]
         threads: String,
-        /// Runs of each model.
+        /// Number of runs of each model.
         #[arg(long, default_value_t = 21)]
         rounds: u32,
-        /// The processor's time in place of elapsed time: other programs of the machine disturb it less.
+        /// Measure processor time instead of elapsed time; other programs on the machine disturb it less.
         #[arg(long)]
         cpu: bool,
-        /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
+        /// Select models whose names contain all of these, such as `swin_tiny-` or `-17`.
         words: Vec<String>,
     },
-    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file.
+    /// Measure streamed runs: peaks within budgets, speed compared with in-memory runs, a large file.
     StreamFigures(stream::Arguments),
-    /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
+    /// Count the instructions of an attention call on an emulated Cortex-A57, and estimate its speed.
     Count {
         /// Shapes to count.
         #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
@@ -136,20 +138,20 @@ enum Command {
     },
     /// Compile the device code to PTX and print the resources of each kernel.
     Ptx {
-        /// Write only the table of costs, from the PTX that the tree holds.
+        /// Write only the cost table, from the PTX in the tree.
         #[arg(long)]
         costs: bool,
     },
-    /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
+    /// Build the tool and the C library for a board or this machine into target/dist/NAME, and check them.
     Build {
-        /// What to build for.
+        /// Build target: a board, or this machine.
         #[arg(long, value_parser = Target::names())]
         target: String,
-        /// Precompile GPU kernels for the board's GPU, which needs ptxas.
+        /// Precompile GPU kernels for the board's GPU (requires ptxas).
         #[arg(long)]
         cubins: bool,
     },
-    /// Build, copy to a board over ssh, verify and measure there, and bring the measurements back.
+    /// Build, copy to a board over ssh, verify and measure there, and fetch the measurements.
     Deploy(deploy::Arguments),
 }
 

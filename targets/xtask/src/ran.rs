@@ -1,8 +1,8 @@
-//! What a stage ran, counted.
+//! Counts of the checks of a stage.
 
 use crate::shell::side_by_side;
 
-/// What a stage, or one command of it, ran.
+/// Counts of a stage, or of one of its commands.
 #[derive(Debug, Default)]
 pub struct Ran {
     /// Checks that passed.
@@ -11,7 +11,7 @@ pub struct Ran {
     pub failed: u64,
     /// Tests that the source marks as ignored.
     pub ignored: u64,
-    /// What is counted, in the plural, such as `tests`.
+    /// Counted items in the plural, such as `tests`.
     pub counted: &'static str,
     /// A remark for the summary.
     pub note: String,
@@ -39,7 +39,7 @@ impl Ran {
         ran
     }
 
-    /// Counts one check by its result, and prints what it found.
+    /// Counts one check by its result, and prints the finding.
     pub fn note(&mut self, what: &str, found: Result<String, String>) {
         match found {
             Ok(found) => {

@@ -1,5 +1,5 @@
-//! What the stages need besides the toolchain of the tree: looked up, installed when missing, and where that is not
-//! allowed, refused with the command that installs it.
+//! Requirements of the stages besides the toolchain of the tree. They are looked up and installed when missing; if
+//! installing is not allowed, the error gives the command that installs them.
 
 pub mod ort;
 
@@ -83,7 +83,7 @@ thread_local! {
 impl Installing {
     fn begin(tree: &Tree) -> Installing {
         let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1) == 0);
-        // Without the file nobody waits, and an installer's own lock decides.
+        // Without the file no process waits, and an installer's own lock decides.
         let open = || {
             std::fs::create_dir_all(&tree.target).ok()?;
             let file = File::create(tree.target.join("installing.lock")).ok()?;
@@ -235,8 +235,9 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator. Without a release profile the tool
-/// and its libraries, whose tests there compute little, are not optimised, which takes longer than they do.
+/// Returns a cargo-zigbuild command for the boards; its products run in the emulator. Without a release profile, the
+/// tool and its libraries are not optimised: their tests there compute little, and optimising would take longer than
+/// they do.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
@@ -247,9 +248,9 @@ pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     Ok(run.front(board(tree)?).env(&runner, emulator()))
 }
 
-/// A private Python environment `name` in the build folder with `packages`, which are arguments of pip. `works` reports
-/// from the folder of its programs whether it is complete, and is asked until it has said so for these packages; `what`
-/// names in an error what is missing.
+/// Creates a private Python environment `name` in the build folder with `packages`, which are arguments of pip. `works`
+/// reports from the folder of its programs whether it is complete, and is called until it has confirmed these packages;
+/// errors call the missing part `what`.
 fn environment(
     tree: &Tree,
     name: &str,
@@ -291,7 +292,7 @@ fn environment(
     }
 }
 
-/// Whether a program of a Python environment runs and succeeds.
+/// Returns whether a program of a Python environment runs and succeeds.
 fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     let run = Run::new(tree, "").arg(bin.join(program));
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
@@ -334,7 +335,7 @@ pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
 
 /// NVIDIA's assembler for PTX, from a private Python environment.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
-    // The package has no programs of its own; its files lie in the library folder of whatever Python it is.
+    // The package has no programs of its own; its files are in the library folder of the Python found.
     let find = |bin: &Path| {
         let line =
             "import os, nvidia.cuda_nvcc as m; print(os.path.join(list(m.__path__)[0], 'bin', 'ptxas'))";
@@ -457,9 +458,9 @@ pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
 
 /// Folders of headers.
 pub struct TensorRt {
-    /// Of TensorRT, the version that has the deprecated interface of plugins last.
+    /// TensorRT, in the last version with the deprecated interface of plugins.
     pub tensorrt: PathBuf,
-    /// Of CUDA's runtime, the types that TensorRT's need.
+    /// Types of CUDA's runtime that TensorRT's types need.
     pub cuda: PathBuf,
 }
 

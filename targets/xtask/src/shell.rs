@@ -36,20 +36,21 @@ impl Tree {
 
 /// The result of a command.
 pub struct Output {
-    /// Whether it ended by itself with status zero.
+    /// `true` if it exited on its own with status zero.
     pub ok: bool,
-    /// Its status, where it ended by itself.
+    /// Exit status, if it exited on its own.
     pub code: Option<i32>,
     /// How it ended: its status, or why it has none.
     pub how: String,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Output {
-    /// What a command wrote to standard output, or how `what` failed, with the last line of standard error.
+    /// Returns the standard output of a command, or describes how `what` failed, with the last line of
+    /// standard error.
     pub fn text(&self, what: &str) -> Result<String, String> {
         let said = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         if self.ok { Ok(self.stdout.clone()) } else { Err(format!("{what}: {}: {said}", self.how)) }
@@ -138,13 +139,13 @@ impl Run {
         self
     }
 
-    /// Prints the command and what it writes in one piece, when it has ended: for commands that run side by side.
+    /// Prints the command and its output in one piece after it has ended, for commands that run in parallel.
     pub fn whole(mut self) -> Run {
         self.whole = true;
         self
     }
 
-    /// Neither prints the command nor shows what it writes.
+    /// Neither prints the command nor shows its output.
     pub fn quiet(mut self) -> Run {
         self.announce = false;
         self.show_stdout = false;
@@ -272,7 +273,8 @@ pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Seconds that processors have worked for the programs that ended so far; 0 where the system does not tell.
+/// Returns the processor seconds of all programs that have ended so far; 0 if the system does not report
+/// them.
 pub fn processor_seconds() -> f64 {
     let told = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program may hold spaces; it ends with the last parenthesis. Fields 16 and 17 are hundredths.

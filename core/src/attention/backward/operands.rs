@@ -39,7 +39,8 @@ crate::operands::operands! {
 }
 
 impl Operand {
-    /// Returns whether the operand is what the forward pass knows of each row: a call has the log-sum-exp, or references and sums.
+    /// Returns whether the operand describes rows of the forward pass: a call has the log-sum-exp, or references and
+    /// sums.
     #[must_use]
     pub const fn is_statistic(self) -> bool {
         matches!(self, Operand::LogSumExp | Operand::StateReference | Operand::StateSum)

@@ -25,7 +25,7 @@ pub struct Crossovers {
     pub delta: ChunksFrom,
     /// Of the delta rules, with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
-    /// Whether they are predicted, and not measured on such a processor.
+    /// `true` if they are predicted, and not measured on such a processor.
     pub predicted: bool,
 }
 

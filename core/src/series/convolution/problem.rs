@@ -15,7 +15,7 @@ operands! {
         Signal = "u",
         /// Filters, `[channels, K]`, or `[K]` where one is shared.
         Filter = "filter",
-        /// What is added to the sums, `[channels]`.
+        /// Bias added to the sums, `[channels]`.
         Bias = "bias",
         /// Inputs before the first token, `[batch, channels, K − 1]`.
         PastState = "past_state",
@@ -70,16 +70,16 @@ pub struct Spec {
     pub out: Series,
     /// Number of weights of a filter, `K`.
     pub taps: usize,
-    /// Whether one filter serves all channels.
+    /// `true` if one filter serves all channels.
     pub shared: bool,
     /// The order of the weights.
     pub order: Taps,
-    /// Whether the output is the `silu` of the sum.
+    /// `true` if the output is the `silu` of the sum.
     pub silu: bool,
-    /// Whether tokens pass from the last to the first: `o_t = Σ_k α_k u_{t+k}`. The past state then comes after the last
-    /// token, and holds what is nearest to it last.
+    /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then follows the last
+    /// token, and its last input is the one nearest to that token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 
@@ -245,8 +245,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
-    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
+    /// past states in place are. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;

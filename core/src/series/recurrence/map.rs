@@ -6,7 +6,8 @@ use crate::series::tensor::kept;
 /// The map `h ↦ a h + b`. Composition is [`Monoid::combine`], the earlier map first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Map {
-    /// The factor. Where it is zero, what comes before has no part in the result, whatever it is.
+    /// Factor. If it is zero, earlier elements have no part in the result, even if they are infinite or
+    /// NaN.
     pub a: f32,
     /// The addend.
     pub b: f32,

@@ -1,4 +1,4 @@
-//! The recurrence of first order, each channel by itself:
+//! First-order recurrence, independently in each channel:
 //!
 //! ```text
 //! h_t = a_t h_{t−1} + b_t
@@ -13,10 +13,11 @@
 //!
 //! so any scan of [`crate::scan`] computes all `h_t` from [`Map`], and parts of a sequence fold to one map each.
 //!
-//! A factor of zero, which a logarithm of `−∞` is, clears the state by selection, whatever that holds; a NaN poisons it
-//! from its token on, until it is cleared. A factor beyond f32, of a logarithm above
-//! [`MOST_LOG`](super::functions::MOST_LOG), follows the state: what it leaves of zero is zero. A logarithm below [`LEAST_LOG`](super::functions::LEAST_LOG) counts as `−∞`. A factor
-//! or a state whose magnitude is below the smallest normal number may be taken as zero.
+//! A factor of zero, or a logarithm of `−∞`, clears the state by selection, even if it is infinite or NaN. A NaN
+//! poisons the state from its token on, until it is cleared. A factor beyond f32, from a logarithm above
+//! [`MOST_LOG`](super::functions::MOST_LOG), follows the state: a zero state stays zero. A logarithm below
+//! [`LEAST_LOG`](super::functions::LEAST_LOG) counts as `−∞`. A factor or a state whose magnitude is below the smallest
+//! normal number may be taken as zero.
 
 mod map;
 mod problem;

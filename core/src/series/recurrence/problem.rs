@@ -24,7 +24,7 @@ operands! {
     }
 }
 
-/// What the gates of a recurrence are.
+/// Meaning of the gates of a recurrence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Gate {
     /// Factors of the state.
@@ -45,9 +45,9 @@ pub struct Spec {
     pub out: Series,
     /// What `a` holds.
     pub gate: Gate,
-    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 
@@ -159,8 +159,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
-    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
+    /// past states in place are. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;

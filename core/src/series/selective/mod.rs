@@ -7,11 +7,13 @@
 //! ```
 //!
 //! (Gu and Dao, *Mamba: Linear-Time Sequence Modeling with Selective State Spaces*, algorithm 2; `selective_scan_ref` of
-//! their `mamba_ssm`.) `B` and `C` are of each token, for groups of channels, or of each channel ([`Coefficient`]). `A` is
-//! real, as it is in Mamba's models: complex rates are those of its predecessors (S4D), and two real states each. The state after the last token continues as the past state of the next call, of one token or of many.
+//! their `mamba_ssm`.) `B` and `C` vary per token, for groups of channels, or per channel ([`Coefficient`]). `A` is
+//! real, as in Mamba's models. Its predecessors (S4D) have complex rates, each equivalent to two real states. The state
+//! after the last token continues as the past state of the next call, of one or more tokens.
 //!
-//! A factor `exp(δ A)` or a state whose magnitude is below the smallest normal number may be taken as zero; a factor of
-//! zero clears the state by selection, whatever that holds. A NaN poisons the states of its channel from its token on.
+//! A factor `exp(δ A)` or a state whose magnitude is below the smallest normal number may be taken as zero. A factor of
+//! zero clears the state by selection, even if it is infinite or NaN. A NaN poisons the states of its channel from its
+//! token on.
 
 mod problem;
 pub mod reference;

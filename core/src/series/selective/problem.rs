@@ -25,7 +25,7 @@ operands! {
         Skip = "d",
         /// Gates of the output, `[batch, tokens, D]`.
         Gate = "z",
-        /// What is added to the time steps, `[D]`.
+        /// Bias added to the time steps, `[D]`.
         StepBias = "delta_bias",
         /// States before the first token, `[batch, D, N]`.
         PastState = "past_state",
@@ -44,11 +44,11 @@ pub const MAX_STATES: usize = 256;
 /// Where the coefficients `B` or `C` come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coefficient {
-    /// Of each token: a series of `groups · N` channels, `N` for each of as many groups of neighbouring channels of `u`. So
-    /// `[batch, groups, N, tokens]` in memory is [`Series::channels_first`] of `[batch, groups · N, tokens]`, and
+    /// Per-token coefficients: a series of `groups · N` channels, `N` for each group of neighbouring channels of `u`.
+    /// So `[batch, groups, N, tokens]` in memory is [`Series::channels_first`] of `[batch, groups · N, tokens]`, and
     /// `[batch, tokens, groups, N]` is [`Series::tokens_first`].
     Token(Series),
-    /// Of each channel, dense `[D, N]`, the same for all tokens.
+    /// Per-channel coefficients, dense `[D, N]`, the same for all tokens.
     Channel,
 }
 
@@ -69,11 +69,11 @@ pub struct Spec {
     pub z: Option<Series>,
     /// The output, `[batch, tokens, D]`.
     pub out: Series,
-    /// Whether `δ` is the softplus of time step and bias.
+    /// `true` if `δ` is the softplus of time step and bias.
     pub softplus: bool,
-    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 
@@ -286,8 +286,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
-    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
+    /// past states in place are. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;
@@ -312,7 +312,7 @@ impl Problem {
         }
     }
 
-    /// Checks the data of a call: lengths of buffers, and what is given.
+    /// Checks the data of a call: the lengths and the presence of buffers.
     ///
     /// # Errors
     /// Returns the first mismatch.

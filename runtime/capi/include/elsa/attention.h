@@ -6,28 +6,29 @@
 #include "common.h"
 
 /*
- Types of mask elements that elsa_mask_convert takes.
+ Source types that elsa_mask_convert accepts.
  */
 typedef uint32_t elsa_mask_source;
 
 /*
- Where the diagonal of a causal mask starts. The diagonal of query i of a sequence is key i + offset, keys counted from
- the first of its past; the offset may be negative. A causal row attends the keys up to its diagonal. With a past of 3,
- 2 new keys and 2 queries both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If key_lengths are 4,
- that of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3; that of ELSA_CAUSAL_TOP_LEFT
- remains 3, and both attend keys 0 to 3, which are valid.
+ Start of the diagonal of a causal mask. The diagonal of query i of a sequence is key i + offset, with keys counted
+ from the first past key; the offset may be negative. A causal row attends the keys up to and including its diagonal.
+ With a past of 3, 2 new keys and 2 queries, both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If
+ key_lengths is 4, the offset of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3. The
+ offset of ELSA_CAUSAL_TOP_LEFT remains 3, and both queries attend the valid keys 0 to 3.
  */
 typedef uint32_t elsa_causal;
 
 /*
- A mask or a bias, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the
- problem's, or 1 or not given to be shared. A batch axis may also divide the batch: of n masks, sequence b has mask
- b % n. A last axis shorter than the keys, past included, is refused: key_lengths leave keys out. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
- heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
+ Dense mask or bias that broadcasts to [batch, heads, queries, keys] from the right: an axis has the problem's
+ length, or it is 1 or omitted to be shared. A batch axis may also divide the batch: with n masks, sequence b uses
+ mask b % n. A last axis shorter than the keys (past included) is rejected; use key_lengths to leave keys out. For 2
+ sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row per head.
 
- A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
- they count as that, and a row that they mask wholly is the mean of its values. elsa_mask_convert makes masks of other
- types.
+ A key is not attended if its element is false or -inf. Finite elements stay finite: magnitudes beyond 1.18e38 are
+ clamped to it, and a row whose keys are all masked by finite elements is the mean of its values. elsa_mask_convert
+ converts masks of other types.
  */
 typedef struct {
   /*
@@ -35,74 +36,77 @@ typedef struct {
    */
   elsa_mask_kind kind;
   /*
-   Axes that are given: 1 to 4.
+   Number of axes, 1 to 4.
    */
   uint32_t rank;
   /*
-   Their sizes, the first rank entries.
+   Sizes of the axes; the first rank entries are used.
    */
   size_t dims[4];
 } elsa_mask;
 
 /*
- A table of relative positions, [entries, heads] in row-major order, as Swin has it: what it adds to the score of a query
- and a key depends on the entry of the pair. All zeros are no table.
+ Table of relative position biases, [entries, heads] in row-major order, as in Swin. The entry of a pair of query and
+ key selects the term added to its score. All zeros means no table.
 
- With has_index, the inputs name the entry of each pair, bias_index. Otherwise the problem has windows, and with a window
- of h rows of w tokens entries are (2 h - 1) (2 w - 1): that of query token (r, c) and key token (r', c') is
- (r - r' + h - 1) (2 w - 1) + (c - c' + w - 1).
+ With has_index, bias_index of the inputs holds the entry of each pair. Otherwise the problem must have windows. For
+ windows of h rows by w tokens, entries is (2 h - 1) (2 w - 1), and the entry of query token (r, c) and key token
+ (r', c') is (r - r' + h - 1) (2 w - 1) + (c - c' + w - 1).
  */
 typedef struct {
   /*
-   Type of the elements: one of ELSA_DTYPE_*.
+   Element type: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
-   Non-zero where the inputs have bias_index.
+   Non-zero if the inputs have bias_index.
    */
   uint32_t has_index;
   /*
-   Entries, from 1.
+   Number of entries, at least 1.
    */
   size_t entries;
   /*
-   Heads: those of q.
+   Number of heads, equal to that of q.
    */
   size_t heads;
 } elsa_table;
 
 /*
- Windows of a picture, each a sequence of the batch; sizes are rows and columns, in tokens. All zeros are no windows.
+ Windows of a picture, each of which is a sequence of the batch. Sizes are rows and columns, in tokens. All zeros
+ means no windows.
 
- Token i of a window lies at (i / w, i % w). Sequence b is window b % n of a picture, row by row, where
- n = (H / h) (W / w) divides the batch: all windows of all pictures are one call. With a shift (a, b) the caller has rolled
- the picture by (-a, -b), as Swin does; in the last row of windows a token then attends only tokens on its own side of
- local row h - a, and in the last column of windows on its own side of local column w - b. This mask is derived, and stored
- nowhere. Packed sequences, a past, a present, key_lengths, causal and window_left or window_right are refused beside
- windows.
+ Token i of a window is at (i / w, i % w). Sequence b is window b % n of a picture, in row-major order, where n = (H
+ / h) (W / w) must divide the batch: one call covers all windows of all pictures. With a shift (a, b), the caller has
+ rolled the picture by (-a, -b), as Swin does. In the last row of windows a token then attends only tokens on its own
+ side of local row h - a, and in the last column of windows only tokens on its own side of local column w - b. This
+ mask is computed on the fly and never stored. Windows cannot be combined with packed sequences, a past, a present,
+ key_lengths, causal, window_left or window_right.
  */
 typedef struct {
   /*
-   The picture, {H, W}: multiples of the window's sides.
+   Size of the picture, {H, W}: multiples of the window's sides.
    */
   size_t picture[2];
   /*
-   A window, {h, w}, whose h w tokens are the queries and the keys of a sequence.
+   Size of a window, {h, w}; its h w tokens are the queries and the keys of a sequence.
    */
   size_t size[2];
   /*
-   How far the picture was rolled, {a, b}, each less than the window's side; zeros where it was not.
+   Distance by which the picture was rolled, {a, b}, each less than the window's side; zeros if it was
+   not rolled.
    */
   size_t shift[2];
 } elsa_windows;
 
 /*
- A problem: shapes, masks, bias and scale. All zeros but for the views of q, k, v and out are plain attention over f32.
+ Attention problem: shapes, masks, bias and scale. All zeros except the views of q, k, v and out means plain
+ attention over f32.
 
- The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
- finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
- 1.1e38, the number of keys times 2^8 max |v| below 3.4e38; beyond, a row is infinite or NaN. |scale| log2(e) is at
- most 2^64.
+ The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below. A non-finite value
+ poisons the rows that attend it, whatever its weight. Scores, and queries times the scale, must stay below 1.1e38,
+ and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is infinite or NaN. |scale| log2(e)
+ must be at most 2^64.
  */
 typedef struct {
   /*
@@ -110,7 +114,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of q, k, v, out, past and present: one of ELSA_DTYPE_*.
+   Element type of q, k, v, out, past and present: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
@@ -134,40 +138,41 @@ typedef struct {
    */
   elsa_view out;
   /*
-   Earlier keys, [batch, kv_heads, past, d].
+   Past keys, [batch, kv_heads, past, d].
    */
   elsa_view past_k;
   /*
-   Earlier values, [batch, kv_heads, past, d_v].
+   Past values, [batch, kv_heads, past, d_v].
    */
   elsa_view past_v;
   /*
-   Where earlier and new keys are written, [batch, kv_heads, past + keys, d].
+   Destination of past and new keys, [batch, kv_heads, past + keys, d].
    */
   elsa_view present_k;
   /*
-   Where earlier and new values are written, [batch, kv_heads, past + keys, d_v].
+   Destination of past and new values, [batch, kv_heads, past + keys, d_v].
    */
   elsa_view present_v;
   /*
-   Non-zero where past_k and past_v are set.
+   Non-zero if past_k and past_v are set.
    */
   uint32_t has_past;
   /*
-   Non-zero where present_k and present_v are set.
+   Non-zero if present_k and present_v are set.
    */
   uint32_t has_present;
   /*
-   Non-zero where the past lies in the first rows of the present's own memory, so that a run writes the new rows
-   alone. past_k and present_k, and past_v and present_v, then have the same strides, and inputs have no past.
+   Non-zero if the past occupies the first rows of the present's memory, so that a run writes only the new rows.
+   past_k and present_k must then have the same strides, as must past_v and present_v, and the inputs have no
+   past.
    */
   uint32_t append;
   /*
-   Non-zero where the inputs have key_lengths.
+   Non-zero if the inputs have key_lengths.
    */
   uint32_t has_key_lengths;
   /*
-   Non-zero where scale is set; otherwise it is 1 / sqrt(d).
+   Non-zero if scale is set; otherwise the scale is 1 / sqrt(d).
    */
   uint32_t has_scale;
   /*
@@ -175,30 +180,29 @@ typedef struct {
    */
   float scale;
   /*
-   X in X tanh(s / X), applied before mask and bias; 0 is off.
+   X in X tanh(s / X), applied before mask and bias; 0 disables it.
    */
   float softcap;
   /*
-   Non-zero where window_left is set; otherwise the window is open on that side.
+   Non-zero if window_left is set; otherwise the window is unbounded on that side.
    */
   uint32_t has_window_left;
   /*
-   Non-zero where window_right is set; otherwise the window is open on that side.
+   Non-zero if window_right is set; otherwise the window is unbounded on that side.
    */
   uint32_t has_window_right;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
   /*
-   A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
-   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT. With 3 to the left, 2 to the right and
+   Number of keys before its diagonal that a row attends; not negative. The diagonal of query i is key i plus the
+   offset of ELSA_CAUSAL_*; without causality, that of ELSA_CAUSAL_TOP_LEFT. With 3 to the left, 2 to the right and
    no past, query 10 attends keys 7 to 12.
    */
   int64_t window_left;
   /*
-   A row attends the keys up to its diagonal plus this many; not negative. A causal row ends at its diagonal all the
-   same.
+   Number of keys after its diagonal that a row attends; not negative. A causal row still ends at its diagonal.
    */
   int64_t window_right;
   /*
@@ -206,33 +210,33 @@ typedef struct {
    */
   elsa_mask mask;
   /*
-   Number of sequences that q and k pack along their tokens (batch 1), whose bounds are among the inputs; 0 where
-   nothing is packed.
+   Number of sequences that q and k pack along the token axis (the batch must then be 1); the inputs hold their
+   offsets. 0 if sequences are not packed.
    */
   size_t packed;
   /*
-   A bias: added to the scores besides the mask. Its kind is not ELSA_MASK_BOOL, and where the last axes of bias and
-   mask differ, one of them is 1. A key is not attended where either says so, whatever the other holds; finite
-   elements stay finite together.
+   Bias added to the scores in addition to the mask. Its kind must not be ELSA_MASK_BOOL. If the last axes of bias
+   and mask differ, one of them must be 1. A key is not attended if either excludes it, whatever the other holds;
+   the sum of finite elements stays finite.
    */
   elsa_mask bias;
   /*
-   The bias as a table, in place of a tensor that bias describes.
+   Bias as a table, instead of the tensor that bias describes.
    */
   elsa_table bias_table;
   /*
-   Makes each sequence a window of a picture.
+   Windows of a picture; each sequence is one window.
    */
   elsa_windows windows;
 } elsa_problem;
 
 /*
- How the answer is computed.
+ Method of attention.
  */
 typedef uint32_t elsa_method;
 
 /*
- Options of a plan. All zeros are the defaults.
+ Options of a plan. All zeros selects the defaults.
  */
 typedef struct {
   /*
@@ -244,32 +248,34 @@ typedef struct {
    */
   elsa_method method;
   /*
-   Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-   such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
+   Non-zero to let a GPU sum short chains of products of f16 inputs in f16: faster, less accurate, and NaN if such a
+   sum leaves the range of f16. Bits then also depend on whether keys and values are aligned to 16 bytes.
    */
   uint32_t half_scores;
   /*
-   Keys in a block of the CPU: 64, 128 or 256; 0 is 64.
+   Keys per block on the CPU: 64, 128 or 256; 0 means 64.
    */
   size_t block;
   /*
-   Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+   Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
+   the required bytes.
    */
   size_t budget;
   /*
-   Non-zero where runs measure their tensors, so that elsa_workspace_certified says how wrong the answer of the last one
-   may be. It changes no bit of the answer.
+   Non-zero to measure the tensors in each run, so that elsa_workspace_certified can bound the error of the last output.
+   The output bits do not change.
    */
   uint32_t certify;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
 } elsa_plan_options;
 
 /*
- The bound that ELSA Theorem 1 publishes, beside what a run executes. The bound leaves out the rounding of the
- scores, is relative to the norm of the output and does not hold where values cancel.
+ Comparison of the bound published as ELSA Theorem 1 with the operations that a run executes. The published
+ bound ignores the rounding of the scores, is relative to the norm of the output, and does not hold under
+ cancellation of values.
  */
 typedef struct {
   /*
@@ -277,35 +283,35 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of the output.
+   Element type of the output.
    */
   elsa_dtype dtype;
   /*
-   Non-zero where published_depth is at least additions.
+   Non-zero if published_depth is at least additions.
    */
   uint32_t covers_additions;
   /*
-   The most keys that a row may attend.
+   Maximum number of keys that a row may attend.
    */
   size_t keys;
   /*
-   Keys of a block.
+   Keys per block.
    */
   size_t block;
   /*
-   Blocks whose keys fold into one state before states merge.
+   Number of blocks whose keys are folded into one state before states are merged.
    */
   size_t segment_blocks;
   /*
-   Merges of states on the longest path.
+   Number of state merges on the longest path.
    */
   size_t merge_depth;
   /*
-   Longest chain of products in a score that is summed in f16; zero where all are summed in f32.
+   Longest chain of products in a score that is summed in f16; zero if all are summed in f32.
    */
   size_t half_chain;
   /*
-   Additions on the longest path from a key to the output.
+   Number of additions on the longest path from a key to the output.
    */
   size_t additions;
   /*
@@ -317,13 +323,13 @@ typedef struct {
    */
   double published_bound;
   /*
-   Error that rounding the output adds, relative to each element.
+   Error added by rounding the output, relative to each element.
    */
   double output_rounding;
 } elsa_certificate;
 
 /*
- The data of a problem that is read. What the problem does not have is absent.
+ Input tensors and lists of an attention call. Inputs that the problem does not use are absent.
  */
 typedef struct {
   /*
@@ -343,11 +349,11 @@ typedef struct {
    */
   elsa_input v;
   /*
-   Earlier keys. Where the problem appends, absent or the address of present_k.
+   Past keys. If the problem appends: absent, or the address of present_k.
    */
   elsa_input past_k;
   /*
-   Earlier values. Where the problem appends, absent or the address of present_v.
+   Past values. If the problem appends: absent, or the address of present_v.
    */
   elsa_input past_v;
   /*
@@ -355,29 +361,29 @@ typedef struct {
    */
   elsa_input mask;
   /*
-   Valid keys, one number for each sequence.
+   Number of valid keys of each sequence, [batch].
    */
   elsa_integers key_lengths;
   /*
-   Bounds of the packed sequences among the queries, [packed + 1].
+   Offsets of the packed sequences in the queries, [packed + 1].
    */
   elsa_integers cu_seqlens_q;
   /*
-   Bounds of the packed sequences among the keys, [packed + 1].
+   Offsets of the packed sequences in the keys, [packed + 1].
    */
   elsa_integers cu_seqlens_k;
   /*
-   The bias, or its table.
+   The bias, or the table of a table bias.
    */
   elsa_input bias;
   /*
-   The entry of the table for each pair, [queries, keys].
+   Index of the table entry for each pair of query and key, [queries, keys].
    */
   elsa_integers bias_index;
 } elsa_inputs;
 
 /*
- The data of a problem that is written. No output shares memory with another tensor of the call.
+ Output tensors of an attention call. No output may share memory with another tensor of the call.
  */
 typedef struct {
   /*
@@ -385,47 +391,48 @@ typedef struct {
    */
   size_t size;
   /*
-   Output. May be absent where lse or the states are given.
+   Output. May be absent if lse or the states are present.
    */
   elsa_output out;
   /*
-   Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row with no
-   key. May be absent.
+   Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row that
+   attends no key. May be absent.
    */
   elsa_output lse;
   /*
-   References m of the states, f32 [batch, heads, queries], in natural-log units. The three arrays of the states
-   are given together or not at all.
+   Reference m of each row's state, f32 [batch, heads, queries], in natural-log units. The three state arrays are
+   either all present or all absent.
 
-   m is rounded to f32, and S and W carry a factor that makes up for it: near one below 1e6, and between exp(-32) and
-   exp(32) at any m. Where |m| is below 2^30, S exp(m) is the sum of exp(s_j); beyond, values of f32 lie 128 and more
-   apart, and m + log S is that sum's logarithm within their spacing. W / S is the output and elsa_states_merge
-   weighs states rightly at any m, as long as W with that factor stays in the range of f32.
+   m is rounded to f32. S and W carry a factor that compensates for this rounding: near one for |m| below 1e6, and
+   between exp(-32) and exp(32) for any m. For |m| below 2^30, S exp(m) is the sum of exp(s_j). Beyond that,
+   neighbouring f32 values are at least 128 apart, and m + log S equals the logarithm of that sum to within their
+   spacing. W / S is the output, and elsa_states_merge weighs states correctly for any m, as long as W times that
+   factor stays within the range of f32.
    */
   elsa_output state_m;
   /*
-   Sums S = sum_j exp(s_j - m), f32 [batch, heads, queries].
+   Sum S = sum_j exp(s_j - m) of each row's state, f32 [batch, heads, queries].
    */
   elsa_output state_s;
   /*
-   Weighted sums W = sum_j exp(s_j - m) v_j, f32 [batch, heads, queries, d_v].
+   Weighted sum W = sum_j exp(s_j - m) v_j of each row's state, f32 [batch, heads, queries, d_v].
    */
   elsa_output state_w;
   /*
-   Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
-   leave between rows, and behind them, is neither read nor written.
+   Past and new keys. If the problem appends, the past keys are already here and are only read. Gaps that the strides
+   leave between rows, and memory after the last row, are neither read nor written.
    */
   elsa_output present_k;
   /*
-   Earlier and new values, likewise.
+   Past and new values; the rules of present_k apply.
    */
   elsa_output present_v;
 } elsa_outputs;
 
 /*
- The place of a call's keys and queries in a whole: key j of the call is key key_offset + j of key_total, and query i is
- query query_offset + i of query_total. key_offset and the keys of the call are at most key_total together, likewise
- for queries.
+ Position of a call's keys and queries within a larger whole: key j of the call is key key_offset + j of key_total, and
+ query i is query query_offset + i of query_total. key_offset plus the call's number of keys must not exceed key_total;
+ the same holds for queries.
  */
 typedef struct {
   /*
@@ -433,33 +440,33 @@ typedef struct {
    */
   size_t size;
   /*
-   Keys of the whole before the first key of the call.
+   Number of keys of the whole that precede the first key of the call.
    */
   size_t key_offset;
   /*
-   Keys of the whole.
+   Total number of keys.
    */
   size_t key_total;
   /*
-   Queries of the whole before the first query of the call.
+   Number of queries of the whole that precede the first query of the call.
    */
   size_t query_offset;
   /*
-   Queries of the whole. Zero: those of the call are all, and query_offset is zero.
+   Total number of queries. Zero means that the call has all queries, and query_offset must be zero.
    */
   size_t query_total;
 } elsa_chunk;
 
 /*
- States (m, S, W) of rows, in memory of the host, to be read. In natural-log units.
+ States (m, S, W) of rows in host memory, for reading. In natural-log units.
  */
 typedef struct {
   /*
-   References, one a row; minus infinity for a row with no key.
+   References, one per row; minus infinity for a row that attends no key.
    */
   const float *m;
   /*
-   Sums, one a row.
+   Sums, one per row.
    */
   const float *s;
   /*
@@ -469,15 +476,15 @@ typedef struct {
 } elsa_states_in;
 
 /*
- States (m, S, W) of rows, in memory of the host, to be written. In natural-log units.
+ States (m, S, W) of rows in host memory, for writing. In natural-log units.
  */
 typedef struct {
   /*
-   References, one a row.
+   References, one per row.
    */
   float *m;
   /*
-   Sums, one a row.
+   Sums, one per row.
    */
   float *s;
   /*
@@ -492,7 +499,7 @@ typedef struct {
 #define ELSA_METHOD_ELSA 0
 
 /*
- Scores in memory, softmax in two passes, for comparison. Not for packed sequences.
+ Materialised scores and a two-pass softmax, for comparison. Not supported for packed sequences.
  */
 #define ELSA_METHOD_MATH 1
 
@@ -502,24 +509,24 @@ typedef struct {
 #define ELSA_CAUSAL_NONE 0
 
 /*
- The offset is the length of the past, 0 without one: the first query sees the first new key. This is what causal alone
- means in elsa.py and in the tool, as in PyTorch and ONNX.
+ The offset is the length of the past, 0 without a past: the first query attends the first new key. `causal` means
+ this in elsa.py and the elsa tool, as in PyTorch and ONNX.
  */
 #define ELSA_CAUSAL_TOP_LEFT 1
 
 /*
- The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key. It
- is for queries that continue a cache which the call has as keys.
+ The offset is the number of valid keys, past included, minus the number of queries: the last query attends the
+ last valid key. Use it for queries that continue a cache that is passed as keys.
  */
 #define ELSA_CAUSAL_BOTTOM_RIGHT 2
 
 /*
- i32; zero is not attended, any other number is.
+ i32; zero means not attended, any other number attended.
  */
 #define ELSA_MASK_SOURCE_I32 1
 
 /*
- i64, likewise.
+ i64; zero means not attended, any other number attended.
  */
 #define ELSA_MASK_SOURCE_I64 2
 
@@ -533,10 +540,10 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Converts count elements of a mask or a bias of a type that no ELSA_MASK_* names. Integers become the bytes of
- ELSA_MASK_BOOL: zero is not attended, any other number is. Numbers of f64 become those of ELSA_MASK_F32, rounded to
- nearest; what is finite stays finite, so that the least f64 number counts as the least f32 number does. A mask of 8-bit
- integers is one of ELSA_MASK_BOOL as it is.
+ Converts count elements of a mask or a bias whose type has no ELSA_MASK_* constant. Integers become bytes of
+ ELSA_MASK_BOOL: zero means not attended, any other number attended. f64 values become ELSA_MASK_F32, rounded to
+ nearest; finite values stay finite, so that the lowest f64 value becomes the lowest f32 value. A mask of 8-bit
+ integers already is an ELSA_MASK_BOOL.
 
  # Safety
  *read*: from has count elements of the source; *write*: to has count elements of what they become.
@@ -547,10 +554,10 @@ elsa_status elsa_mask_convert(elsa_mask_source source,
                               void *to);
 
 /*
- Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
- that output no states.
+ Creates a plan: everything that depends on the shape is decided here. Null options select the defaults. On a GPU
+ this loads the kernels of runs that output no states.
 
- Any number of threads may use a plan, each with a workspace of its own.
+ Any number of threads may use a plan, each with its own workspace.
 
  # Safety
  *read*, *write*.
@@ -561,8 +568,8 @@ elsa_status elsa_plan_create(elsa_engine engine,
                              elsa_plan *plan);
 
 /*
- Writes what is known of the error of a run of attention on a back end: that of the report, or ELSA_BACKEND_AUTO for the back end
- of the plan.
+ Writes the published error bound of a run of attention on a back end: that of a report, or ELSA_BACKEND_AUTO for the
+ back end of the plan.
 
  # Safety
  *write*.
@@ -572,10 +579,10 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
                                   elsa_certificate *certificate);
 
 /*
- Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
- they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
- elsa_plan_warm. The report may be null.
- Of out, lse and the states, what is absent is not computed; at least one of them is given.
+ Runs a plan over tensors in host memory, and waits. A GPU copies the tensors, unless it shares the host's memory and
+ they are in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run or elsa_plan_warm has warmed
+ it up. The report may be null. Of out, lse and the states, absent outputs are not computed; at least one must be
+ present.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -587,15 +594,15 @@ elsa_status elsa_run(elsa_plan plan,
                      elsa_report *report);
 
 /*
- As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
- which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
- may be absent.
+ Runs a plan over a subset of the keys: q against the keys in k yields the states (m, S, W) of that subset, which
+ must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish converts them
+ to the output. The rules of elsa_run apply otherwise.
 
- With a chunk the keys are those from key_offset on of a whole of key_total keys, and the queries those from
- query_offset on of query_total: key_lengths, causal diagonals and windows are those of the whole, and no mask is needed
- for them. A mask of the problem covers the queries and keys of the call. A
- chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
- past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
+ With a chunk, the keys are those from key_offset on of a whole of key_total keys, and the queries those from
+ query_offset on of query_total. key_lengths, causal diagonals and windows refer to the whole and need no mask. A
+ mask of the problem covers the queries and keys of the call. A row that attends no key of the chunk gets the empty
+ state. Chunks of the same shape share a plan. Chunks are not supported for problems with a past, a present or packed
+ sequences. Without a chunk (null), the keys of the call are the whole.
 
  # Safety
  As for elsa_run.
@@ -608,19 +615,20 @@ elsa_status elsa_partial(elsa_plan plan,
                          elsa_report *report);
 
 /*
- Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy. So
- is bias_index, whose entries are not checked: one outside the table counts as its first or last. The other lists lie in
- memory of the host. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
- own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
- calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
- computes on the CPU is ELSA_STATUS_UNSUPPORTED.
+ Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
+ memory too; its entries are not checked, and one outside the table counts as the first or last. The other lists are
+ in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. If stream is
+ null, the call uses its own stream and always waits before it returns, even on failure; the device's default stream
+ is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no fallback: a plan
+ that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 
- A stream that is captured, in any mode, takes the run into its CUDA graph. Since it cannot wait for what is not
- captured, the call itself then waits for earlier runs in the workspace. Create the plan before: that loads kernels. Each launch of
- the graph reads the tensors as they are then and works in the workspace, which therefore outlives the graph; nothing
- else may use it meanwhile, and nobody but the caller orders launches and other calls with it. The graph also reads the
- lists of lengths, as they were: later calls with this workspace and other lists are ELSA_STATUS_DEVICE. After a launch
- that was waited for, elsa_workspace_certified speaks of that one.
+ A stream that is being captured, in any mode, records the run in its CUDA graph. Since it cannot wait for work
+ outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
+ capture, because that loads kernels. Each launch of the graph reads the current contents of the tensors and uses the
+ workspace, which must outlive the graph. Nothing else may use the workspace during a launch; the caller alone orders
+ launches and other calls with it. The graph also uses the lists of lengths as they were at capture: later calls with
+ this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
+ elsa_workspace_certified describes that launch.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -633,10 +641,10 @@ elsa_status elsa_run_device(elsa_plan plan,
                             elsa_report *report);
 
 /*
- Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
- copied; what they point to must stay valid as long as the frame is run, which buffers do.
+ Binds tensors in host memory to a plan and a workspace as a frame, and checks them. Both structs are copied;
+ the memory that they point to must stay valid as long as the frame is run. Buffers are kept alive by the frame.
 
- Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
+ Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 
  # Safety
  *read*, *write*; *tensors* for every run.
@@ -648,22 +656,23 @@ elsa_status elsa_bind(elsa_plan plan,
                       elsa_bound *bound);
 
 /*
- Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
- the inputs, whole; otherwise nothing overlaps.
+ Merges the states of two disjoint sets of keys, row by row. An output may be the same array as an input; partial
+ overlap is not allowed.
 
- The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
- the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
- bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
- nothing, whatever it holds. A NaN in S poisons the merged S.
+ The merged m is the larger of the two. S = S_a exp(m_a - m) + S_b exp(m_b - m), and W is formed in the same way,
+ computed in f64 from the exact difference of the references and rounded once to f32. If one state has no key, the
+ other is returned bit for bit; if neither has, the merged state is (minus infinity, 0, 0). The W of a state with no
+ key is ignored, even if it holds infinities or NaN. A NaN in S poisons the merged S.
 
- States are those of a run or a merge: m of minus infinity with S of 0, m finite with S finite and greater than 0, or NaN
- in S and all of W with any m but NaN. W may hold infinities and NaN beside a finite S, as values may. A row that holds
- something else is refused with ELSA_STATUS_ARGUMENT, by its array and number, before anything is written.
+ Valid states are those that a run or a merge produces: m of minus infinity with S of 0; finite m with finite S
+ greater than 0; or NaN in S and in all of W, with any m except NaN. W may hold infinities and NaN next to a finite
+ S, since values may. A row with any other state is rejected with ELSA_STATUS_ARGUMENT before anything is written;
+ the message gives its array and row number.
 
- The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
- states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
- order and bracketing, such as chunks joined one after the other in the order of their keys, has the same bits at every
- repetition.
+ Merging is deterministic: the same states produce the same bits on every machine, and exchanging earlier and later
+ produces the same numbers. With three or more states, different orders or groupings may differ by rounding from each
+ other and from the state of all keys. A fixed order and grouping, such as merging chunks in the order of their keys,
+ always produces the same bits.
 
  # Safety
  *read*, *write*: m and s for rows f32 values, w for rows * dim.
@@ -675,8 +684,8 @@ elsa_status elsa_states_merge(size_t rows,
                               const elsa_states_out *merged);
 
 /*
- Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
- row with no key has zeros and minus infinity. States that elsa_states_merge refuses are refused.
+ Converts states to the output, out = W / S as f32 [rows, dim], and to the log-sum-exp, one f32 per row, which may
+ be null. A row with no key has zeros and minus infinity. States that elsa_states_merge rejects are rejected.
 
  # Safety
  *read*, *write*.

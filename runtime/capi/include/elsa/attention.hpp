@@ -18,11 +18,11 @@ inline namespace ELSA_NAMESPACE {
 
 namespace detail {
 
-// The last axes of [batch, heads, queries, keys] as a mask of some kind.
+// Builds a mask of some kind over the last axes of [batch, heads, queries, keys].
 inline elsa_mask axes(elsa_mask_kind kind, std::initializer_list<std::size_t> dims) noexcept {
     elsa_mask made = elsa_mask();
     made.kind = kind;
-    // The library refuses a rank beyond four.
+    // The library rejects a rank beyond four.
     made.rank = static_cast<std::uint32_t>(dims.size());
     std::size_t axis = 0;
     for (const std::size_t entries : dims) {
@@ -33,7 +33,7 @@ inline elsa_mask axes(elsa_mask_kind kind, std::initializer_list<std::size_t> di
     return made;
 }
 
-// The kind of the elements that a problem's bias has.
+// Element kind of a problem's bias.
 inline elsa_mask_kind bias_kind(const elsa_problem &problem) noexcept {
     if (problem.bias_table.entries == 0) {
         return problem.bias.kind;
@@ -60,8 +60,8 @@ result<std::vector<T>> converted(elsa_mask_source source, const S *data, std::si
 
 } // namespace detail
 
-// The elements of a mask: bool or unsigned char, one a byte, or float, elsa::f16, elsa::bf16. Also those of a bias or of a
-// table of relative positions. Absent without arguments.
+// Elements of a mask: bool or unsigned char (one byte each), float, elsa::f16 or elsa::bf16. Also elements of a bias or
+// of a table of relative positions. Default-constructed, it is absent.
 class mask {
 public:
     mask() noexcept : memory_(), kind_(ELSA_MASK_NONE) {}
@@ -82,12 +82,13 @@ private:
     elsa_mask_kind kind_;
 };
 
-// The defaults.
+// Options of a plan, initially the defaults.
 struct plan_options : elsa_plan_options {
     plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
 };
 
-// Key j of a call is key `offset` + j of `total`. The queries are all of them, unless of_queries says otherwise.
+// Position of a call in a whole: key j of the call is key `offset` + j of `total`. The call has all queries,
+// unless of_queries says otherwise.
 struct chunk : elsa_chunk {
     chunk(std::size_t offset, std::size_t total) noexcept : elsa_chunk() {
         elsa_chunk_init(this);
@@ -95,7 +96,7 @@ struct chunk : elsa_chunk {
         key_total = total;
     }
 
-    // Query i of the call is query `offset` + i of `total`.
+    // Makes query i of the call query `offset` + i of `total`.
     chunk &of_queries(std::size_t offset, std::size_t total) noexcept {
         query_offset = offset;
         query_total = total;
@@ -103,7 +104,7 @@ struct chunk : elsa_chunk {
     }
 };
 
-// An elsa_problem over elements of type T. The fields are those of elsa.h; the functions set those that belong together.
+// elsa_problem over elements of type T. The fields are those of elsa.h; the functions set fields that belong together.
 template <class T>
 struct problem : elsa_problem, private detail::check_tensor<T> {
     problem() noexcept : elsa_problem() {
@@ -130,21 +131,22 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
         has_key_lengths = 1;
         return *this;
     }
-    // A mask of elements of type M over the last axes of [batch, heads, queries, keys].
+    // Sets a mask of elements of type M over the last axes of [batch, heads, queries, keys].
     template <class M>
     problem &with_mask(std::initializer_list<std::size_t> dims) noexcept {
         static_assert(element<M>::mask, "elsa: a mask is of bool, unsigned char or elements of tensors");
         mask = detail::axes(element<M>::mask_kind, dims);
         return *this;
     }
-    // A bias of elements of type M, likewise.
+    // Sets a bias of elements of type M over the last axes of [batch, heads, queries, keys].
     template <class M>
     problem &with_bias(std::initializer_list<std::size_t> dims) noexcept {
         static_assert(element<M>::tensor, "elsa: a bias is of float, elsa::f16 or elsa::bf16");
         bias = detail::axes(element<M>::mask_kind, dims);
         return *this;
     }
-    // A table of relative positions, [entries, heads] of type M. indexed: the inputs name the entry of each pair.
+    // Sets a table of relative positions, [entries, heads] of type M. indexed: the inputs hold the entry of each
+    // pair.
     template <class M>
     problem &with_bias_table(std::size_t entries, std::size_t heads, bool indexed = false) noexcept {
         static_assert(element<M>::tensor, "elsa: a table is of float, elsa::f16 or elsa::bf16");
@@ -155,7 +157,7 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
         bias_table.heads = heads;
         return *this;
     }
-    // Windows of a picture; see elsa_windows.
+    // Sets windows of a picture; see elsa_windows.
     problem &with_windows(std::size_t picture_height, std::size_t picture_width, std::size_t height, std::size_t width,
                           std::size_t shift_down = 0, std::size_t shift_right = 0) noexcept {
         const elsa_windows made = {{picture_height, picture_width}, {height, width}, {shift_down, shift_right}};
@@ -174,8 +176,8 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
         present_v = values;
         return *this;
     }
-    // A cache in place: views of all its room, whose first `past` tokens are filled. A run appends the tokens of k and
-    // v, which must be set already. Its memory is present_k and present_v of the outputs.
+    // Sets a cache in place: views of its whole capacity, whose first `past` tokens are filled. A run appends the
+    // tokens of k and v, which must be set already. present_k and present_v of the outputs are its memory.
     problem &with_cache(const elsa_view &keys, const elsa_view &values, std::size_t past) noexcept {
         with_past(keys, values).with_present(keys, values);
         past_k.shape[2] = past_v.shape[2] = past;
@@ -186,8 +188,8 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
     }
 };
 
-// The elements of a mask of integers, of which zero is not attended, as bytes; and those of doubles as floats. What is made
-// is what elsa::mask takes.
+// Converts elements of a mask: integers to bytes (zero means not attended), doubles to floats. elsa::mask accepts the
+// result.
 inline result<std::vector<unsigned char>> mask_of(const std::int32_t *data, std::size_t count) {
     return detail::converted<unsigned char>(ELSA_MASK_SOURCE_I32, data, count);
 }
@@ -198,8 +200,8 @@ inline result<std::vector<float>> mask_of(const double *data, std::size_t count)
     return detail::converted<float>(ELSA_MASK_SOURCE_F64, data, count);
 }
 
-// The states (m, S, W) of `rows` rows with values of size `dim`, in memory of its own. At first those of no key, which
-// change nothing in a merge.
+// States (m, S, W) of `rows` rows with values of size `dim`, in owned memory. Initially the states of no keys, which
+// are neutral in a merge.
 class states {
 public:
     states() = default;
@@ -217,7 +219,7 @@ public:
         return to;
     }
 
-    // Merges the states of later keys into these. Fold in the order of the keys for the same bits every time.
+    // Merges the states of later keys into these. Merge in the order of the keys for reproducible bits.
     status merge(const states &later) {
         if (later.rows() != rows() || later.dim() != dim_) {
             return status(ELSA_STATUS_ARGUMENT, "later: " + std::to_string(later.rows()) + " rows of " +
@@ -229,7 +231,7 @@ public:
         return status(elsa_states_merge(rows(), dim_, &a, &b, &to));
     }
 
-    // Writes the output [rows, dim], and the log-sum-exp [rows] where one is given.
+    // Writes the output [rows, dim], and the log-sum-exp [rows] if requested.
     status finish(const output<float> &out, const output<float> &lse = output<float>()) const {
         const bool fits = out.get().bytes / sizeof(float) >= w_.size() &&
                           (lse.get().data == nullptr || lse.get().bytes / sizeof(float) >= m_.size());
@@ -249,7 +251,7 @@ private:
     std::vector<float> m_, s_, w_;
 };
 
-// The data of a problem over T that is read; see elsa_inputs.
+// Input tensors of a problem over T; see elsa_inputs.
 template <class T>
 struct inputs : private detail::check_tensor<T> {
     input<T> q, k, v, past_k, past_v;
@@ -274,7 +276,7 @@ struct inputs : private detail::check_tensor<T> {
     }
 };
 
-// The data of a problem over T that is written; see elsa_outputs.
+// Output tensors of a problem over T; see elsa_outputs.
 template <class T>
 struct outputs : private detail::check_tensor<T> {
     output<T> out;
@@ -303,7 +305,7 @@ struct outputs : private detail::check_tensor<T> {
     }
 };
 
-// A plan for tensors whose type is the caller's affair.
+// Plan for tensors whose types the caller checks.
 class untyped_plan : public any_plan {
 public:
     using any_plan::any_plan;
@@ -321,20 +323,20 @@ public:
         return status(elsa_run(get(), room.get(), &inputs, &outputs, report));
     }
 
-    // The states of a subset of the keys.
+    // Computes the states of a subset of the keys.
     status partial(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                    elsa_report *report = nullptr) const {
         return status(elsa_partial(get(), room.get(), nullptr, &inputs, &outputs, report));
     }
 
-    // The states of the keys that chunk places in a longer whole.
+    // Computes the states of the keys that chunk places in a longer whole.
     status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa_inputs &inputs,
                    const elsa_outputs &outputs, elsa_report *report = nullptr) const {
         return status(elsa_partial(get(), room.get(), &chunk, &inputs, &outputs, report));
     }
 
-    // Over tensors in device memory. With a null stream the call waits; one that is captured takes the run into its CUDA
-    // graph, as elsa_run_device says.
+    // Runs over tensors in device memory. If stream is null, the call waits; a captured stream records the run in its
+    // CUDA graph, as described at elsa_run_device.
     status run_device(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                       void *stream, elsa_report *report = nullptr) const {
         return status(elsa_run_device(get(), room.get(), &inputs, &outputs, stream, report));
@@ -348,7 +350,7 @@ public:
     }
 };
 
-// What is decided once per shape, for tensors of type T.
+// Decisions made once per shape, for tensors of type T.
 template <class T>
 class plan : public untyped_plan {
 public:

@@ -8,121 +8,123 @@
 #include <string.h>
 
 /*
- The version of the library that the header belongs to, "major.minor.patch": major.
+ Major version of the library that this header belongs to ("major.minor.patch").
  */
 #define ELSA_VERSION_MAJOR 0
 
 /*
- Minor.
+ Minor version.
  */
 #define ELSA_VERSION_MINOR 1
 
 /*
- Patch.
+ Patch version.
  */
 #define ELSA_VERSION_PATCH 0
 
 /*
- The number of the ABI, which is that of the shared library's name. Programs that were linked with another do not
+ Version of the ABI, which is part of the shared library's name. Programs linked against a different one do not
  start.
  */
 #define ELSA_ABI_MAJOR 1
 
 /*
- Counts what the ABI has gained since: a library runs every program whose number is at most its own.
+ Number of additions to the ABI so far: a library runs every program whose number is not greater than its
+ own.
  */
 #define ELSA_ABI_MINOR 0
 
 /*
- Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
- handed out, without sanitizers.
+ Maximum bytes of stack that a function needs on the calling thread, on the CPU. Holds for release builds of the
+ library without sanitizers.
  */
 #define ELSA_STACK_BYTES 32768
 
 /*
- Bytes of a reason, its zero byte included.
+ Size of a reason in bytes, including the terminating zero.
  */
 #define ELSA_REASON_BYTES 256
 
 /*
- Bytes of the name of a device, its zero byte included.
+ Size of a device name in bytes, including the terminating zero.
  */
 #define ELSA_NAME_BYTES 128
 
 /*
- What a function returns: ELSA_STATUS_OK, or why it failed.
+ Result of a function: ELSA_STATUS_OK, or the reason of the failure.
  */
 typedef int32_t elsa_status;
 
 /*
- A back end.
+ Back end.
  */
 typedef uint32_t elsa_backend;
 
 /*
- Importance of a log message.
+ Severity of a log message.
  */
 typedef uint32_t elsa_log_level;
 
 /*
- Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
- Any thread may call it, and several at once. It must return. It may call any function: elsa_log_set and calls with a
- workspace that is at work return ELSA_STATUS_BUSY, and what the functions have to say is not logged. It must not wait
- for a thread that calls elsa_log_set.
+ Receives log messages: user as passed to elsa_log_set, one of ELSA_LOG_*, and a text that is valid during the call.
+ Any thread may call it, several at the same time. It must return. It may call any function of the library:
+ elsa_log_set, and calls with a workspace that is in use, return ELSA_STATUS_BUSY, and messages of these calls are not
+ logged. It must not wait for a thread that calls elsa_log_set.
  */
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
 /*
- Order of axes in memory. Views name them [batch, heads, tokens, dim] in any layout: {2, 3, 5, 7} has the strides
- {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD and {315, 7, 63, 1} for ELSA_LAYOUT_QKV.
+ Order of axes in memory. Views list axes as [batch, heads, tokens, dim] in every layout: {2, 3, 5, 7} has the
+ strides {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD and {315, 7, 63, 1} for
+ ELSA_LAYOUT_QKV.
  */
 typedef uint32_t elsa_layout;
 
 /*
- Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
- from the first.
+ Shape and strides of a tensor. Element [b, h, t, c] is at offset b * strides[0] + h * strides[1] + t * strides[2] +
+ c, counted in elements from the first.
 
- The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
- 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3].
+ The memory of an elsa_input or elsa_output must hold at least the elements up to the last one of the view: 1 +
+ (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3].
  */
 typedef struct {
   /*
-   [batch, heads, tokens, dim], whatever the order in memory.
+   [batch, heads, tokens, dim], regardless of the order in memory.
    */
   size_t shape[4];
   /*
-   Distances in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
+   Strides in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
    zero.
    */
   size_t strides[4];
 } elsa_view;
 
 /*
- What happens where a GPU is chosen and cannot compute.
+ Policy when a GPU is selected and cannot compute.
  */
 typedef uint32_t elsa_fallback;
 
 /*
- The context in which a GPU computes.
+ CUDA context in which a GPU computes.
  */
 typedef uint32_t elsa_cuda_context;
 
 /*
- A share of the work: called once for every worker below the number that a host was asked for. It returns when that
- share is done, and nothing unwinds out of it.
+ Computes one worker's share of the work. The host calls it once for each worker number below the count passed to
+ its hook. It returns when the share is complete, and never unwinds.
  */
 typedef void (*elsa_parallel_task)(void *context, size_t worker);
 
 /*
- A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
- on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
- options. Several threads may call it at once, also from within itself. context is a number and is not followed: a
- task that is called again, or after the hook has returned, does nothing.
+ Hook through which a host lends its own threads. Calls task(context, worker) once for each worker below workers, on
+ any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
+ options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and is
+ not dereferenced: a task that is called again, or after the hook has returned, does nothing.
  */
 typedef void (*elsa_parallel_for)(void *user, size_t workers, elsa_parallel_task task, void *context);
 
 /*
- Options of an engine. All zeros are the defaults.
+ Options of an engine. All zeros selects the defaults.
  */
 typedef struct {
   /*
@@ -138,11 +140,12 @@ typedef struct {
    */
   elsa_fallback fallback;
   /*
-   Threads that compute, the caller's included; 0 is one for every core that the process may use.
+   Number of computing threads, including the calling thread; 0 means one per core available to the
+   process.
    */
   size_t threads;
   /*
-   Ordinal of the GPU, as the driver counts.
+   Ordinal of the GPU, as numbered by the CUDA driver.
    */
   size_t cuda_device;
   /*
@@ -150,38 +153,39 @@ typedef struct {
    */
   elsa_cuda_context cuda_context;
   /*
-   Real-time priority of the standing threads, on Linux: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that
-   creates the engine. One that the system does not permit (CAP_SYS_NICE, ulimit -r) is ELSA_STATUS_UNSUPPORTED.
+   Real-time priority of the worker threads (Linux only): 1 to 99 for SCHED_FIFO; 0 inherits the priority of the
+   thread that creates the engine. A priority that the system does not permit (CAP_SYS_NICE, ulimit -r) returns
+   ELSA_STATUS_UNSUPPORTED.
    */
   int32_t priority;
   /*
-   Microseconds for which a standing thread, and a caller that waits for one, spins before it sleeps; 0 is the default
-   of 200, and a negative number has it sleep at once.
+   Microseconds that an idle worker thread, and a caller waiting for one, spins before sleeping; 0 means the default
+   of 200, a negative number means sleeping at once.
    */
   int64_t spin_us;
   /*
-   Cores for the standing threads, on Linux: thread i, counted from one, stays on cores[(i - 1) % core_count]. The
-   caller is thread zero and stays where it is. The list is read during the call only. A core on which the system
-   does not let the process run is ELSA_STATUS_ARGUMENT.
+   Cores for the worker threads (Linux only): thread i, counted from one, is pinned to cores[(i - 1) %
+   core_count]. The calling thread is thread zero and is not pinned. The list is read only during the call. A core
+   on which the system does not let the process run returns ELSA_STATUS_ARGUMENT.
    */
   const uint32_t *cores;
   /*
-   Number of cores; 0 leaves the choice to the system.
+   Number of entries of cores; 0 leaves placement to the system.
    */
   size_t core_count;
   /*
-   Lends threads of the host's in place of standing ones; null for standing ones. cores and priority are then
-   refused, and threads is the largest number of workers of a call.
+   Hook that lends threads of the host instead of worker threads of the engine; null to use the engine's own.
+   With a hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
    */
   elsa_parallel_for parallel_for;
   /*
-   First argument of parallel_for.
+   First argument passed to parallel_for.
    */
   void *parallel_user;
 } elsa_engine_options;
 
 /*
- A handle of an engine. All zeros names no engine. Copies name the same engine.
+ Handle of an engine. All zeros is the null handle. Copies refer to the same engine.
  */
 typedef struct {
   /*
@@ -191,7 +195,7 @@ typedef struct {
 } elsa_engine;
 
 /*
- An engine: what it computes on.
+ Description of an engine.
  */
 typedef struct {
   /*
@@ -199,57 +203,57 @@ typedef struct {
    */
   size_t size;
   /*
-   The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
+   Back end that computes unless it fails: one of ELSA_BACKEND_*.
    */
   elsa_backend backend;
   /*
-   What happens where the GPU cannot compute: one of ELSA_FALLBACK_*.
+   Policy when the GPU cannot compute: one of ELSA_FALLBACK_*.
    */
   elsa_fallback fallback;
   /*
-   Threads of the CPU that compute, the caller's included.
+   Number of computing CPU threads, including the calling thread.
    */
   size_t threads;
   /*
-   Bytes of the GPU's memory; 0 without a GPU.
+   Bytes of GPU memory; 0 without a GPU.
    */
   size_t device_memory;
   /*
-   CUDA version of the driver; 0 and 0 without a GPU.
+   Major CUDA version of the driver; 0 without a GPU.
    */
   uint32_t driver_major;
   /*
-   See driver_major.
+   Minor CUDA version of the driver; 0 without a GPU.
    */
   uint32_t driver_minor;
   /*
-   Compute capability of the GPU; 0 and 0 without a GPU.
+   Major compute capability of the GPU; 0 without a GPU.
    */
   uint32_t capability_major;
   /*
-   See capability_major.
+   Minor compute capability of the GPU; 0 without a GPU.
    */
   uint32_t capability_minor;
   /*
-   Non-zero where the GPU shares the host's memory, as on a Jetson.
+   Non-zero if the GPU shares the host's memory, as on a Jetson.
    */
   uint32_t integrated;
   /*
-   Non-zero where a GPU was requested by name and cannot be used.
+   Non-zero if a GPU was requested by name and cannot be used.
    */
   uint32_t absent;
   /*
-   Name of the GPU; empty without one.
+   Name of the GPU; empty without a GPU.
    */
   char device[ELSA_NAME_BYTES];
   /*
-   Why the requested GPU cannot be used, cut where it is too long; otherwise empty.
+   Reason why the requested GPU cannot be used, truncated if too long; otherwise empty.
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_engine_info;
 
 /*
- A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+ Handle of a host buffer. All zeros is the null handle. Copies refer to the same buffer.
  */
 typedef struct {
   /*
@@ -259,7 +263,7 @@ typedef struct {
 } elsa_buffer;
 
 /*
- Memory of the host that a GPU can use.
+ Host memory that a GPU can access.
  */
 typedef struct {
   /*
@@ -267,11 +271,12 @@ typedef struct {
    */
   size_t size;
   /*
-   The first byte, at a multiple of 64.
+   First byte, aligned to 64 bytes.
    */
   void *data;
   /*
-   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+   First byte in the address space of the engine's GPU, for elsa_run_device; null if the GPU cannot
+   access it.
    */
   void *device_data;
   /*
@@ -279,17 +284,17 @@ typedef struct {
    */
   size_t bytes;
   /*
-   Non-zero where the memory is page-locked.
+   Non-zero if the memory is page-locked.
    */
   uint32_t page_locked;
   /*
-   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+   Non-zero if elsa_run lets the engine's GPU use tensors in this memory without a copy, as on a Jetson.
    */
   uint32_t in_place;
 } elsa_buffer_info;
 
 /*
- A handle of a plan. All zeros names no plan. Copies name the same plan.
+ Handle of a plan. All zeros is the null handle. Copies refer to the same plan.
  */
 typedef struct {
   /*
@@ -299,7 +304,7 @@ typedef struct {
 } elsa_plan;
 
 /*
- What a plan has chosen, and the bytes that it needs.
+ Description of a plan: its choices and the bytes that it needs.
  */
 typedef struct {
   /*
@@ -307,37 +312,38 @@ typedef struct {
    */
   size_t size;
   /*
-   The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
+   Back end that computes unless it fails: one of ELSA_BACKEND_*.
    */
   elsa_backend backend;
   /*
-   Non-zero where the CPU computes in place of a GPU that was requested or does not support the problem.
+   Non-zero if the CPU computes because a GPU was requested but is unusable or does not support the
+   problem.
    */
   uint32_t fallback;
   /*
-   Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
+   Bytes of the workspace; on a GPU, bytes of device memory beyond inputs and outputs.
    */
   size_t workspace_bytes;
   /*
-   Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
+   Bytes of device memory that hold host tensors during a run, unless they are used in place; 0 on the CPU.
    */
   size_t staging_bytes;
   /*
-   Name of the kernel, in memory that is never freed.
+   Name of the kernel; static, never freed.
    */
   const char *kernel;
   /*
-   Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
+   Bytes of the workspace for runs that also output states or omit out; equal to workspace_bytes on the CPU.
    */
   size_t state_workspace_bytes;
   /*
-   Reason of the fallback, cut where it is too long; empty without a fallback.
+   Reason of the fallback, truncated if too long; empty without a fallback.
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_plan_info;
 
 /*
- A handle of a workspace. All zeros names no workspace. Copies name the same workspace.
+ Handle of a workspace. All zeros is the null handle. Copies refer to the same workspace.
  */
 typedef struct {
   /*
@@ -347,7 +353,8 @@ typedef struct {
 } elsa_workspace;
 
 /*
- A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
+ Handle of a bound frame: a plan with the tensors of a frame. All zeros is the null handle. Copies refer to the same
+ frame.
  */
 typedef struct {
   /*
@@ -357,7 +364,7 @@ typedef struct {
 } elsa_bound;
 
 /*
- What a run did.
+ Report of a run.
  */
 typedef struct {
   /*
@@ -365,42 +372,42 @@ typedef struct {
    */
   size_t size;
   /*
-   The back end that computed: one of ELSA_BACKEND_*.
+   Back end that computed: one of ELSA_BACKEND_*.
    */
   elsa_backend backend;
   /*
-   Non-zero where the CPU computed in place of a GPU that could not.
+   Non-zero if the CPU computed because a GPU could not.
    */
   uint32_t fallback;
   /*
-   Workers that shared the work: threads, or thread blocks of a GPU.
+   Number of workers that shared the work: threads on the CPU, thread blocks on a GPU.
    */
   size_t workers;
   /*
-   Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+   Bytes of tensors copied between host and GPU; 0 if all were used in place, and on the CPU.
    */
   size_t copied_bytes;
   /*
-   Name of the kernel, in memory that is never freed.
+   Name of the kernel; static, never freed.
    */
   const char *kernel;
   /*
-   Reason of the fallback, cut where it is too long; empty without a fallback.
+   Reason of the fallback, truncated if too long; empty without a fallback.
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_report;
 
 /*
- What is remarkable about the tensors of a run that was certified: of elsa_certified. Flags of elements speak of those that
- were measured: queries, on the CPU outputs, keys and values between the first and the last that some row of the sequence
- may attend by length, causality and window, and all of a mask and a bias.
+ Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements:
+ queries; outputs on the CPU; keys and values between the first and the last that any row of the sequence may attend
+ by length, causality and window; and all elements of mask and bias.
  */
 typedef uint32_t elsa_certified_flags;
 
 /*
- How wrong the answer of a run may be, proved for the arithmetic of its plan and the norms of its tensors: element c of a
- row is within bound * sum_j p_j |v_jc| of the exact one, with the exact probabilities p_j, and lost weights and
- underflow included within absolute. Numbers that are not known are NaN.
+ Proven bound on the error of a run, from the arithmetic of its plan and the norms of its tensors. Element c of a row is
+ within bound * sum_j p_j |v_jc| of the exact result, where p_j are the exact probabilities. absolute also includes lost
+ weights and underflow. Unknown numbers are NaN.
  */
 typedef struct {
   /*
@@ -408,31 +415,32 @@ typedef struct {
    */
   size_t size;
   /*
-   Non-zero where there is a bound; otherwise reason says why not, and bound, likely and absolute are NaN.
+   Non-zero if there is a bound. Otherwise reason gives the cause, and bound, likely and absolute are NaN.
    */
   uint32_t claims;
   /*
-   What is remarkable: ELSA_CERTIFIED_* together.
+   Notable properties of the tensors: bitwise or of ELSA_CERTIFIED_*.
    */
   elsa_certified_flags flags;
   /*
-   The most keys that a row may attend.
+   Maximum number of keys that a row may attend.
    */
   size_t keys;
   /*
-   Channels of the values, and numbers that elsa_workspace_certified writes to absolute at most.
+   Channels of the values; the maximum number of values that elsa_workspace_certified writes to
+   absolute.
    */
   size_t channels;
   /*
-   The largest error of an element relative to sum_j p_j |v_j|.
+   Maximum error of an element relative to sum_j p_j |v_j|.
    */
   double bound;
   /*
-   The same where roundings have random signs: plausible, and not proved.
+   The same under the assumption that roundings have random signs: plausible, not proven.
    */
   double likely;
   /*
-   The largest error of any element, in units of the values.
+   Maximum error of any element, in units of the values.
    */
   double absolute;
   /*
@@ -444,35 +452,36 @@ typedef struct {
    */
   double key_norm;
   /*
-   Upper bound of |mask| + |bias| of elements that are not -inf.
+   Upper bound of |mask| + |bias| over elements that are not -inf.
    */
   double added;
   /*
-   The largest magnitude of an attended value.
+   Maximum magnitude of an attended value.
    */
   double value;
   /*
-   Name of the kernel, in memory that is never freed.
+   Name of the kernel; static, never freed.
    */
   const char *kernel;
   /*
-   Why there is no bound, cut where it is too long; otherwise empty.
+   Reason why there is no bound, truncated if too long; otherwise empty.
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_certified;
 
 /*
- Type of elements.
+ Element type.
  */
 typedef uint32_t elsa_dtype;
 
 /*
- What the elements of a mask mean.
+ Meaning of the elements of a mask.
  */
 typedef uint32_t elsa_mask_kind;
 
 /*
- Memory that is read: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
+ Memory that a call reads: the elements of a tensor, aligned to the element size. Null with 0 bytes means
+ that the tensor is absent.
  */
 typedef struct {
   /*
@@ -480,13 +489,14 @@ typedef struct {
    */
   const void *data;
   /*
-   Bytes that may be read from there.
+   Number of readable bytes from data on.
    */
   size_t bytes;
 } elsa_input;
 
 /*
- Memory that is written: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
+ Memory that a call writes: the elements of a tensor, aligned to the element size. Null with 0 bytes means that
+ the tensor is absent.
  */
 typedef struct {
   /*
@@ -494,13 +504,14 @@ typedef struct {
    */
   void *data;
   /*
-   Bytes that may be written from there.
+   Number of writable bytes from data on.
    */
   size_t bytes;
 } elsa_output;
 
 /*
- A list of integers, in memory of the host but for what elsa_run_device says. Null with 0 entries is an absent list.
+ List of integers in host memory, except as documented at elsa_run_device. Null with 0 entries means that the list
+ is absent.
  */
 typedef struct {
   /*
@@ -514,32 +525,32 @@ typedef struct {
 } elsa_integers;
 
 /*
- Done.
+ Success.
  */
 #define ELSA_STATUS_OK 0
 
 /*
- An argument is not allowed; the message names it, what was found and what is allowed.
+ An argument is invalid; the message names it, the value found and the values allowed.
  */
 #define ELSA_STATUS_ARGUMENT 1
 
 /*
- A handle that was destroyed, or never was one.
+ A handle is invalid: destroyed, or never created.
  */
 #define ELSA_STATUS_HANDLE 2
 
 /*
- Another call is using the workspace, or the function was called from a log callback.
+ The workspace is in use by another call, or the function was called from a log callback.
  */
 #define ELSA_STATUS_BUSY 3
 
 /*
- This machine or this build does not support the request.
+ The request is not supported by this machine or this build.
  */
 #define ELSA_STATUS_UNSUPPORTED 4
 
 /*
- Memory is not available, or exceeds the budget.
+ Memory is unavailable, or exceeds the budget.
  */
 #define ELSA_STATUS_MEMORY 5
 
@@ -554,12 +565,12 @@ typedef struct {
 #define ELSA_STATUS_PANIC 7
 
 /*
- A callback of a stream has ended the run. Its number is in the report.
+ A callback of a stream ended the run. The report holds the value that it returned.
  */
 #define ELSA_STATUS_CALLBACK 8
 
 /*
- elsa_engine_cancel has ended the call. Outputs may be incomplete; the next call computes.
+ elsa_engine_cancel ended the call. Outputs may be incomplete; the next call is not affected.
  */
 #define ELSA_STATUS_CANCELLED 9
 
@@ -584,43 +595,43 @@ typedef struct {
 #define ELSA_LAYOUT_BHND 0
 
 /*
- [batch, tokens, heads, dim], which is also [batch, tokens, heads * dim].
+ [batch, tokens, heads, dim], equivalently [batch, tokens, heads * dim].
  */
 #define ELSA_LAYOUT_BNHD 1
 
 /*
- [batch, tokens, 3, heads, dim]: a slice of packed queries, keys and values. The data of the slices start
- heads * dim elements apart.
+ [batch, tokens, 3, heads, dim]: one slice of packed queries, keys and values. The data pointers of
+ consecutive slices are heads * dim elements apart.
  */
 #define ELSA_LAYOUT_QKV 2
 
 /*
- The one that the environment variable ELSA_BACKEND names, else the first that is present.
+ The back end named by the environment variable ELSA_BACKEND, otherwise the first that is present.
  */
 #define ELSA_BACKEND_AUTO 0
 
 /*
- The CPU without vector instructions.
+ CPU without vector instructions.
  */
 #define ELSA_BACKEND_SCALAR 1
 
 /*
- The CPU with ARMv8.0 Advanced SIMD.
+ CPU with ARMv8.0 Advanced SIMD.
  */
 #define ELSA_BACKEND_NEON 2
 
 /*
- The CPU with AVX2, FMA and F16C.
+ CPU with AVX2, FMA and F16C.
  */
 #define ELSA_BACKEND_AVX2 3
 
 /*
- The CPU with AVX-512 F and DQ.
+ CPU with AVX-512 F and DQ.
  */
 #define ELSA_BACKEND_AVX512 4
 
 /*
- An NVIDIA GPU.
+ NVIDIA GPU.
  */
 #define ELSA_BACKEND_CUDA 5
 
@@ -630,7 +641,7 @@ typedef struct {
 #define ELSA_FALLBACK_CPU 0
 
 /*
- The caller gets the error.
+ The call returns the error.
  */
 #define ELSA_FALLBACK_FAIL 1
 
@@ -640,8 +651,8 @@ typedef struct {
 #define ELSA_CUDA_CONTEXT_PRIMARY 0
 
 /*
- The context that is current for the thread that creates the engine. It must outlive the engine and everything
- that is made with it.
+ The context that is current on the thread that creates the engine. It must outlive the engine and everything
+ created from it.
  */
 #define ELSA_CUDA_CONTEXT_CURRENT 1
 
@@ -651,22 +662,22 @@ typedef struct {
 #define ELSA_MASK_NONE 0
 
 /*
- One byte an element, bool or uint8; non-zero is attended.
+ bool or uint8, one byte per element; non-zero means attended.
  */
 #define ELSA_MASK_BOOL 1
 
 /*
- f32, added to the scores in natural-log units; minus infinity is not attended.
+ f32, added to the scores in natural-log units; minus infinity means not attended.
  */
 #define ELSA_MASK_F32 2
 
 /*
- f16, added likewise.
+ f16, added in the same way.
  */
 #define ELSA_MASK_F16 3
 
 /*
- bf16, added likewise.
+ bf16, added in the same way.
  */
 #define ELSA_MASK_BF16 4
 
@@ -721,12 +732,12 @@ typedef struct {
 #define ELSA_CERTIFIED_OUT_INFINITE 512
 
 /*
- The scores of a row may lie so far apart that small weights became zero.
+ The scores of a row may be so far apart that small weights became zero.
  */
 #define ELSA_CERTIFIED_UNDERFLOW 1024
 
 /*
- The CPU computed in place of a GPU.
+ The CPU computed because a GPU could not.
  */
 #define ELSA_CERTIFIED_FALLBACK 2048
 
@@ -751,7 +762,7 @@ typedef struct {
 #define ELSA_LOG_INFO 3
 
 /*
- Choices: kernels, tiles, devices.
+ Choices of kernels, tiles and devices.
  */
 #define ELSA_LOG_DEBUG 4
 
@@ -760,29 +771,29 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The version of the library, "major.minor.patch", in memory that is never freed.
+ Returns the version of the library, "major.minor.patch"; static, never freed.
  */
 const char *elsa_version(void);
 
 /*
- ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the library that runs: major in the upper 16 bits, minor in the lower. Those of
- the header are the program's; it runs if the majors are equal and the library's minor is not the lower one.
+ Returns ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the loaded library: major in the upper 16 bits, minor in the lower. A
+ program, whose numbers are those of its header, runs if the majors are equal and the library's minor is not lower.
  */
 uint32_t elsa_abi_version(void);
 
 /*
- The name of a status and what it means, as one line of text in memory that is never freed. Never null.
+ Returns the name and the meaning of a status as one line of text; static, never freed, never null.
  */
 const char *elsa_status_text(elsa_status status);
 
 /*
- The message of the last call of this thread that did not return ELSA_STATUS_OK; empty if there was none. It is
- valid until the next such call of this thread, or the end of the thread. Never null.
+ Returns the message of this thread's last call that did not return ELSA_STATUS_OK; empty if there was none.
+ The text is valid until the next such call of this thread, or the end of the thread. Never null.
  */
 const char *elsa_last_error(void);
 
 /*
- Whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
+ Checks whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
 
  # Safety
  *write*.
@@ -790,9 +801,9 @@ const char *elsa_last_error(void);
 elsa_status elsa_backend_present(elsa_backend backend, uint32_t *present);
 
 /*
- Has messages of the library, up to the importance level, sent to callback, with user as its first argument. A null
- callback ends that; once this has returned, the old callback is not running and is not called again. One callback
- per process.
+ Sends messages of the library, up to the given severity level, to callback, with user as its first argument. A
+ null callback disables logging. When this returns, the previous callback is not running and is not called again.
+ There is one callback per process.
 
  # Safety
  - *callback*: it can be called as elsa_log_callback describes, from any thread, until it is replaced.
@@ -815,22 +826,23 @@ elsa_status elsa_view_init(elsa_layout layout,
                            elsa_view *view);
 
 /*
- Creates an engine: a back end with its workers. Null options are the defaults.
+ Creates an engine: a back end with its worker threads. Null options select the defaults.
 
- Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
- standing threads take turns; a call that needs one, by threads = 1 or because it is small, never waits.
+ Any number of threads may use an engine, and their calls run concurrently. On the CPU, calls that need several
+ worker threads run one after another; a call that needs only its own thread, because of threads = 1 or because
+ it is small, never waits.
 
- A host that lends its threads (parallel_for) keeps the engine from having its own. Calls then use the host's for all
- that needs more than one, at most as many as threads says. The hook may be called by several threads at once, and by
- a thread of the host that is inside the hook already. It must return, must not throw, and may be called until the
- engine and everything that was made with it are gone. A hook that calls a task twice, too late or not at all changes
- no answer: each share is computed once, the caller computes what is left over, and a call waits for the shares that
- have begun. A task needs as much stack as elsa_run.
+ An engine with parallel_for creates no threads of its own. Its calls use the host's threads for work that needs more
+ than one, at most as many as threads says. The hook may be called by several threads at the same time, and by a host
+ thread that is already inside the hook. It must return, must not throw, and may be called until the engine and
+ everything created from it are gone. A hook that calls a task twice, too late or not at all does not change results:
+ each share is computed once, the caller computes any shares left over, and a call waits for shares that have begun.
+ A task needs as much stack as elsa_run.
 
- In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
- where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
- the child creates has threads of its own, but no GPU if the parent has used one. At the fork no other thread of the
- parent may be in a call of this library.
+ In a fork child, engines of the parent compute on the CPU, on the calling thread alone, with the same bits; with
+ ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child has its own
+ threads, but no GPU if the parent has used one. No other thread of the parent may be in a call of this library
+ during the fork.
 
  # Safety
  *read*, *write*, *hook*: parallel_for is null or such a function.
@@ -839,7 +851,7 @@ elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);
 
 /*
- Writes what an engine computes on.
+ Describes the devices and limits of an engine.
 
  # Safety
  *write*.
@@ -847,46 +859,45 @@ elsa_status elsa_engine_create(const elsa_engine_options *options,
 elsa_status elsa_engine_describe(elsa_engine engine, elsa_engine_info *info);
 
 /*
- Loads every GPU kernel of the library, so that plans find them loaded. Without a GPU it does nothing.
+ Loads all GPU kernels of the library, so that creating plans need not. Without a GPU it does nothing.
  */
 elsa_status elsa_engine_load_kernels(elsa_engine engine);
 
 /*
- Cancels every call on plans and streams of an engine that has begun and not ended: each returns ELSA_STATUS_CANCELLED.
- Any thread may call it, parallel_for, read and write included, and it does not wait. A call that begins later computes,
- so that a cancel between two calls does nothing: where it may come before the call has begun, repeat it until the call
- returns.
+ Cancels every call in progress on plans and streams of an engine: each returns ELSA_STATUS_CANCELLED. Any thread may
+ call it, including from parallel_for, read and write, and it does not wait. Calls that begin later are not affected.
+ If the cancel may come before the call has begun, repeat it until the call returns.
 
- When a call returns: on the CPU the workers end what they are in at their next block of keys or chunk of tokens, and
- begin nothing else. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues no further
- part, and elsa_run_device and its like are not cancelled. A callback that is being called returns first.
+ On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of tokens;
+ they start nothing else. On a GPU, the kernels and copies that the call has enqueued finish first, and a stream
+ enqueues no further part; elsa_run_device and its counterparts of other operators are not cancelled. A callback that
+ is running returns first.
 
- Outputs then hold any mixture of old and new elements, and nothing else was written. Plan, workspace, frame and stream
- stay usable. Nothing computes in place of a call that was cancelled, whatever the engine's fallback.
+ Outputs then hold any mixture of old and new elements; nothing else was written. Plan, workspace, frame and stream
+ remain usable. Fallback does not apply to cancelled calls.
  */
 elsa_status elsa_engine_cancel(elsa_engine engine);
 
 /*
- Ends the handle of an engine. Plans that were made with it keep working.
+ Destroys the handle of an engine. Plans created from it keep working.
  */
 elsa_status elsa_engine_destroy(elsa_engine engine);
 
 /*
- Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
- page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
- ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
- any number of them.
+ Allocates host memory for tensors: bytes zero bytes, aligned to 64. If the engine has a GPU, the memory is
+ page-locked where the system allows it. Without a GPU, or if page-locking fails and the policy is ELSA_FALLBACK_CPU,
+ it is ordinary memory, so that the same program runs everywhere. Any number of tensors may be anywhere in it.
 
- What is copied:
-  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
-    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
-    the kernels. copied_bytes of the report is their sum.
-  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
-    from and to ordinary memory.
-  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
-    share the host's memory then reads and writes it over its bus.
+ Copies:
+  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
+    place. Every other tensor is copied as a whole to or from GPU memory, before or after the kernels. copied_bytes
+    of the report is the sum of their sizes.
+  - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
+    faster than those from and to ordinary memory.
+  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer there; a GPU
+    that does not share the host's memory reads and writes it over its bus.
 
- A child of fork must not use a buffer that its parent has page-locked.
+ A fork child must not use a buffer that its parent has page-locked.
 
  # Safety
  *write*.
@@ -896,7 +907,7 @@ elsa_status elsa_buffer_create(elsa_engine engine,
                                elsa_buffer *buffer);
 
 /*
- Writes where a buffer lies.
+ Describes the addresses and size of a buffer.
 
  # Safety
  *write*.
@@ -904,15 +915,14 @@ elsa_status elsa_buffer_create(elsa_engine engine,
 elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
 
 /*
- Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
- it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
- otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
- elsa_states_finish.
+ Destroys the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that
+ begins in it, and after all work submitted to the GPU's context, for which it waits. The caller must ensure that
+ nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
  */
 elsa_status elsa_buffer_destroy(elsa_buffer buffer);
 
 /*
- Writes what a plan has chosen, and the bytes that it needs.
+ Describes the choices of a plan and the bytes that it needs.
 
  # Safety
  *write*.
@@ -920,13 +930,13 @@ elsa_status elsa_buffer_destroy(elsa_buffer buffer);
 elsa_status elsa_plan_describe(elsa_plan plan, elsa_plan_info *info);
 
 /*
- Ends the handle of a plan. Workspaces and frames that were made with it keep working.
+ Destroys the handle of a plan. Workspaces and frames created from it keep working.
  */
 elsa_status elsa_plan_destroy(elsa_plan plan);
 
 /*
- Allocates the memory that runs of a plan work in. One call at a time may use it; a second one returns
- ELSA_STATUS_BUSY.
+ Allocates the scratch memory for runs of a plan. Only one call at a time may use it; a concurrent second
+ call returns ELSA_STATUS_BUSY.
 
  # Safety
  *write*.
@@ -935,11 +945,11 @@ elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
 
 /*
- Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
- them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
- the same GPU or of any engine without one, whose workspace_bytes are no more than those of the most demanding plan,
- whatever its shapes; a plan that needs more is refused when it runs or binds. What a GPU needs of the host beside those
- bytes is allocated when a call first needs it. Plans that compute on a GPU are those of one engine.
+ Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
+ plans may use it, one call at a time. The workspace also serves every other plan, of any shape and created at any
+ time, whose workspace_bytes do not exceed those of the most demanding plan, if its engine has the same GPU or if
+ both engines have none. A plan that needs more is rejected when it runs or binds. Host memory that a GPU needs in
+ addition is allocated when a call first needs it. Plans that compute on a GPU must belong to one engine.
 
  # Safety
  *read*: plans for count handles; *write*.
@@ -949,9 +959,10 @@ elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
                                          elsa_workspace *workspace);
 
 /*
- Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
- alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used
- by nobody else, until the handle is destroyed and the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
+ Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
+ alignment. It clears and uses the first workspace_bytes of the memory and leaves the rest alone. The memory must
+ stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use it
+ have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -962,14 +973,14 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      elsa_workspace *workspace);
 
 /*
- Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
- elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
- plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
- that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
- bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+ Creates a workspace in GPU memory of the caller: at least workspace_bytes of the plan's elsa_plan_info, or
+ state_workspace_bytes for runs that output states or omit out, aligned to 256 bytes; null with 0 bytes for a plan
+ that needs none. elsa_run_device with this workspace allocates no GPU memory; elsa_run does, for the tensors that it
+ copies. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the calls and
+ bound frames that use it have ended; destroying the handle then waits for enqueued work.
 
- Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
- them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+ If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+ them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
@@ -980,25 +991,26 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
                                             elsa_workspace *workspace);
 
 /*
- Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
- nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
- tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
- and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+ Warms up a plan by running it over internal zero tensors, so that its first run in this workspace takes as long as
+ later ones and allocates nothing. The kernels of every kind of run are loaded and have been launched, the GPU has
+ memory for copies of tensors and states (even if later tensors need no copy), and threads have been woken. It takes
+ the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
+ caller.
 
- Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
- of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
- the memory for copies again.
+ If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the
+ reports of later runs say whether that lasts. For a workspace in GPU memory of the caller, it prepares
+ elsa_run_device and frees the memory for copies again.
  */
 elsa_status elsa_plan_warm(elsa_plan plan,
                            elsa_workspace workspace);
 
 /*
- Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
+ Destroys the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a frame. Nothing is allocated once its plan has run. The report may be null.
+ Runs a bound frame. Nothing is allocated once its plan has run. The report may be null.
 
  # Safety
  *write*; *tensors* of elsa_bind, or its like of another operator.
@@ -1006,17 +1018,17 @@ elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 elsa_status elsa_bound_run(elsa_bound bound, elsa_report *report);
 
 /*
- Ends the handle of a frame.
+ Destroys the handle of a bound frame.
  */
 elsa_status elsa_bound_destroy(elsa_bound bound);
 
 /*
- Writes how wrong the answer of the last run in a workspace may be: a bound that is proved for the arithmetic of the plan
- and the tensors of the run. The plan was created with the option certify. It waits for a run that is pending on a GPU,
- and is ELSA_STATUS_UNSUPPORTED where the last run was of another plan, failed, or did not take place.
+ Writes a bound on the error of the last run in a workspace, proven for the arithmetic of the plan and the tensors of
+ the run. The plan must have been created with the option certify. It waits for a run that is pending on a GPU, and
+ returns ELSA_STATUS_UNSUPPORTED if the last run was of another plan, failed, or did not take place.
 
- absolute receives an upper bound of the error of every element of each channel of the output, count numbers at most;
- NaN without a claim. It may be null where count is 0.
+ absolute receives an upper bound of the error of every element of each channel of the output, at most count numbers;
+ NaN without a claim. It may be null if count is 0.
 
  # Safety
  *write*; absolute is writable for count numbers.

@@ -1,4 +1,4 @@
-// elsa: what all operators share; see elsa.hpp.
+// elsa: declarations shared by all operators; see elsa.hpp.
 #ifndef ELSA_COMMON_HPP
 #define ELSA_COMMON_HPP
 
@@ -18,7 +18,7 @@
 #include <stdexcept>
 #endif
 
-// A type whose values must not be dropped.
+// Marks a type whose values must not be discarded.
 #if defined(__clang__) && __cplusplus < 201703L
 #define ELSA_NODISCARD __attribute__((warn_unused_result))
 #elif defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 7) || __cplusplus >= 201703L
@@ -27,7 +27,7 @@
 #define ELSA_NODISCARD
 #endif
 
-// Translation units with and without ELSA_THROW have types of their own.
+// Translation units with and without ELSA_THROW use distinct types.
 #ifdef ELSA_THROW
 #define ELSA_NAMESPACE throwing
 #else
@@ -37,14 +37,14 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// What a status is, as a line of text.
+// Text of a status, as one line.
 inline const char *status_text(elsa_status code) noexcept { return elsa_status_text(code); }
 
-// The status of a call, with its message.
+// Status of a call, with its message.
 class ELSA_NODISCARD status {
 public:
     status() noexcept : code_(ELSA_STATUS_OK) {}
-    // Of a call of this thread that has just returned.
+    // Takes the message of this thread's call that has just returned.
     explicit status(elsa_status code) : code_(code), message_(code == ELSA_STATUS_OK ? "" : elsa_last_error()) {}
     status(elsa_status code, std::string message) : code_(code), message_(std::move(message)) {}
 
@@ -59,7 +59,7 @@ private:
 };
 
 #ifdef ELSA_THROW
-// A failed call, as an exception.
+// Exception for a failed call.
 class error : public std::runtime_error {
 public:
     explicit error(const status &why) : std::runtime_error(why.message()), code_(why.code()) {}
@@ -72,7 +72,7 @@ private:
 
 namespace detail {
 
-// Somebody asked for the value of a failed call.
+// Handles access to the value of a failed call: throws or aborts.
 [[noreturn]] inline void no_value(const elsa::status &why) {
 #ifdef ELSA_THROW
     throw error(why);
@@ -84,7 +84,7 @@ namespace detail {
 
 } // namespace detail
 
-// A value, or the status of the call that failed to make one.
+// Value of a call, or the status of its failure.
 template <class T>
 class ELSA_NODISCARD result {
 public:
@@ -97,7 +97,7 @@ public:
     const elsa::status &status() const noexcept { return status_; }
     const std::string &message() const noexcept { return status_.message(); }
 
-    // The value. That of a failed result ends the program, or throws with ELSA_THROW.
+    // Returns the value. On a failed result it ends the program, or throws with ELSA_THROW.
     T &value() & { return there(), value_; }
     const T &value() const & { return there(), value_; }
     T value() && { return there(), std::move(value_); }
@@ -126,25 +126,25 @@ inline void or_throw(const status &done) {
     }
 }
 
-// The value, or the error thrown.
+// Returns the value, or throws the error.
 template <class T>
 T or_throw(result<T> outcome) {
     return std::move(outcome).value();
 }
 #endif
 
-// Elements of IEEE 754 half precision.
+// IEEE 754 half-precision element.
 struct f16 {
     std::uint16_t bits;
 };
 
-// Elements of bfloat16.
+// bfloat16 element.
 struct bf16 {
     std::uint16_t bits;
 };
 
-// What a type of elements is to the library. A program may specialise it for a type of its own with the same bits:
-// `namespace elsa { template <> struct element<Eigen::half> : element<f16> {}; }`.
+// Maps an element type to its type in the library. A program may specialise it for its own type with the same
+// bits: `namespace elsa { template <> struct element<Eigen::half> : element<f16> {}; }`.
 template <class T>
 struct element {
     static constexpr bool tensor = false, mask = false;
@@ -177,7 +177,7 @@ struct element<unsigned char> : element<bool> {};
 
 namespace detail {
 
-// The type behind the pointer that a container's data() returns; const where it may only be read.
+// Element type of the pointer that a container's data() returns; const for read-only access.
 template <class C>
 using pointee = std::remove_pointer_t<decltype(std::declval<C &>().data())>;
 
@@ -203,7 +203,7 @@ struct check_gates {
                   "elsa: decay and beta are float, or of the type of the tensors");
 };
 
-// A handle that is destroyed with its owner.
+// Owning handle, destroyed with its owner.
 template <class Handle, elsa_status (*Destroy)(Handle)>
 class owner {
 public:
@@ -223,7 +223,7 @@ public:
 
     Handle get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_.id != 0; }
-    // Returns the handle and no longer owns it.
+    // Releases ownership and returns the handle.
     Handle release() noexcept {
         Handle handle = handle_;
         handle_ = Handle();
@@ -239,7 +239,7 @@ private:
     Handle handle_;
 };
 
-// The value that a call has written, or its status.
+// Returns the value written by a call, or its status.
 template <class Value, class Made>
 result<Value> made(elsa_status code, Made &&value) {
     if (code != ELSA_STATUS_OK) {
@@ -253,8 +253,8 @@ result<Value> made(elsa_status code, Made &&value) {
 template <class T>
 class output;
 
-// Memory that is read: elements of type T. Made from a pointer and a count, or from a container of contiguous T, which
-// must stay where it is until the run is done. Without arguments an absent tensor.
+// Read-only memory of a call: elements of type T. Constructed from a pointer and a count, or from a container of
+// contiguous T, which must not move until the run is complete. Default-constructed, it is an absent tensor.
 template <class T>
 class input {
 public:
@@ -269,12 +269,12 @@ public:
     input(const C &container) noexcept : input(container.data(), container.size()) {}
     template <std::size_t N>
     input(const T (&array)[N]) noexcept : input(array, N) {}
-    // What was written before.
+    // Reads memory that an earlier call wrote.
     input(const output<T> &written) noexcept : memory_() {
         memory_.data = written.get().data;
         memory_.bytes = written.get().bytes;
     }
-    // A vector that ends with the statement.
+    // Rejects a temporary vector, which would end with the statement.
     template <class A>
     input(std::vector<T, A> &&) = delete;
 
@@ -284,7 +284,7 @@ private:
     elsa_input memory_;
 };
 
-// Memory that is written, likewise.
+// Writable memory of a call; the rules of elsa::input apply.
 template <class T>
 class output {
 public:
@@ -307,20 +307,20 @@ private:
     elsa_output memory_;
 };
 
-// Elements whose own type says too little, read as T of the same size: elsa::as<elsa::f16>(words, count).
+// Reinterprets elements as T of the same size: elsa::as<elsa::f16>(words, count).
 template <class T, class U>
 input<T> as(const U *data, std::size_t count) noexcept {
     static_assert(sizeof(T) == sizeof(U) && std::is_trivially_copyable<U>::value, "elsa: elements of another size");
     return input<T>(reinterpret_cast<const T *>(data), count);
 }
-// The same to be written.
+// Reinterprets writable elements as T of the same size.
 template <class T, class U, class = std::enable_if_t<!std::is_const<U>::value>>
 output<T> as(U *data, std::size_t count) noexcept {
     static_assert(sizeof(T) == sizeof(U) && std::is_trivially_copyable<U>::value, "elsa: elements of another size");
     return output<T>(reinterpret_cast<T *>(data), count);
 }
 
-// A list of 64-bit integers. Absent without arguments.
+// List of 64-bit integers. Default-constructed, it is absent.
 class integers {
 public:
     integers() noexcept : list_() {}
@@ -342,13 +342,13 @@ private:
     elsa_integers list_;
 };
 
-// The defaults.
+// Options of an engine, initially the defaults.
 struct engine_options : elsa_engine_options {
     engine_options() noexcept : elsa_engine_options() { elsa_engine_options_init(this); }
 
-    // Computes on threads of the host's: pool(workers, task) calls task(worker) once for every worker below workers,
-    // on any threads, and returns when all have returned. pool must not throw, and outlives the engine and what was
-    // made with it.
+    // Computes on threads of the host: pool(workers, task) calls task(worker) once for each worker below workers, on
+    // any threads, and returns when all calls have returned. pool must not throw, and must outlive the engine and
+    // everything created from it.
     template <class Pool>
     engine_options &lend(Pool &pool) noexcept {
         parallel_user = &pool;
@@ -359,12 +359,12 @@ struct engine_options : elsa_engine_options {
     }
 };
 
-// To be filled by a run.
+// Report for a run to fill.
 struct report : elsa_report {
     report() noexcept : elsa_report() { elsa_report_init(this); }
 };
 
-// The view of a tensor in one of ELSA_LAYOUT_*.
+// Returns the view of a tensor in one of ELSA_LAYOUT_*.
 inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t heads, std::size_t tokens,
                               std::size_t dim) {
     elsa_view v = elsa_view();
@@ -375,7 +375,8 @@ inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t
     return v;
 }
 
-// The elements that a view needs, from its first to its last; 0 where an axis is empty or they overflow.
+// Returns the number of elements that a view spans, from its first to its last; 0 if an axis is empty or
+// the count overflows.
 inline std::size_t extent(const elsa_view &view) noexcept {
     const std::size_t most = std::numeric_limits<std::size_t>::max();
     std::size_t last = 0;
@@ -389,15 +390,15 @@ inline std::size_t extent(const elsa_view &view) noexcept {
     return last + 1;
 }
 
-// The memory that runs work in. One call at a time may use it. It serves every plan of its engine that needs no more;
-// elsa::shared_workspace makes one for several plans.
+// Scratch memory of runs, for one call at a time. It serves every plan of its engine that needs no more memory;
+// elsa::shared_workspace creates one for several plans.
 class workspace : public detail::owner<elsa_workspace, elsa_workspace_destroy> {
 public:
     using owner::owner;
     workspace() = default;
 
-    // How wrong the answer of the last run may be, if its plan has the option certify. absolute receives an upper bound of
-    // the error of every element of each channel, count numbers at most; see elsa_workspace_certified.
+    // Returns a bound on the error of the last run; its plan must have the option certify. absolute receives an upper
+    // bound of the error of every element of each channel, at most count numbers; see elsa_workspace_certified.
     result<elsa_certified> certified(double *absolute = nullptr, std::size_t count = 0) const {
         elsa_certified value;
         elsa_certified_init(&value);
@@ -406,7 +407,7 @@ public:
     }
 };
 
-// A plan with the tensors of a frame.
+// Plan with the tensors of a frame.
 class bound : public detail::owner<elsa_bound, elsa_bound_destroy> {
 public:
     using owner::owner;
@@ -415,7 +416,7 @@ public:
     status run(elsa_report *report = nullptr) const { return status(elsa_bound_run(get(), report)); }
 };
 
-// What is decided once per shape, and the workspaces for it, of either kind of attention.
+// Decisions made once per shape, and the workspaces for them, of any operator.
 class any_plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
 public:
     using owner::owner;
@@ -427,21 +428,22 @@ public:
         return detail::made<elsa::workspace>(code, handle);
     }
 
-    // A workspace in memory of the caller's, which outlives it; see elsa_workspace_create_in.
+    // Creates a workspace in the caller's memory, which must outlive it; see elsa_workspace_create_in.
     result<elsa::workspace> workspace_in(void *memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_in(get(), memory, bytes, &handle);
         return detail::made<elsa::workspace>(code, handle);
     }
 
-    // A workspace in device memory of the caller's, which outlives it; see elsa_workspace_create_on_device.
+    // Creates a workspace in device memory of the caller, which must outlive it; see
+    // elsa_workspace_create_on_device.
     result<elsa::workspace> workspace_on_device(void *device_memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_on_device(get(), device_memory, bytes, &handle);
         return detail::made<elsa::workspace>(code, handle);
     }
 
-    // Has the first run in this workspace take what later ones take.
+    // Warms up a workspace, so that its first run takes as long as later ones.
     status warm(const elsa::workspace &room) const { return status(elsa_plan_warm(get(), room.get())); }
 
     result<elsa_plan_info> describe() const {
@@ -452,7 +454,7 @@ public:
     }
 };
 
-// One workspace for several plans of one kind: shared_workspace(one, another).
+// Creates one workspace for several plans of one operator: shared_workspace(one, another).
 template <class... Plans>
 result<workspace> shared_workspace(const Plans &...plans) {
     const elsa_plan handles[] = {plans.get()...};
@@ -461,8 +463,8 @@ result<workspace> shared_workspace(const Plans &...plans) {
     return detail::made<workspace>(code, handle);
 }
 
-// Memory of the host for `size` elements of type T, zero at first; on a GPU that shares the host's memory, tensors in it
-// are used in place. It may be given wherever a std::vector<T> may.
+// Host memory for `size` elements of type T, initially zero. On a GPU that shares the host's memory, tensors in it are
+// used in place. It may be passed wherever a std::vector<T> may.
 template <class T>
 class buffer : public detail::owner<elsa_buffer, elsa_buffer_destroy> {
     static_assert(std::is_trivially_copyable<T>::value && alignof(T) <= 64, "elsa: a buffer holds plain elements");
@@ -489,10 +491,11 @@ public:
     const T *end() const noexcept { return data() + size(); }
     T &operator[](std::size_t at) noexcept { return data()[at]; }
     const T &operator[](std::size_t at) const noexcept { return data()[at]; }
-    // The first element as the engine's GPU addresses it, for run_device; null where it cannot.
+    // Returns the address of the first element on the engine's GPU, for run_device; null if the GPU cannot
+    // access it.
     T *device_data() const noexcept { return static_cast<T *>(info_.device_data); }
     bool page_locked() const noexcept { return info_.page_locked != 0; }
-    // Whether the engine's GPU uses tensors in it without a copy.
+    // Returns true if the engine's GPU uses tensors in it without a copy.
     bool in_place() const noexcept { return info_.in_place != 0; }
 
 private:

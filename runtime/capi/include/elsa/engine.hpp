@@ -1,4 +1,4 @@
-// elsa: engines, which make the plans of all operators, and loggers; see elsa.hpp.
+// elsa: engines, which create the plans of all operators, and loggers; see elsa.hpp.
 #ifndef ELSA_ENGINE_HPP
 #define ELSA_ENGINE_HPP
 
@@ -18,12 +18,12 @@
 namespace elsa {
 namespace shared {
 
-// Loggers are created and ended in turns.
+// Mutex that serialises the creation and the end of loggers.
 inline std::mutex &logger_turn() {
     static std::mutex lock;
     return lock;
 }
-// The listener of the logger that is in force.
+// Listener of the active logger.
 inline const void *&logger_now() {
     static const void *now = nullptr;
     return now;
@@ -33,7 +33,7 @@ inline const void *&logger_now() {
 
 inline namespace ELSA_NAMESPACE {
 
-// A back end with its workers.
+// Back end with its worker threads.
 class engine : public detail::owner<elsa_engine, elsa_engine_destroy> {
 public:
     using owner::owner;
@@ -70,7 +70,7 @@ public:
         return result<elsa::buffer<T>>(std::move(made));
     }
 
-    // Cancels every call of the engine that has begun and not ended; each returns ELSA_STATUS_CANCELLED.
+    // Cancels every call of the engine in progress; each returns ELSA_STATUS_CANCELLED.
     status cancel() const { return status(elsa_engine_cancel(get())); }
 
     // Loads every GPU kernel now, rather than with the first plan that needs it.
@@ -162,7 +162,7 @@ public:
         return detail::made<untyped_convolution_plan>(code, handle);
     }
 
-    // A stream; its elements are the callables' affair.
+    // Creates a stream; the callables are responsible for its element types.
     result<elsa::stream> stream(const elsa_problem &problem, const elsa_stream_options &options) const {
         elsa_stream handle = elsa_stream();
         const elsa_status code = elsa_stream_create(get(), &problem, &options, &handle);
@@ -176,7 +176,7 @@ public:
     }
 
 private:
-    // Whether a problem still has the types that its class says.
+    // Checks that a problem still has the types of its class.
     template <class T, class Problem>
     static elsa::status typed(const Problem &problem) {
         if (problem.dtype == element<T>::dtype) {
@@ -198,9 +198,10 @@ private:
     }
 };
 
-// Sends messages of the library to a function for as long as it lives. There is one per process: a later one takes over,
-// and the end of an earlier one then changes nothing. Once it has ended, the function is neither running nor called
-// again. Any thread may call the function, several at once; it must not throw, and not create or end a logger.
+// Sends messages of the library to a function during its lifetime. One logger is active per process: a later one
+// replaces an earlier one, whose end then has no effect. Once a logger has ended, its function is neither running nor
+// called again. Any thread may call the function, several at the same time; it must not throw, and must not create or
+// end a logger.
 class logger {
 public:
     typedef std::function<void(elsa_log_level level, const char *message)> listener;
@@ -216,7 +217,7 @@ public:
     }
     ~logger() { end(); }
 
-    // Messages up to `level`, one of ELSA_LOG_*.
+    // Sends messages up to `level`, one of ELSA_LOG_*.
     static result<logger> create(elsa_log_level level, listener function) {
         logger made;
         made.listener_.reset(new listener(std::move(function)));
@@ -240,7 +241,7 @@ private:
         const std::lock_guard<std::mutex> guard(shared::logger_turn());
         if (shared::logger_now() == listener_.get()) {
             if (elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) != ELSA_STATUS_OK) {
-                // Still in use, so that it must not be freed.
+                // Still in use, so it must not be freed.
                 static_cast<void>(listener_.release());
                 return;
             }

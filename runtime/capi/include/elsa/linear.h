@@ -6,23 +6,24 @@
 #include "common.h"
 
 /*
- How a token updates the state S of a head, f32 [d_k, d_v], with its key k, value v, gate a = exp(decay) and rate beta. The
- rules are those of LinearAttention in ONNX opset 27. A gate of zero, of a decay of -inf, clears what it multiplies,
- whatever that holds.
+ Update rule of a head's state S, f32 [d_k, d_v], for a token with key k, value v, gate a = exp(decay) and rate beta. The
+ rules are those of LinearAttention in ONNX opset 27. A gate of zero, from a decay of -inf, clears what it multiplies,
+ including infinities and NaN.
  */
 typedef uint32_t elsa_rule;
 
 /*
- The order in which tokens pass the state.
+ Order in which tokens update the state.
  */
 typedef uint32_t elsa_direction;
 
 /*
- A problem of linear attention. All zeros but for the views of q, k, v and out are ELSA_RULE_LINEAR over f32.
+ Problem of linear attention. All zeros except the views of q, k, v and out means ELSA_RULE_LINEAR over f32.
 
- Each head of v has a state. The heads of k divide those of v: state s takes key head s / (state heads / key heads). The
- heads of q are a multiple of them (query head i reads state i / (heads / state heads)), or divide them (state s is read
- by query head s / (state heads / heads)). out has as many heads as the larger of q and v.
+ Each head of v has a state. The number of key heads divides the number of state heads: state s uses key head s / (state
+ heads / key heads). The number of query heads is either a multiple of the state heads (query head i reads state i /
+ (heads / state heads)) or divides it (query head s / (state heads / heads) reads state s). out has as many heads as the
+ larger of q and v.
  */
 typedef struct {
   /*
@@ -30,11 +31,11 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of q, k, v and out: one of ELSA_DTYPE_*.
+   Element type of q, k, v and out: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
-   Type of decay and beta: ELSA_DTYPE_F32, or that of q.
+   Element type of decay and beta: ELSA_DTYPE_F32, or that of q.
    */
   elsa_dtype gate_dtype;
   /*
@@ -62,12 +63,13 @@ typedef struct {
    */
   elsa_view out;
   /*
-   Natural logarithms of the gates, [batch, state heads, tokens, 1] or [batch, state heads, tokens, d_k]. The gated rules
-   have it, the others do not.
+   Natural logarithms of the gates, [batch, state heads, tokens, 1] or [batch, state heads, tokens, d_k]. Required by the
+   gated rules, not allowed with the others.
    */
   elsa_view decay;
   /*
-   Rates, [batch, state heads or 1, tokens, 1]. The delta rules have it, the others do not.
+   Rates, [batch, state heads or 1, tokens, 1]. Required by the delta rules, not allowed with the
+   others.
    */
   elsa_view beta;
   /*
@@ -79,28 +81,28 @@ typedef struct {
    */
   elsa_view present_state;
   /*
-   Non-zero with decay.
+   Non-zero if decay is set.
    */
   uint32_t has_decay;
   /*
-   Non-zero with beta.
+   Non-zero if beta is set.
    */
   uint32_t has_beta;
   /*
-   Non-zero with past_state; states are otherwise zero before the first token.
+   Non-zero if past_state is set; otherwise the initial states are zero.
    */
   uint32_t has_past_state;
   /*
-   Non-zero with present_state.
+   Non-zero if present_state is set.
    */
   uint32_t has_present_state;
   /*
-   Non-zero where past and present states are the same memory, with the same strides. past_state of the inputs is then
-   absent, or the address of present_state.
+   Non-zero if past and present states are the same memory with the same strides. past_state of the inputs is then
+   absent or the address of present_state.
    */
   uint32_t in_place;
   /*
-   Non-zero with scale.
+   Non-zero if scale is set.
    */
   uint32_t has_scale;
   /*
@@ -108,31 +110,31 @@ typedef struct {
    */
   float scale;
   /*
-   Non-zero where queries and keys become unit vectors first: x / sqrt(sum of x^2 + normalize).
+   Non-zero to normalize queries and keys to unit length first: x / sqrt(sum of x^2 + normalize).
    */
   uint32_t has_normalize;
   /*
-   What is added to the sum of squares.
+   Term added to the sum of squares.
    */
   float normalize;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
   /*
-   Number of sequences that are packed along the tokens; the batch is then 1, and cu_seqlens has their bounds. 0 where
+   Number of sequences packed along the token axis; the batch must then be 1, and cu_seqlens holds their offsets. 0 if
    sequences are not packed.
    */
   size_t packed;
 } elsa_linear_problem;
 
 /*
- The order of operations. All forms are exact algebra and differ in rounding, speed and memory alone.
+ Order of operations. All forms are algebraically equal and differ only in rounding, speed and memory.
  */
 typedef uint32_t elsa_form;
 
 /*
- Options of a plan of linear attention. All zeros are the defaults.
+ Options of a plan of linear attention. All zeros selects the defaults.
  */
 typedef struct {
   /*
@@ -144,25 +146,26 @@ typedef struct {
    */
   elsa_form form;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
   /*
-   Tokens of a chunk: a multiple of 8 from 8 to 256; 0 is the size that is expected to be the fastest.
+   Tokens per chunk: a multiple of 8 from 8 to 256; 0 selects the size with the lowest predicted time.
    */
   size_t chunk;
   /*
-   Parts of a sequence of ELSA_FORM_SCAN: 2 to 256; 0 is a number by the tokens.
+   Parts of a sequence for ELSA_FORM_SCAN: 2 to 256; 0 derives the number from the tokens.
    */
   size_t parts;
   /*
-   Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+   Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
+   the required bytes.
    */
   size_t budget;
 } elsa_linear_options;
 
 /*
- What a plan of linear attention has chosen. elsa_plan_describe has the rest.
+ Choices of a plan of linear attention. elsa_plan_describe reports the rest.
  */
 typedef struct {
   /*
@@ -170,25 +173,25 @@ typedef struct {
    */
   size_t size;
   /*
-   The form: one of ELSA_FORM_*, and never ELSA_FORM_AUTO.
+   Form of the computation: one of ELSA_FORM_*, never ELSA_FORM_AUTO.
    */
   elsa_form form;
   /*
-   Zero.
+   Always zero.
    */
   uint32_t reserved;
   /*
-   Tokens of a chunk: those that meet a state at once.
+   Tokens per chunk, all of which meet a state at once.
    */
   size_t chunk;
   /*
-   Most parts of a sequence that are computed side by side.
+   Maximum number of parts of a sequence that are computed in parallel.
    */
   size_t parts;
 } elsa_linear_info;
 
 /*
- The data of a problem of linear attention that is read. What the problem does not have is absent.
+ Input tensors of linear attention. Inputs that the problem does not use are absent.
  */
 typedef struct {
   /*
@@ -216,18 +219,19 @@ typedef struct {
    */
   elsa_input beta;
   /*
-   States before the first token, f32. Of a problem in place, absent or the address of present_state.
+   States before the first token, f32. If the problem is in place: absent, or the address of
+   present_state.
    */
   elsa_input past_state;
   /*
-   Bounds of the packed sequences, [packed + 1].
+   Offsets of the packed sequences, [packed + 1].
    */
   elsa_integers cu_seqlens;
 } elsa_linear_inputs;
 
 /*
- The data of a problem of linear attention that is written. No output shares memory with another tensor of the call, but
- for present_state with past_state where the problem is in place.
+ Output tensors of linear attention. No output may share memory with another tensor of the call, except present_state
+ with past_state if the problem is in place.
  */
 typedef struct {
   /*
@@ -235,11 +239,12 @@ typedef struct {
    */
   size_t size;
   /*
-   Output. May be absent where present_state is given.
+   Output. May be absent if present_state is present.
    */
   elsa_output out;
   /*
-   States after the last token, f32. Of a problem in place they hold the past ones when the call begins.
+   States after the last token, f32. If the problem is in place, they hold the past states when the call
+   begins.
    */
   elsa_output present_state;
 } elsa_linear_outputs;
@@ -250,7 +255,7 @@ typedef struct {
 #define ELSA_RULE_LINEAR 0
 
 /*
- S <- a S + k v', where a scales the state, or each of its rows.
+ S <- a S + k v', where a scales the whole state or each row of it.
  */
 #define ELSA_RULE_GATED 1
 
@@ -260,43 +265,44 @@ typedef struct {
 #define ELSA_RULE_DELTA 2
 
 /*
- S <- a S, then as ELSA_RULE_DELTA.
+ S <- a S, followed by ELSA_RULE_DELTA.
  */
 #define ELSA_RULE_GATED_DELTA 3
 
 /*
- From the first to the last. A token reads the state after its own update.
+ First to last. A token reads the state after its own update.
  */
 #define ELSA_DIRECTION_FORWARD 0
 
 /*
- From the last to the first. The past state comes before the last token.
+ Last to first. The past state precedes the last token.
  */
 #define ELSA_DIRECTION_REVERSE 1
 
 /*
- The sum of the answers of both, each with the token itself. Without states.
+ Sum of the forward and the reverse outputs, each including the token itself. No past or present
+ states.
  */
 #define ELSA_DIRECTION_BIDIRECTIONAL 2
 
 /*
- From the first to the last; then every token reads the last state.
+ First to last; afterwards every token reads the final state.
  */
 #define ELSA_DIRECTION_NON_CAUSAL 3
 
 /*
- The form that is expected to be the fastest, by the problem and the device. Neither the number of threads nor the batch
- changes it.
+ The form with the lowest predicted time for the problem and the device. The choice does not depend on the number of
+ threads or the batch.
  */
 #define ELSA_FORM_AUTO 0
 
 /*
- One token after the other.
+ One token at a time.
  */
 #define ELSA_FORM_RECURRENT 1
 
 /*
- Two passes over chunks of tokens: the states between them, then the answers of each.
+ Two passes over chunks of tokens: first the states between chunks, then the outputs of each chunk.
  */
 #define ELSA_FORM_CHUNK 2
 
@@ -306,12 +312,12 @@ typedef struct {
 #define ELSA_FORM_FUSED_CHUNK 3
 
 /*
- Every token against every earlier one, in time that is quadratic in the tokens.
+ Each token against all earlier tokens, in time quadratic in the number of tokens.
  */
 #define ELSA_FORM_PARALLEL 4
 
 /*
- A scan over parts of the sequence, each of which is then computed from the state before it.
+ Scan over parts of the sequence; each part is then computed from the state before it.
  */
 #define ELSA_FORM_SCAN 5
 
@@ -320,11 +326,12 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Decides everything that depends on the shape of a problem of linear attention. Null options are the defaults.
+ Creates a plan of linear attention: everything that depends on the shape is decided here. Null options select the
+ defaults.
 
- The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
- workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each with a
- workspace of its own.
+ The handle works like that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that
+ create workspaces accept it. Plans of different operators cannot share a workspace. Any number of threads may use a
+ plan, each with its own workspace.
 
  # Safety
  *read*, *write*.
@@ -335,7 +342,7 @@ elsa_status elsa_linear_plan_create(elsa_engine engine,
                                     elsa_plan *plan);
 
 /*
- Writes what a plan of linear attention has chosen.
+ Describes the choices of a plan of linear attention.
 
  # Safety
  *write*.
@@ -343,9 +350,9 @@ elsa_status elsa_linear_plan_create(elsa_engine engine,
 elsa_status elsa_linear_plan_describe(elsa_plan plan, elsa_linear_info *info);
 
 /*
- Runs a plan of linear attention over tensors in memory of the host, and waits; a decode step is a run of one token.
- Nothing is allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and
- present_state, at least one is given.
+ Runs a plan of linear attention over tensors in host memory, and waits. A decode step is a run of one token. Nothing
+ is allocated once a plan has run or elsa_plan_warm has warmed it up. The report may be null. At least one of out and
+ present_state must be present.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -357,8 +364,8 @@ elsa_status elsa_linear_run(elsa_plan plan,
                             elsa_report *report);
 
 /*
- As elsa_run_device, of a plan of linear attention: over tensors in memory of its GPU, without a copy, in the caller's stream.
- cu_seqlens lies in memory of the host.
+ Runs a plan of linear attention over tensors in GPU memory, without a copy, in the caller's stream. The rules of
+ elsa_run_device apply; cu_seqlens is in host memory.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -371,7 +378,7 @@ elsa_status elsa_linear_run_device(elsa_plan plan,
                                    elsa_report *report);
 
 /*
- As elsa_bind, of a plan of linear attention. elsa_bound_run runs the frame.
+ Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
  *read*, *write*; *tensors* for every run.

@@ -10,8 +10,8 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// An elsa_linear_problem over elements of type T, with decay and beta of type G. The fields are those of elsa.h; the
-// functions set those that belong together.
+// elsa_linear_problem over elements of type T, with decay and beta of type G. The fields are those of elsa.h; the
+// functions set fields that belong together.
 template <class T, class G = float>
 struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, private detail::check_gates<T, G> {
     linear_problem() noexcept : elsa_linear_problem() {
@@ -20,29 +20,29 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         gate_dtype = element<G>::dtype;
     }
 
-    // One of ELSA_RULE_*.
+    // Sets the rule: one of ELSA_RULE_*.
     linear_problem &with_rule(elsa_rule how) noexcept {
         rule = how;
         return *this;
     }
-    // One of ELSA_DIRECTION_*.
+    // Sets the direction: one of ELSA_DIRECTION_*.
     linear_problem &with_direction(elsa_direction order) noexcept {
         direction = order;
         return *this;
     }
-    // [batch, state heads, tokens, 1 or d_k].
+    // Sets the decay, [batch, state heads, tokens, 1 or d_k].
     linear_problem &with_decay(const elsa_view &gates) noexcept {
         has_decay = 1;
         decay = gates;
         return *this;
     }
-    // [batch, state heads or 1, tokens, 1].
+    // Sets the rates, [batch, state heads or 1, tokens, 1].
     linear_problem &with_beta(const elsa_view &rates) noexcept {
         has_beta = 1;
         beta = rates;
         return *this;
     }
-    // [sequences, state heads, d_k, d_v], as the next two.
+    // Sets the past states, [sequences, state heads, d_k, d_v]; the next two functions use the same shape.
     linear_problem &with_past_state(const elsa_view &states) noexcept {
         has_past_state = 1;
         past_state = states;
@@ -53,7 +53,7 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         present_state = states;
         return *this;
     }
-    // Past and present in the memory of present_state of the outputs.
+    // Makes past and present share the memory of present_state of the outputs.
     linear_problem &with_state_in_place(const elsa_view &states) noexcept {
         in_place = 1;
         return with_past_state(states).with_present_state(states);
@@ -63,24 +63,25 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         scale = factor;
         return *this;
     }
-    // Queries and keys become unit vectors: x / sqrt(sum of x^2 + epsilon).
+    // Normalises queries and keys to unit length: x / sqrt(sum of x^2 + epsilon).
     linear_problem &with_normalize(float epsilon = 1e-6f) noexcept {
         has_normalize = 1;
         normalize = epsilon;
         return *this;
     }
-    // Sequences one after the other; cu_seqlens of the inputs has their bounds.
+    // Packs sequences one after another; cu_seqlens of the inputs holds their offsets.
     linear_problem &with_packed(std::size_t sequences) noexcept {
         packed = sequences;
         return *this;
     }
 };
 
-// The defaults.
+// Options of a plan of linear attention, initially the defaults.
 struct linear_options : elsa_linear_options {
     linear_options() noexcept : elsa_linear_options() { elsa_linear_options_init(this); }
 
-    // One of ELSA_FORM_*, with tokens of a chunk or parts of a sequence where the form has them; 0 are the defaults.
+    // Sets the form, one of ELSA_FORM_*, with tokens per chunk or parts of a sequence if the form has them; 0
+    // selects the default.
     linear_options &with_form(elsa_form order, std::size_t chunk_tokens = 0, std::size_t sequence_parts = 0) noexcept {
         form = order;
         chunk = chunk_tokens;
@@ -89,7 +90,7 @@ struct linear_options : elsa_linear_options {
     }
 };
 
-// The data of a problem of linear attention over T that is read, with decay and beta of type G; see elsa_linear_inputs.
+// Input tensors of linear attention over T, with decay and beta of type G; see elsa_linear_inputs.
 template <class T, class G = float>
 struct linear_inputs : private detail::check_tensor<T>, private detail::check_gates<T, G> {
     input<T> q, k, v;
@@ -111,7 +112,7 @@ struct linear_inputs : private detail::check_tensor<T>, private detail::check_ga
     }
 };
 
-// The data of a problem of linear attention over T that is written; see elsa_linear_outputs.
+// Output tensors of linear attention over T; see elsa_linear_outputs.
 template <class T>
 struct linear_outputs : private detail::check_tensor<T> {
     output<T> out;
@@ -126,7 +127,7 @@ struct linear_outputs : private detail::check_tensor<T> {
     }
 };
 
-// A plan of linear attention for tensors whose type is the caller's affair.
+// Plan of linear attention for tensors whose types the caller checks.
 class untyped_linear_plan : public any_plan {
 public:
     using any_plan::any_plan;
@@ -144,13 +145,13 @@ public:
         return status(elsa_linear_run(get(), room.get(), &inputs, &outputs, report));
     }
 
-    // Over tensors in device memory; see untyped_plan::run_device.
+    // Runs over tensors in device memory; see untyped_plan::run_device.
     status run_device(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
                       void *stream, elsa_report *report = nullptr) const {
         return status(elsa_linear_run_device(get(), room.get(), &inputs, &outputs, stream, report));
     }
 
-    // The form that was chosen; describe has the rest.
+    // Returns the chosen form; describe reports the rest.
     result<elsa_linear_info> choice() const {
         elsa_linear_info info;
         elsa_linear_info_init(&info);
@@ -159,7 +160,7 @@ public:
     }
 };
 
-// A plan of linear attention for tensors of type T, with decay and beta of type G.
+// Plan of linear attention for tensors of type T, with decay and beta of type G.
 template <class T, class G = float>
 class linear_plan : public untyped_linear_plan {
 public:

@@ -6,18 +6,18 @@
 #include "common.h"
 
 /*
- What a of a recurrence holds.
+ Meaning of the elements of a in a recurrence.
  */
 typedef uint32_t elsa_gate;
 
 /*
- A recurrence of first order, h_t = a_t h_{t-1} + b_t in each channel. All zeros but for the views are factors over f32.
+ First-order recurrence, h_t = a_t h_{t-1} + b_t in each channel. All zeros except the views means factors over f32.
 
- Views are [batch, heads, tokens, dim], and the channels are heads times dim: channel c is dim c mod dim of head c / dim. So
- [batch, tokens, channels] in memory is ELSA_LAYOUT_BNHD with one head, and [batch, channels, tokens] is ELSA_LAYOUT_BHND
- with as many heads as channels and one dim. States are dense f32 [batch, channels].
+ Views are [batch, heads, tokens, dim], and the number of channels is heads times dim: channel c is element c mod dim
+ of head c / dim. Thus [batch, tokens, channels] in memory is ELSA_LAYOUT_BNHD with one head, and [batch, channels,
+ tokens] is ELSA_LAYOUT_BHND with one head per channel and a dim of 1. States are dense f32 [batch, channels].
 
- A factor of zero, which a logarithm of -inf is, clears the state whatever that holds; a NaN poisons it.
+ A factor of zero, or a logarithm of -inf, clears the state whatever it holds; a NaN poisons it.
  */
 typedef struct {
   /*
@@ -25,11 +25,11 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of b and out: one of ELSA_DTYPE_*.
+   Element type of b and out: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
-   Type of a: ELSA_DTYPE_F32, or that of b.
+   Element type of a: ELSA_DTYPE_F32, or that of b.
    */
   elsa_dtype gate_dtype;
   /*
@@ -37,16 +37,16 @@ typedef struct {
    */
   elsa_gate gate;
   /*
-   Non-zero where tokens pass from the last to the first. The past state then comes before the last token.
+   Non-zero to process tokens from last to first. The past state then precedes the last token.
    */
   uint32_t reverse;
   /*
-   Non-zero where past and present states are the same memory. past_state of the inputs is then absent, or the address of
-   present_state.
+   Non-zero if past and present states are the same memory. past_state of the inputs is then absent or the address
+   of present_state.
    */
   uint32_t in_place;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
   /*
@@ -58,18 +58,18 @@ typedef struct {
    */
   elsa_view b;
   /*
-   The states after each token.
+   Output: the state after each token.
    */
   elsa_view out;
 } elsa_recurrence_problem;
 
 /*
- How a convolution is computed.
+ Method of a convolution.
  */
 typedef uint32_t elsa_convolution_method;
 
 /*
- Options of a plan of a recurrence, a selective scan or a convolution. All zeros are the defaults.
+ Options of a plan of a recurrence, a selective scan or a convolution. All zeros selects the defaults.
  */
 typedef struct {
   /*
@@ -77,26 +77,27 @@ typedef struct {
    */
   size_t size;
   /*
-   Parts of the tokens of a recurrence that are passed side by side, 1 to 1024: for few channels and many tokens, with
-   twice the work. 0 is one pass. Other operators have 0.
+   Number of parts of a recurrence's tokens that are processed in parallel, 1 to 1024: for few channels and many
+   tokens, at twice the work. 0 means a single pass. Must be 0 for other operators.
    */
   size_t parts;
   /*
-   Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+   Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
+   the required bytes.
    */
   size_t budget;
   /*
-   One of ELSA_CONVOLUTION_*. Other operators have 0.
+   One of ELSA_CONVOLUTION_*. Must be 0 for other operators.
    */
   elsa_convolution_method method;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
 } elsa_series_options;
 
 /*
- The data of a recurrence that is read.
+ Input tensors of a recurrence.
  */
 typedef struct {
   /*
@@ -112,14 +113,15 @@ typedef struct {
    */
   elsa_input b;
   /*
-   States before the first token, f32; zeros where absent. Of a problem in place, absent or the address of present_state.
+   States before the first token, f32; zeros if absent. If the problem is in place: absent, or the address of
+   present_state.
    */
   elsa_input past_state;
 } elsa_recurrence_inputs;
 
 /*
- The data of a recurrence, a selective scan or a convolution that is written. No output shares memory with another tensor of
- the call, but for present_state with past_state where the problem is in place.
+ Output tensors of a recurrence, a selective scan or a convolution. No output may share memory with another tensor of
+ the call, except present_state with past_state if the problem is in place.
  */
 typedef struct {
   /*
@@ -127,24 +129,24 @@ typedef struct {
    */
   size_t size;
   /*
-   Output. May be absent where present_state is given.
+   Output. May be absent if present_state is present.
    */
   elsa_output out;
   /*
-   States after the last token, f32; not written where absent. Of a problem in place they hold the past ones when the call
-   begins.
+   States after the last token, f32; not written if absent. If the problem is in place, they hold the past states
+   when the call begins.
    */
   elsa_output present_state;
 } elsa_series_outputs;
 
 /*
- A selective scan, as Mamba has it. Channel d of D has a state x of N numbers:
+ Selective scan, as in Mamba. Channel d of D has a state x of N numbers:
 
-   delta' = delta + delta_bias, or with softplus that of it
+   delta' = delta + delta_bias, or softplus(delta + delta_bias) with softplus
    x_t = exp(delta' A) x_{t-1} + delta' B_t u_t
-   out_t = C_t x_t + D u_t, with z times z / (1 + exp(-z))
+   out_t = C_t x_t + D u_t, multiplied by z / (1 + exp(-z)) if z is set
 
- Views are those of elsa_recurrence_problem. States are dense f32 [batch, D, N]. A is real.
+ Views follow the rules of elsa_recurrence_problem. States are dense f32 [batch, D, N]. A is real.
  */
 typedef struct {
   /*
@@ -152,40 +154,40 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of u, of B and C of each token, of z and out: one of ELSA_DTYPE_*.
+   Element type of u, of per-token B and C, of z and of out: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
-   Type of delta: ELSA_DTYPE_F32, or that of u.
+   Element type of delta: ELSA_DTYPE_F32, or that of u.
    */
   elsa_dtype gate_dtype;
   /*
-   Non-zero where the time step is the softplus of delta and its bias.
+   Non-zero to apply softplus to the sum of delta and delta_bias.
    */
   uint32_t softplus;
   /*
-   Non-zero where tokens pass from the last to the first. The past state then comes before the last token.
+   Non-zero to process tokens from last to first. The past state then precedes the last token.
    */
   uint32_t reverse;
   /*
-   Non-zero where past and present states are the same memory. past_state of the inputs is then absent, or the address of
-   present_state.
+   Non-zero if past and present states are the same memory. past_state of the inputs is then absent or the address
+   of present_state.
    */
   uint32_t in_place;
   /*
-   Non-zero where B is of each channel: f32 [D, N], dense, without a view.
+   Non-zero if B is constant over tokens: f32 [D, N], dense, without a view.
    */
   uint32_t fixed_b;
   /*
-   Non-zero where C is of each channel: f32 [D, N], dense, without a view.
+   Non-zero if C is constant over tokens: f32 [D, N], dense, without a view.
    */
   uint32_t fixed_c;
   /*
-   Non-zero with z.
+   Non-zero if z is set.
    */
   uint32_t has_z;
   /*
-   N, 1 to 256.
+   Number of states per channel N, 1 to 256.
    */
   size_t states;
   /*
@@ -197,11 +199,12 @@ typedef struct {
    */
   elsa_view delta;
   /*
-   Input coefficients B of each token: groups times N channels, N for each of as many groups of neighbouring channels of u.
+   Input coefficients B of each token, groups times N channels: N coefficients for each group of neighbouring
+   channels of u.
    */
   elsa_view b;
   /*
-   Output coefficients C of each token, likewise.
+   Output coefficients C of each token, in the layout of b.
    */
   elsa_view c;
   /*
@@ -209,13 +212,13 @@ typedef struct {
    */
   elsa_view z;
   /*
-   The output, D channels.
+   Output, D channels.
    */
   elsa_view out;
 } elsa_selective_problem;
 
 /*
- The data of a selective scan that is read.
+ Input tensors of a selective scan.
  */
 typedef struct {
   /*
@@ -231,7 +234,7 @@ typedef struct {
    */
   elsa_input delta;
   /*
-   Rates A, f32 [D, N]; negative in a model that contracts.
+   Rates A, f32 [D, N]; negative in a contractive model.
    */
   elsa_input a;
   /*
@@ -243,7 +246,7 @@ typedef struct {
    */
   elsa_input c;
   /*
-   The skip D, f32 [D]; zeros where absent.
+   Skip coefficients D, f32 [D]; zeros if absent.
    */
   elsa_input d;
   /*
@@ -251,26 +254,28 @@ typedef struct {
    */
   elsa_input z;
   /*
-   Added to the time steps, f32 [D]; zeros where absent.
+   Bias of the time steps, f32 [D]; zeros if absent.
    */
   elsa_input delta_bias;
   /*
-   States before the first token, f32; zeros where absent. Of a problem in place, absent or the address of present_state.
+   States before the first token, f32; zeros if absent. If the problem is in place: absent, or the address of
+   present_state.
    */
   elsa_input past_state;
 } elsa_selective_inputs;
 
 /*
- The order of the weights of a filter.
+ Order of the weights of a filter.
  */
 typedef uint32_t elsa_taps;
 
 /*
- A causal convolution of each channel with a filter, out_t = sum over k of alpha_k u_{t-k}: linear attention with a relative
- decay; with bias and silu the convolution before Mamba's scan, and CausalConvWithState of ONNX opset 27.
+ Causal convolution of each channel with a filter, out_t = sum over k of alpha_k u_{t-k}. It is linear attention with
+ a relative decay; with bias and silu, it is the convolution before Mamba's scan and CausalConvWithState of ONNX
+ opset 27.
 
- Views are those of elsa_recurrence_problem. States are the last taps - 1 inputs of each channel, oldest first, dense f32
- [batch, channels, taps - 1].
+ Views follow the rules of elsa_recurrence_problem. States are the last taps - 1 inputs of each channel, oldest
+ first, dense f32 [batch, channels, taps - 1].
  */
 typedef struct {
   /*
@@ -278,7 +283,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Type of u and out: one of ELSA_DTYPE_*.
+   Element type of u and out: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
   /*
@@ -286,21 +291,21 @@ typedef struct {
    */
   elsa_taps order;
   /*
-   Non-zero where one filter serves all channels.
+   Non-zero if all channels share one filter.
    */
   uint32_t shared;
   /*
-   Non-zero where the output is x / (1 + exp(-x)) of the sum x.
+   Non-zero to output x / (1 + exp(-x)) of each sum x.
    */
   uint32_t silu;
   /*
-   Non-zero where tokens pass from the last to the first. The past state then comes after the last token, and holds what is
-   nearest to it last.
+   Non-zero to process tokens from last to first. The past state then follows the last token, and its last input is
+   the one nearest to that token.
    */
   uint32_t reverse;
   /*
-   Non-zero where past and present states are the same memory. past_state of the inputs is then absent, or the address of
-   present_state.
+   Non-zero if past and present states are the same memory. past_state of the inputs is then absent or the address
+   of present_state.
    */
   uint32_t in_place;
   /*
@@ -312,13 +317,13 @@ typedef struct {
    */
   elsa_view u;
   /*
-   The output.
+   Output.
    */
   elsa_view out;
 } elsa_convolution_problem;
 
 /*
- The data of a convolution that is read.
+ Input tensors of a convolution.
  */
 typedef struct {
   /*
@@ -330,21 +335,22 @@ typedef struct {
    */
   elsa_input u;
   /*
-   The filters, f32 [channels, taps], or [taps] where one is shared.
+   Filters, f32 [channels, taps], or [taps] if one filter is shared.
    */
   elsa_input filter;
   /*
-   Added to the sums, f32 [channels]; zeros where absent.
+   Bias added to the sums, f32 [channels]; zeros if absent.
    */
   elsa_input bias;
   /*
-   Inputs before the first token, f32; zeros where absent. Of a problem in place, absent or the address of present_state.
+   Inputs before the first token, f32; zeros if absent. If the problem is in place: absent, or the address of
+   present_state.
    */
   elsa_input past_state;
 } elsa_convolution_inputs;
 
 /*
- What a plan of a recurrence, a selective scan or a convolution has chosen. elsa_plan_describe has the rest.
+ Choices of a plan of a recurrence, a selective scan or a convolution. elsa_plan_describe reports the rest.
  */
 typedef struct {
   /*
@@ -352,19 +358,19 @@ typedef struct {
    */
   size_t size;
   /*
-   Parts of the tokens.
+   Number of parts of the tokens.
    */
   size_t parts;
   /*
-   Length of the transforms of a convolution by FFT; otherwise 0.
+   Length of the transforms of an FFT convolution; otherwise 0.
    */
   size_t fft_length;
   /*
-   Of a convolution ELSA_CONVOLUTION_DIRECT or ELSA_CONVOLUTION_FFT; otherwise 0.
+   ELSA_CONVOLUTION_DIRECT or ELSA_CONVOLUTION_FFT for a convolution; otherwise 0.
    */
   elsa_convolution_method method;
   /*
-   Zero.
+   Always zero.
    */
   uint32_t reserved;
 } elsa_series_info;
@@ -380,27 +386,27 @@ typedef struct {
 #define ELSA_GATE_LOG 1
 
 /*
- The first weight is that of the token itself, as in a relative decay.
+ The first weight belongs to the current token, as in a relative decay.
  */
 #define ELSA_TAPS_NEWEST_FIRST 0
 
 /*
- The last weight is that of the token itself, as in the convolutions of ONNX and PyTorch.
+ The last weight belongs to the current token, as in the convolutions of ONNX and PyTorch.
  */
 #define ELSA_TAPS_NEWEST_LAST 1
 
 /*
- What takes less time by count.
+ The method with the lower operation-count estimate of time.
  */
 #define ELSA_CONVOLUTION_AUTO 0
 
 /*
- By the sum of products.
+ Sum of products.
  */
 #define ELSA_CONVOLUTION_DIRECT 1
 
 /*
- By products of spectra, in f64. Errors are relative to norms of filter and input.
+ Products of spectra, in f64. Errors are relative to the norms of filter and input.
  */
 #define ELSA_CONVOLUTION_FFT 2
 
@@ -409,12 +415,13 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
+ Creates a plan of a first-order recurrence: everything that depends on the shape is decided here. Null options
+ select the defaults.
 
- The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
- workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each
- with a workspace of its own. What the engine's GPU does not compute the CPU does, unless the policy is
- ELSA_FALLBACK_FAIL: that is ELSA_STATUS_UNSUPPORTED.
+ The handle works like that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that
+ create workspaces accept it. Plans of different operators cannot share a workspace. Any number of threads may use a
+ plan, each with its own workspace. If the engine's GPU does not support the problem, the CPU computes it; with
+ ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 
  # Safety
  *read*, *write*.
@@ -425,9 +432,9 @@ elsa_status elsa_recurrence_plan_create(elsa_engine engine,
                                         elsa_plan *plan);
 
 /*
- Runs a plan of a recurrence over tensors in memory of the host, and waits; a decode step is a run of one token. Nothing is
- allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and present_state, at
- least one is given.
+ Runs a plan of a recurrence over tensors in host memory, and waits. A decode step is a run of one token. Nothing is
+ allocated once a plan has run or elsa_plan_warm has warmed it up. The report may be null. At least one of out and
+ present_state must be present.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -439,8 +446,8 @@ elsa_status elsa_recurrence_run(elsa_plan plan,
                                 elsa_report *report);
 
 /*
- As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the
- caller's stream.
+ Runs a plan of a first-order recurrence over tensors in GPU memory, without a copy, in the caller's stream. The
+ rules of elsa_run_device apply.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -453,7 +460,7 @@ elsa_status elsa_recurrence_run_device(elsa_plan plan,
                                        elsa_report *report);
 
 /*
- As elsa_bind, of a plan of a recurrence of first order. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
  *read*, *write*; *tensors* for every run.
@@ -465,8 +472,8 @@ elsa_status elsa_recurrence_bind(elsa_plan plan,
                                  elsa_bound *bound);
 
 /*
- Decides everything that depends on the shape of a selective scan. Null options are the defaults.
- Everything that elsa_recurrence_plan_create says of its plans holds for these.
+ Creates a plan of a selective scan: everything that depends on the shape is decided here. Null options
+ select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
  *read*, *write*.
@@ -477,7 +484,7 @@ elsa_status elsa_selective_plan_create(elsa_engine engine,
                                        elsa_plan *plan);
 
 /*
- As elsa_recurrence_run, of a plan of a selective scan.
+ Runs a plan of a selective scan, like elsa_recurrence_run.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -489,7 +496,7 @@ elsa_status elsa_selective_run(elsa_plan plan,
                                elsa_report *report);
 
 /*
- As elsa_recurrence_run_device, of a plan of a selective scan.
+ Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -502,7 +509,7 @@ elsa_status elsa_selective_run_device(elsa_plan plan,
                                       elsa_report *report);
 
 /*
- As elsa_bind, of a plan of a selective scan. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
  *read*, *write*; *tensors* for every run.
@@ -514,8 +521,8 @@ elsa_status elsa_selective_bind(elsa_plan plan,
                                 elsa_bound *bound);
 
 /*
- Decides everything that depends on the shape of a causal convolution. Null options are the defaults.
- Everything that elsa_recurrence_plan_create says of its plans holds for these.
+ Creates a plan of a causal convolution: everything that depends on the shape is decided here. Null
+ options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
  *read*, *write*.
@@ -526,7 +533,7 @@ elsa_status elsa_convolution_plan_create(elsa_engine engine,
                                          elsa_plan *plan);
 
 /*
- As elsa_recurrence_run, of a plan of a causal convolution.
+ Runs a plan of a causal convolution, like elsa_recurrence_run.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -538,7 +545,7 @@ elsa_status elsa_convolution_run(elsa_plan plan,
                                  elsa_report *report);
 
 /*
- As elsa_recurrence_run_device, of a plan of a causal convolution.
+ Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
@@ -551,7 +558,7 @@ elsa_status elsa_convolution_run_device(elsa_plan plan,
                                         elsa_report *report);
 
 /*
- As elsa_bind, of a plan of a causal convolution. elsa_bound_run runs the frame.
+ Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
  *read*, *write*; *tensors* for every run.
@@ -563,7 +570,7 @@ elsa_status elsa_convolution_bind(elsa_plan plan,
                                   elsa_bound *bound);
 
 /*
- Writes what a plan of a recurrence, a selective scan or a convolution has chosen.
+ Describes the choices of a plan of a recurrence, a selective scan or a convolution.
 
  # Safety
  *write*.

@@ -1,4 +1,4 @@
-// elsa: operators that treat every channel by itself; see elsa.hpp.
+// elsa: operators that treat each channel independently; see elsa.hpp.
 #ifndef ELSA_SERIES_HPP
 #define ELSA_SERIES_HPP
 
@@ -10,7 +10,7 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// The views of series that are dense in memory: [batch, tokens, channels], and [batch, channels, tokens].
+// Return dense views of series: [batch, tokens, channels] and [batch, channels, tokens].
 inline result<elsa_view> tokens_first(std::size_t batch, std::size_t tokens, std::size_t channels) {
     return view(ELSA_LAYOUT_BNHD, batch, 1, tokens, channels);
 }
@@ -18,7 +18,7 @@ inline result<elsa_view> channels_first(std::size_t batch, std::size_t channels,
     return view(ELSA_LAYOUT_BHND, batch, channels, tokens, 1);
 }
 
-// An elsa_recurrence_problem over addends and states of type T, with factors or their logarithms of type G.
+// elsa_recurrence_problem over addends and states of type T, with factors or their logarithms of type G.
 template <class T, class G = float>
 struct recurrence_problem : elsa_recurrence_problem, private detail::check_tensor<T>, private detail::check_gates<T, G> {
     recurrence_problem() noexcept : elsa_recurrence_problem() {
@@ -27,19 +27,20 @@ struct recurrence_problem : elsa_recurrence_problem, private detail::check_tenso
         gate_dtype = element<G>::dtype;
     }
 
-    // Gates, addends and output of one view.
+    // Sets gates, addends and output to the same view.
     recurrence_problem &over(const elsa_view &series) noexcept {
         a = b = out = series;
         return *this;
     }
-    // a holds natural logarithms.
+    // Declares that a holds natural logarithms.
     recurrence_problem &with_logarithms() noexcept {
         gate = ELSA_GATE_LOG;
         return *this;
     }
 };
 
-// An elsa_selective_problem over tensors of type T, with time steps of type G. B and C are of each token unless they are fixed.
+// elsa_selective_problem over tensors of type T, with time steps of type G. B and C vary per token unless they are
+// fixed.
 template <class T, class G = float>
 struct selective_problem : elsa_selective_problem, private detail::check_tensor<T>, private detail::check_gates<T, G> {
     selective_problem() noexcept : elsa_selective_problem() {
@@ -48,13 +49,13 @@ struct selective_problem : elsa_selective_problem, private detail::check_tensor<
         gate_dtype = element<G>::dtype;
     }
 
-    // Inputs, time steps and output of one view; so many numbers in each channel's state.
+    // Sets inputs, time steps and output to the same view, and the number of states per channel.
     selective_problem &over(const elsa_view &series, std::size_t numbers) noexcept {
         u = delta = out = series;
         states = numbers;
         return *this;
     }
-    // Coefficients of each token, of groups times states channels.
+    // Sets per-token coefficients, of groups times states channels.
     selective_problem &with_coefficients(const elsa_view &of_b, const elsa_view &of_c) noexcept {
         b = of_b;
         c = of_c;
@@ -71,7 +72,7 @@ struct selective_problem : elsa_selective_problem, private detail::check_tensor<
     }
 };
 
-// An elsa_convolution_problem over tensors of type T.
+// elsa_convolution_problem over tensors of type T.
 template <class T>
 struct convolution_problem : elsa_convolution_problem, private detail::check_tensor<T> {
     convolution_problem() noexcept : elsa_convolution_problem() {
@@ -79,7 +80,7 @@ struct convolution_problem : elsa_convolution_problem, private detail::check_ten
         dtype = element<T>::dtype;
     }
 
-    // Input and output of one view, and filters of so many weights in one of the orders ELSA_TAPS_*.
+    // Sets input and output to the same view, and the number of filter weights in an order of ELSA_TAPS_*.
     convolution_problem &over(const elsa_view &series, std::size_t weights,
                               elsa_taps ordered = ELSA_TAPS_NEWEST_FIRST) noexcept {
         u = out = series;
@@ -93,23 +94,23 @@ struct convolution_problem : elsa_convolution_problem, private detail::check_ten
     }
 };
 
-// The defaults.
+// Options of a plan of one of the three operators, initially the defaults.
 struct series_options : elsa_series_options {
     series_options() noexcept : elsa_series_options() { elsa_series_options_init(this); }
 
-    // Parts of a recurrence that are passed side by side.
+    // Sets the number of parts of a recurrence that are processed in parallel.
     series_options &with_parts(std::size_t side_by_side) noexcept {
         parts = side_by_side;
         return *this;
     }
-    // One of ELSA_CONVOLUTION_*.
+    // Sets the method: one of ELSA_CONVOLUTION_*.
     series_options &with_method(elsa_convolution_method how) noexcept {
         method = how;
         return *this;
     }
 };
 
-// The data of a recurrence that is read; see elsa_recurrence_inputs.
+// Input tensors of a recurrence; see elsa_recurrence_inputs.
 template <class T, class G = float>
 struct recurrence_inputs : private detail::check_tensor<T>, private detail::check_gates<T, G> {
     input<G> a;
@@ -126,8 +127,8 @@ struct recurrence_inputs : private detail::check_tensor<T>, private detail::chec
     }
 };
 
-// The data of a selective scan that is read; see elsa_selective_inputs. Coefficients of each channel are fixed_b and fixed_c, in
-// place of b and c.
+// Input tensors of a selective scan; see elsa_selective_inputs. fixed_b and fixed_c hold per-channel coefficients,
+// instead of b and c.
 template <class T, class G = float>
 struct selective_inputs : private detail::check_tensor<T>, private detail::check_gates<T, G> {
     input<T> u, b, c, z;
@@ -150,7 +151,7 @@ struct selective_inputs : private detail::check_tensor<T>, private detail::check
     }
 };
 
-// The data of a convolution that is read; see elsa_convolution_inputs.
+// Input tensors of a convolution; see elsa_convolution_inputs.
 template <class T>
 struct convolution_inputs : private detail::check_tensor<T> {
     input<T> u;
@@ -167,7 +168,7 @@ struct convolution_inputs : private detail::check_tensor<T> {
     }
 };
 
-// The data of any of the three that is written; see elsa_series_outputs.
+// Output tensors of any of the three; see elsa_series_outputs.
 template <class T>
 struct series_outputs : private detail::check_tensor<T> {
     output<T> out;
@@ -182,7 +183,7 @@ struct series_outputs : private detail::check_tensor<T> {
     }
 };
 
-// A plan of an operator that treats every channel by itself, for tensors whose type is the caller's affair.
+// Plan of an operator that treats each channel independently, for tensors whose types the caller checks.
 template <class Inputs,
           elsa_status (*Run)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, elsa_report *),
           elsa_status (*RunDevice)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, void *,
@@ -205,13 +206,13 @@ public:
         return status(Run(get(), room.get(), &inputs, &outputs, report));
     }
 
-    // Over tensors in device memory; see untyped_plan::run_device.
+    // Runs over tensors in device memory; see untyped_plan::run_device.
     status run_device(const elsa::workspace &room, const Inputs &inputs, const elsa_series_outputs &outputs,
                       void *stream = nullptr, elsa_report *report = nullptr) const {
         return status(RunDevice(get(), room.get(), &inputs, &outputs, stream, report));
     }
 
-    // What was chosen; describe has the rest.
+    // Returns the choices of the plan; describe reports the rest.
     result<elsa_series_info> choice() const {
         elsa_series_info info;
         elsa_series_info_init(&info);
@@ -227,7 +228,7 @@ typedef untyped_series_plan<elsa_selective_inputs, elsa_selective_run, elsa_sele
 typedef untyped_series_plan<elsa_convolution_inputs, elsa_convolution_run, elsa_convolution_run_device, elsa_convolution_bind>
     untyped_convolution_plan;
 
-// A plan of a recurrence for addends of type T, with gates of type G.
+// Plan of a recurrence for addends of type T, with gates of type G.
 template <class T, class G = float>
 class recurrence_plan : public untyped_recurrence_plan {
 public:
@@ -250,7 +251,7 @@ public:
     }
 };
 
-// A plan of a selective scan for tensors of type T, with time steps of type G.
+// Plan of a selective scan for tensors of type T, with time steps of type G.
 template <class T, class G = float>
 class selective_plan : public untyped_selective_plan {
 public:
@@ -273,7 +274,7 @@ public:
     }
 };
 
-// A plan of a convolution for tensors of type T.
+// Plan of a convolution for tensors of type T.
 template <class T>
 class convolution_plan : public untyped_convolution_plan {
 public:

@@ -6,12 +6,13 @@
 #include "attention.h"
 
 /*
- Outputs of a stream, together: of elsa_stream_options. Present keys and values are written where the problem has them.
+ Outputs of a stream, combined by bitwise or, for elsa_stream_options. Present keys and values are written if the
+ problem has them.
  */
 typedef uint32_t elsa_stream_outputs;
 
 /*
- Options of a stream. All zeros are the defaults, but for the budget, without which there is no stream.
+ Options of a stream. All zeros selects the defaults, except that host_budget is required.
  */
 typedef struct {
   /*
@@ -19,32 +20,32 @@ typedef struct {
    */
   size_t size;
   /*
-   Most bytes of memory that the process may have during a run, with those that it has when the stream is created. A
-   stream that does not fit is refused with the bytes that it needs, and so is a budget beyond what the system has
-   left.
+   Maximum bytes of memory of the process during a run, including its memory when the stream is created. A stream
+   that does not fit is rejected, and the message gives the required bytes; a budget beyond the memory that the
+   system has left is rejected too.
    */
   size_t host_budget;
   /*
-   Length of a chunk as a multiple of the default of 4,096 keys in blocks of 64 (eta of ELSA-Lean); 0 is 1. Chunks are
-   whole segments, and shorter where rows need the memory.
+   Length of a chunk as a multiple of the default, which is 4,096 keys with blocks of 64 (eta of ELSA-Lean); 0
+   means 1. Chunks consist of whole segments, and are shorter if rows need the memory.
    */
   double eta;
   /*
-   Keys in a block: 64, 128 or 256; 0 is 64.
+   Keys per block: 64, 128 or 256; 0 means 64.
    */
   size_t block;
   /*
-   ELSA_STREAM_* together; 0 is the output alone.
+   Bitwise or of ELSA_STREAM_*; 0 means the output alone.
    */
   elsa_stream_outputs outputs;
   /*
-   Zero.
+   Must be zero.
    */
   uint32_t reserved;
 } elsa_stream_options;
 
 /*
- A handle of a stream. All zeros names no stream. Copies name the same stream.
+ Handle of a stream. All zeros is the null handle. Copies refer to the same stream.
  */
 typedef struct {
   /*
@@ -54,7 +55,7 @@ typedef struct {
 } elsa_stream;
 
 /*
- What a stream has chosen, and the account of its bytes.
+ Description of a stream: its choices and its memory account.
  */
 typedef struct {
   /*
@@ -62,83 +63,84 @@ typedef struct {
    */
   size_t size;
   /*
-   The back end that computes: one of ELSA_BACKEND_*, and never a GPU.
+   Back end that computes: one of ELSA_BACKEND_*, never a GPU.
    */
   elsa_backend backend;
   /*
-   Non-zero where the CPU computes in place of the engine's GPU.
+   Non-zero if the CPU computes instead of the engine's GPU.
    */
   uint32_t fallback;
   /*
-   Name of the kernel, in memory that is never freed.
+   Name of the kernel; static, never freed.
    */
   const char *kernel;
   /*
-   Query rows whose states stay in memory while keys pass, over heads and sequences.
+   Number of query rows, over heads and sequences, whose states stay in memory while keys stream past.
    */
   size_t resident_rows;
   /*
-   Keys of a chunk.
+   Keys per chunk.
    */
   size_t chunk_keys;
   /*
-   Units of a run: boxes of resident rows, each of which reads its keys once, after one for every sequence and key head
-   that is copied to a present. 0 for packed sequences, whose lengths a run brings.
+   Number of units of a run. A unit is a box of resident rows that reads its keys once; before these comes one unit
+   for every sequence and key head that is copied to a present. 0 for packed sequences, whose lengths are known
+   only at run time.
    */
   size_t units;
   /*
-   Bytes of the host's memory at the peak of a run: the sum of those below.
+   Bytes of host memory at the peak of a run: the sum of the fields below.
    */
   size_t host_bytes;
   /*
-   Of these, what the process has when the stream is created, with what code and threads take once they run.
+   Bytes that the process has when the stream is created, plus code and threads once they run.
    */
   size_t fixed_bytes;
   /*
-   Query rows, in two buffers.
+   Bytes of query rows, in two buffers.
    */
   size_t query_bytes;
   /*
-   Two buffers of keys and values.
+   Bytes of keys and values, in two buffers.
    */
   size_t key_bytes;
   /*
-   Two buffers of mask, bias and index, and the table of a bias.
+   Bytes of mask, bias and index, in two buffers, and of the bias table.
    */
   size_t added_bytes;
   /*
-   Output rows.
+   Bytes of output rows.
    */
   size_t output_bytes;
   /*
-   Log-sum-exp and states to be written.
+   Bytes of log-sum-exp and states to be written.
    */
   size_t state_bytes;
   /*
-   Resident rows with their states.
+   Bytes of resident rows and their states.
    */
   size_t resident_bytes;
   /*
-   What the workers compute in.
+   Bytes of the workers' scratch memory.
    */
   size_t workspace_bytes;
 } elsa_stream_info;
 
 /*
- A tensor that a stream reads or writes, by the name of its field in elsa_inputs or elsa_outputs.
+ Tensor that a stream reads or writes, named after its field in elsa_inputs or elsa_outputs.
  */
 typedef uint32_t elsa_operand;
 
 /*
- A box of rows of a tensor, and where they lie in the memory that a callback is handed: of row
- (first[0] + b, first[1] + h, first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts,
- the elements from start on, length of them, lie b * strides[0] + h * strides[1] + t * strides[2] elements from data.
- The strides of the problem's views say in which order heads and tokens lie there, and nothing else: where the program
- has its tensors is its own affair.
+ Box of rows of a tensor, and their layout in the memory passed to a callback. For row (first[0] + b, first[1] + h,
+ first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts, the length elements from
+ start on are stored at offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The
+ strides of the problem's views determine only the order of heads and tokens in this memory; the program may store
+ its own tensors in any layout.
  */
 typedef struct {
   /*
-   sizeof(elsa_rows) of the library.
+   sizeof(elsa_rows) in the library.
    */
   size_t size;
   /*
@@ -146,11 +148,11 @@ typedef struct {
    */
   elsa_operand operand;
   /*
-   Bytes of an element.
+   Size of an element in bytes.
    */
   uint32_t element_bytes;
   /*
-   Batch, head and token of the first row. Packed sequences are rows of batch 0, as in the view.
+   Batch, head and token of the first row. Rows of packed sequences have batch 0, as in the view.
    */
   size_t first[3];
   /*
@@ -158,28 +160,29 @@ typedef struct {
    */
   size_t count[3];
   /*
-   First element of each row; other than 0 for mask, bias and index alone, whose elements are keys, past included.
+   First element of each row. Non-zero only for mask, bias and index, whose elements are indexed by key, past
+   included.
    */
   size_t start;
   /*
-   Elements of each row, at least one.
+   Number of elements of each row, at least one.
    */
   size_t length;
   /*
-   Distances in elements along [batch, heads, tokens].
+   Strides in elements along [batch, heads, tokens].
    */
   size_t strides[3];
 } elsa_rows;
 
 /*
- Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. Other than zero
- ends the run, which reports that number. The rules are those of elsa_stream_run.
+ Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. A non-zero
+ result ends the run, which reports it. elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_read)(void *user, const elsa_rows *rows, void *data, size_t bytes);
 
 /*
- Takes rows of an output, which are final, from bytes bytes at data. Other than zero ends the run, which reports that
- number. The rules are those of elsa_stream_run.
+ Receives rows of an output, in their final state, in bytes bytes from data. A non-zero result ends the run, which
+ reports it. elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_write)(void *user,
                                      const elsa_rows *rows,
@@ -195,39 +198,39 @@ typedef struct {
    */
   size_t size;
   /*
-   Fills rows of inputs.
+   Callback that fills rows of inputs.
    */
   elsa_stream_read read;
   /*
-   Takes rows of outputs.
+   Callback that receives rows of outputs.
    */
   elsa_stream_write write;
   /*
-   First argument of both.
+   First argument passed to both callbacks.
    */
   void *user;
   /*
-   Valid keys, one number for each sequence.
+   Number of valid keys of each sequence, [batch].
    */
   elsa_integers key_lengths;
   /*
-   Bounds of the packed sequences among the queries, [packed + 1].
+   Offsets of the packed sequences in the queries, [packed + 1].
    */
   elsa_integers cu_seqlens_q;
   /*
-   Bounds of the packed sequences among the keys, [packed + 1].
+   Offsets of the packed sequences in the keys, [packed + 1].
    */
   elsa_integers cu_seqlens_k;
   /*
-   The unit to begin with, whose outputs and those of later units are written; 0 is the whole run. A run that was ended
-   by a callback goes on at the units that it has finished.
+   First unit to run; its outputs and those of later units are written. 0 runs everything. To resume a run that a
+   callback ended, pass the finished units of its report.
    */
   size_t first_unit;
 } elsa_stream_data;
 
 /*
- What a streamed run did. Of one that a callback has ended it has code, operand, units and finished, and is zero
- otherwise.
+ Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and the
+ rest is zero.
  */
 typedef struct {
   /*
@@ -235,32 +238,32 @@ typedef struct {
    */
   size_t size;
   /*
-   What the callback that has ended the run returned; 0 where none has.
+   Value returned by the callback that ended the run; 0 if none did.
    */
   int32_t code;
   /*
-   The operand of that call; 0 where none has ended the run.
+   Operand of that call; 0 if no callback ended the run.
    */
   elsa_operand operand;
   /*
-   Units of the whole run.
+   Number of units of the whole run.
    */
   size_t units;
   /*
-   Units whose outputs have all been written, by this run and those that it goes on with: all where the status is
-   ELSA_STATUS_OK.
+   Number of units whose outputs have all been written, by this run and the runs that it resumes: all units if
+   the status is ELSA_STATUS_OK.
    */
   size_t finished;
   /*
-   Chunks that were computed or copied.
+   Number of chunks that were computed or copied.
    */
   uint64_t parts;
   /*
-   Bytes of rows that were read.
+   Bytes of rows read.
    */
   uint64_t read_bytes;
   /*
-   Bytes of rows that were written.
+   Bytes of rows written.
    */
   uint64_t written_bytes;
   /*
@@ -268,19 +271,19 @@ typedef struct {
    */
   double total_ms;
   /*
-   Of reading, most of which passes while the chunk before is computed.
+   Milliseconds spent reading, most of which overlaps the computation of the previous chunk.
    */
   double read_ms;
   /*
-   Of computing, with what is written.
+   Milliseconds spent computing, including writes.
    */
   double compute_ms;
   /*
-   Of waiting for reads with nothing to compute.
+   Milliseconds spent waiting for reads with nothing to compute.
    */
   double wait_ms;
   /*
-   1 - wait_ms / total_ms: 1 where all reading was hidden.
+   1 - wait_ms / total_ms: 1 if reading was fully hidden.
    */
   double overlap;
 } elsa_stream_report;
@@ -301,27 +304,28 @@ typedef struct {
 #define ELSA_OPERAND_V 2
 
 /*
- Earlier keys, [batch, kv_heads, past, d].
+ Past keys, [batch, kv_heads, past, d].
  */
 #define ELSA_OPERAND_PAST_K 3
 
 /*
- Earlier values, [batch, kv_heads, past, d_v].
+ Past values, [batch, kv_heads, past, d_v].
  */
 #define ELSA_OPERAND_PAST_V 4
 
 /*
- The mask, [batch, heads, queries, keys], of which axes that are shared have one entry.
+ The mask, [batch, heads, queries, keys]; shared axes have length 1.
  */
 #define ELSA_OPERAND_MASK 5
 
 /*
- The bias, likewise; or its table, [1, 1, entries, heads], which is read whole, once, before anything else.
+ The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries,
+ heads], which is read once, whole, before any other tensor.
  */
 #define ELSA_OPERAND_BIAS 6
 
 /*
- The entry of the table for each pair, int64_t [1, 1, queries, keys].
+ Index of the table entry for each pair of query and key, int64_t [1, 1, queries, keys].
  */
 #define ELSA_OPERAND_BIAS_INDEX 7
 
@@ -331,12 +335,12 @@ typedef struct {
 #define ELSA_OPERAND_OUT 8
 
 /*
- Earlier and new keys, [batch, kv_heads, past + keys, d].
+ Past and new keys, [batch, kv_heads, past + keys, d].
  */
 #define ELSA_OPERAND_PRESENT_K 9
 
 /*
- Earlier and new values, [batch, kv_heads, past + keys, d_v].
+ Past and new values, [batch, kv_heads, past + keys, d_v].
  */
 #define ELSA_OPERAND_PRESENT_V 10
 
@@ -380,16 +384,18 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Decides everything that depends on the shape, within a budget of memory: attention whose tensors are read and taken by
- callbacks, part by part, so that keys and values may be larger than memory. Null options are the defaults, which have
- no budget; a budget that is too small is ELSA_STATUS_MEMORY, and the message names the bytes needed.
+ Creates a stream: attention within a memory budget, over tensors that callbacks supply and receive part by part, so
+ that keys and values may be larger than memory. Everything that depends on the shape is decided here. Null options
+ select the defaults, which have no budget. A budget that is too small returns ELSA_STATUS_MEMORY, and the message
+ gives the required bytes.
 
- Query rows stay in memory, as many as the budget allows, while the keys that they may attend pass in chunks. The bits
- are those of elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
+ As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
+ Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 
- The CPU computes, also where the engine has a GPU, unless its policy is ELSA_FALLBACK_FAIL: that is
- ELSA_STATUS_UNSUPPORTED. So is a problem that appends. The account begins with what the process has when the stream is
- created: what the program allocates afterwards, its callbacks included, comes on top.
+ The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
+ ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
+ the process's memory when the stream is created. Later allocations of the program, including its callbacks, come on
+ top.
 
  # Safety
  *read*, *write*.
@@ -400,7 +406,7 @@ elsa_status elsa_stream_create(elsa_engine engine,
                                elsa_stream *stream);
 
 /*
- Writes what a stream has chosen, and the account of its bytes.
+ Describes the choices of a stream and its memory account.
 
  # Safety
  *write*.
@@ -408,28 +414,29 @@ elsa_status elsa_stream_create(elsa_engine engine,
 elsa_status elsa_stream_describe(elsa_stream stream, elsa_stream_info *info);
 
 /*
- Runs a stream: has read fill the rows that are needed next while those before them are computed, hands the rows of
- outputs to write as soon as they are final, unit by unit, and waits. All memory is allocated before the first chunk is
- computed. The report may be null.
+ Runs a stream and waits. read fills the rows needed next while the previous ones are computed; write receives rows
+ of outputs as soon as they are final, unit by unit. All memory is allocated before the first chunk is computed. The
+ report may be null.
 
- Who calls back: write is called by the thread that makes this call, read by a thread of the library's with 256 KiB of
- stack, named elsa-reader, which ends before the call does; the table of a bias alone is read by the caller's thread,
- before there is another one. So a read and a write may run at the same time, and neither of them twice at once in a run.
- Reads come in the order of the chunks, at most two chunks ahead of what is computed. An input that several units need is read
- for each of them; every row of an output is written once.
+ Threads: write is called by the thread that makes this call. read is called by a thread of the library, named
+ elsa-reader, with 256 KiB of stack, which ends before the call does; only the table of a bias is read by the
+ caller's thread, before the reader starts. A read and a write may therefore run at the same time, but a run never
+ has two reads or two writes at once. Reads follow the order of the chunks, at most two chunks ahead of the
+ computation. An input that several units need is read for each of them; every row of an output is written once.
 
- What a callback may do: call any function of this library, elsa_stream_destroy of the stream and other runs of it
- included; take any time; write into the rows that it is to fill. It returns: no exception, longjmp or end of a thread
- leaves it, and it keeps the floating-point environment. It does not use data or rows afterwards.
+ Callbacks may call any function of this library, including elsa_stream_destroy and other runs of the same stream;
+ take any time; and write to the rows that they fill. They must return normally, without an exception, a longjmp or
+ ending the thread, and preserve the floating-point environment. They must not use data or rows after they return.
 
- How a run ends early: by a callback that returns another number than zero. After a read nothing else is read, and what
- was read before it is computed and written. After a write nothing else is written, and at most two chunks more are read.
- The call then returns ELSA_STATUS_CALLBACK, and the report has the number, the operand, and the units that are finished,
- at which another run of the same stream may go on by first_unit. Every other failure leaves the report alone. Bad data
- calls nothing back, but for an entry of bias_index outside the table, which is found when it has been read.
+ A callback that returns a non-zero value ends the run early. After a read, nothing else is read, and the data read
+ before it is computed and written. After a write, nothing else is written, and at most two more chunks are read. The
+ call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the number of finished
+ units, from which another run of the same stream may resume by first_unit. Any other failure leaves the report
+ unchanged. Invalid data is detected before any callback is called, except an entry of bias_index outside the table,
+ which is detected when it has been read.
 
- Several runs of one stream may take place at the same time, with callbacks that allow it; each takes the bytes of the
- account but for the fixed ones.
+ Several runs of a stream may take place at the same time if the callbacks allow it; each needs the bytes of the
+ account except the fixed ones.
 
  # Safety
  *read*, *write*, *callbacks*.
@@ -439,7 +446,7 @@ elsa_status elsa_stream_run(elsa_stream stream,
                             elsa_stream_report *report);
 
 /*
- Ends the handle of a stream. Runs that are under way complete.
+ Destroys the handle of a stream. Runs in progress complete.
  */
 elsa_status elsa_stream_destroy(elsa_stream stream);
 

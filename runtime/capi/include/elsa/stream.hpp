@@ -1,4 +1,4 @@
-// elsa: softmax attention over tensors that callables fill and take; see elsa.hpp.
+// elsa: softmax attention over tensors that callables supply and receive; see elsa.hpp.
 #ifndef ELSA_STREAM_HPP
 #define ELSA_STREAM_HPP
 
@@ -15,38 +15,38 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// The budget of a stream, and defaults.
+// Budget of a stream, and defaults for the rest.
 struct stream_options : elsa_stream_options {
     explicit stream_options(std::size_t bytes) noexcept : elsa_stream_options() {
         elsa_stream_options_init(this);
         host_budget = bytes;
     }
 
-    // ELSA_STREAM_* together.
+    // Selects outputs: a combination of ELSA_STREAM_*.
     stream_options &with_outputs(elsa_stream_outputs wanted) noexcept {
         outputs = wanted;
         return *this;
     }
-    // Chunks of `factor` times the default.
+    // Sets chunks of `factor` times the default length.
     stream_options &with_eta(double factor) noexcept {
         eta = factor;
         return *this;
     }
 };
 
-// To be filled by a streamed run.
+// Report for a streamed run to fill.
 struct stream_report : elsa_stream_report {
     stream_report() noexcept : elsa_stream_report() { elsa_stream_report_init(this); }
 };
 
-// What a streamed run has besides its callables: lists of lengths, and the unit to begin with.
+// Arguments of a streamed run besides its callables: lists of lengths, and the first unit.
 struct stream_lists {
     integers key_lengths, cu_seqlens_q, cu_seqlens_k;
     std::size_t first_unit = 0;
 };
 
-// Rows of a tensor in memory of the library's, for as long as a callable of elsa::stream::run has them: to be filled, or
-// to be taken where Void is const void. See elsa_rows.
+// Rows of a tensor in memory of the library, valid during a call of a callable of elsa::stream::run: to be filled, or
+// to be read if Void is const void. See elsa_rows.
 template <class Void>
 class rows {
     template <class T>
@@ -60,8 +60,9 @@ public:
     Void *data() const noexcept { return data_; }
     std::size_t bytes() const noexcept { return bytes_; }
 
-    // The first element of row (b, h, t), below the counts, where().length of which follow each other. Elements of another
-    // size than T and rows beyond the counts are misuse, as the value of a failed result is.
+    // Returns a pointer to the where().length contiguous elements of row (b, h, t), with indices below the counts. An
+    // element type of a size other than T's, and rows beyond the counts, are misuse, like accessing the value of a
+    // failed result.
     template <class T>
     row_of<T> *row(std::size_t b, std::size_t h, std::size_t t) const {
         static_assert(std::is_trivially_copyable<T>::value, "elsa: elements of tensors are plain");
@@ -77,8 +78,8 @@ public:
         return static_cast<row_of<T> *>(data_) + (b * w.strides[0] + h * w.strides[1] + t * w.strides[2]);
     }
 
-    // Calls each(batch, head, token, row) for every row, by its place in the tensor. A row has the elements
-    // where().start and following, where().length of them.
+    // Calls each(batch, head, token, row) for every row, with its position in the tensor. A row has
+    // where().length elements from where().start on.
     template <class T, class Each>
     void each(Each &&each) const {
         const elsa_rows &w = *where_;
@@ -99,12 +100,12 @@ private:
 
 // Rows of an input, to be filled.
 typedef rows<void> rows_to_fill;
-// Rows of an output, which are final.
+// Rows of an output, in their final state.
 typedef rows<const void> rows_to_take;
 
 namespace detail {
 
-// What a callable says: nothing is 0.
+// Calls a callable and returns its result; void counts as 0.
 template <class Call, class Rows>
 auto said(Call &call, const Rows &of) -> std::enable_if_t<std::is_void<decltype(call(of))>::value, std::int32_t> {
     call(of);
@@ -117,7 +118,7 @@ auto said(Call &call, const Rows &of) -> std::enable_if_t<!std::is_void<decltype
     return call(of);
 }
 
-// A callable, and what it has thrown.
+// Callable with the exception that it has thrown.
 template <class Call>
 struct carried {
     Call *call;
@@ -140,7 +141,8 @@ struct carried {
 
 } // namespace detail
 
-// Attention over tensors that callables fill and take, part by part, within a budget; see elsa_stream_run.
+// Attention over tensors that callables supply and receive part by part, within a budget; see
+// elsa_stream_run.
 class stream : public detail::owner<elsa_stream, elsa_stream_destroy> {
 public:
     using owner::owner;
@@ -153,10 +155,10 @@ public:
         return detail::made<elsa_stream_info>(code, info);
     }
 
-    // Calls read(rows_to_fill) for inputs, on a thread of the library's, and write(rows_to_take) for outputs, on this one;
-    // both may run at the same time. They return nothing, or a std::int32_t that ends the run where it is not zero. What
-    // they throw ends the run, too, and is thrown here, as it was, once the run has ended; the report is then that of a
-    // callback which has returned -1.
+    // Calls read(rows_to_fill) for inputs on a thread of the library, and write(rows_to_take) for outputs on this
+    // thread; both may run at the same time. They return void, or a std::int32_t that ends the run if non-zero. An
+    // exception also ends the run and is rethrown here once the run has ended; the report is then that of a callback
+    // that returned -1.
     template <class Read, class Write>
     status run(Read &&read, Write &&write, elsa_stream_report *report = nullptr,
                const stream_lists &lists = stream_lists()) const {
@@ -180,7 +182,7 @@ public:
         data.cu_seqlens_k = lists.cu_seqlens_k.get();
         data.first_unit = lists.first_unit;
         const status done(elsa_stream_run(get(), &data, report));
-        // What a write has thrown has ended the run; a read that throws meanwhile has not.
+        // An exception of a write has ended the run; one of a concurrent read has not.
         if (calls.write.thrown || calls.read.thrown) {
             std::rethrow_exception(calls.write.thrown ? calls.write.thrown : calls.read.thrown);
         }

@@ -1,28 +1,31 @@
-//! The data of a call.
+//! Tensors and lists of a call.
 
 use std::ffi::c_void;
 
-/// Memory that is read: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
+/// Memory that a call reads: the elements of a tensor, aligned to the element size. Null with 0 bytes means
+/// that the tensor is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_input {
     /// The first element.
     pub data: *const c_void,
-    /// Bytes that may be read from there.
+    /// Number of readable bytes from data on.
     pub bytes: usize,
 }
 
-/// Memory that is written: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
+/// Memory that a call writes: the elements of a tensor, aligned to the element size. Null with 0 bytes means that
+/// the tensor is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_output {
     /// The first element.
     pub data: *mut c_void,
-    /// Bytes that may be written from there.
+    /// Number of writable bytes from data on.
     pub bytes: usize,
 }
 
-/// A list of integers, in memory of the host but for what elsa_run_device says. Null with 0 entries is an absent list.
+/// List of integers in host memory, except as documented at elsa_run_device. Null with 0 entries means that the list
+/// is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_integers {
@@ -32,7 +35,7 @@ pub struct elsa_integers {
     pub count: usize,
 }
 
-/// The data of a problem that is read. What the problem does not have is absent.
+/// Input tensors and lists of an attention call. Inputs that the problem does not use are absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_inputs {
@@ -44,73 +47,74 @@ pub struct elsa_inputs {
     pub k: elsa_input,
     /// Values.
     pub v: elsa_input,
-    /// Earlier keys. Where the problem appends, absent or the address of present_k.
+    /// Past keys. If the problem appends: absent, or the address of present_k.
     pub past_k: elsa_input,
-    /// Earlier values. Where the problem appends, absent or the address of present_v.
+    /// Past values. If the problem appends: absent, or the address of present_v.
     pub past_v: elsa_input,
     /// The mask.
     pub mask: elsa_input,
-    /// Valid keys, one number for each sequence.
+    /// Number of valid keys of each sequence, [batch].
     pub key_lengths: elsa_integers,
-    /// Bounds of the packed sequences among the queries, [packed + 1].
+    /// Offsets of the packed sequences in the queries, [packed + 1].
     pub cu_seqlens_q: elsa_integers,
-    /// Bounds of the packed sequences among the keys, [packed + 1].
+    /// Offsets of the packed sequences in the keys, [packed + 1].
     pub cu_seqlens_k: elsa_integers,
-    /// The bias, or its table.
+    /// The bias, or the table of a table bias.
     pub bias: elsa_input,
-    /// The entry of the table for each pair, [queries, keys].
+    /// Index of the table entry for each pair of query and key, [queries, keys].
     pub bias_index: elsa_integers,
 }
 
-/// The data of a problem that is written. No output shares memory with another tensor of the call.
+/// Output tensors of an attention call. No output may share memory with another tensor of the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_outputs {
     /// sizeof(elsa_outputs). elsa_outputs_init sets it.
     pub size: usize,
-    /// Output. May be absent where lse or the states are given.
+    /// Output. May be absent if lse or the states are present.
     pub out: elsa_output,
-    /// Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row with no
-    /// key. May be absent.
+    /// Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row that
+    /// attends no key. May be absent.
     pub lse: elsa_output,
-    /// References m of the states, f32 [batch, heads, queries], in natural-log units. The three arrays of the states
-    /// are given together or not at all.
+    /// Reference m of each row's state, f32 [batch, heads, queries], in natural-log units. The three state arrays are
+    /// either all present or all absent.
     ///
-    /// m is rounded to f32, and S and W carry a factor that makes up for it: near one below 1e6, and between exp(-32) and
-    /// exp(32) at any m. Where |m| is below 2^30, S exp(m) is the sum of exp(s_j); beyond, values of f32 lie 128 and more
-    /// apart, and m + log S is that sum's logarithm within their spacing. W / S is the output and elsa_states_merge
-    /// weighs states rightly at any m, as long as W with that factor stays in the range of f32.
+    /// m is rounded to f32. S and W carry a factor that compensates for this rounding: near one for |m| below 1e6, and
+    /// between exp(-32) and exp(32) for any m. For |m| below 2^30, S exp(m) is the sum of exp(s_j). Beyond that,
+    /// neighbouring f32 values are at least 128 apart, and m + log S equals the logarithm of that sum to within their
+    /// spacing. W / S is the output, and elsa_states_merge weighs states correctly for any m, as long as W times that
+    /// factor stays within the range of f32.
     pub state_m: elsa_output,
-    /// Sums S = sum_j exp(s_j - m), f32 [batch, heads, queries].
+    /// Sum S = sum_j exp(s_j - m) of each row's state, f32 [batch, heads, queries].
     pub state_s: elsa_output,
-    /// Weighted sums W = sum_j exp(s_j - m) v_j, f32 [batch, heads, queries, d_v].
+    /// Weighted sum W = sum_j exp(s_j - m) v_j of each row's state, f32 [batch, heads, queries, d_v].
     pub state_w: elsa_output,
-    /// Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
-    /// leave between rows, and behind them, is neither read nor written.
+    /// Past and new keys. If the problem appends, the past keys are already here and are only read. Gaps that the strides
+    /// leave between rows, and memory after the last row, are neither read nor written.
     pub present_k: elsa_output,
-    /// Earlier and new values, likewise.
+    /// Past and new values; the rules of present_k apply.
     pub present_v: elsa_output,
 }
 
-/// States (m, S, W) of rows, in memory of the host, to be read. In natural-log units.
+/// States (m, S, W) of rows in host memory, for reading. In natural-log units.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_in {
-    /// References, one a row; minus infinity for a row with no key.
+    /// References, one per row; minus infinity for a row that attends no key.
     pub m: *const f32,
-    /// Sums, one a row.
+    /// Sums, one per row.
     pub s: *const f32,
     /// Weighted sums, [rows, d_v].
     pub w: *const f32,
 }
 
-/// States (m, S, W) of rows, in memory of the host, to be written. In natural-log units.
+/// States (m, S, W) of rows in host memory, for writing. In natural-log units.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_out {
-    /// References, one a row.
+    /// References, one per row.
     pub m: *mut f32,
-    /// Sums, one a row.
+    /// Sums, one per row.
     pub s: *mut f32,
     /// Weighted sums, [rows, d_v].
     pub w: *mut f32,

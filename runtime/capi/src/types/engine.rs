@@ -3,7 +3,7 @@
 use super::numbers::*;
 use std::ffi::c_void;
 
-/// A handle of an engine. All zeros names no engine. Copies name the same engine.
+/// Handle of an engine. All zeros is the null handle. Copies refer to the same engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_engine {
@@ -11,7 +11,7 @@ pub struct elsa_engine {
     pub id: u64,
 }
 
-/// A handle of a plan. All zeros names no plan. Copies name the same plan.
+/// Handle of a plan. All zeros is the null handle. Copies refer to the same plan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_plan {
@@ -19,7 +19,7 @@ pub struct elsa_plan {
     pub id: u64,
 }
 
-/// A handle of a workspace. All zeros names no workspace. Copies name the same workspace.
+/// Handle of a workspace. All zeros is the null handle. Copies refer to the same workspace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_workspace {
@@ -27,7 +27,8 @@ pub struct elsa_workspace {
     pub id: u64,
 }
 
-/// A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
+/// Handle of a bound frame: a plan with the tensors of a frame. All zeros is the null handle. Copies refer to the same
+/// frame.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_bound {
@@ -35,19 +36,19 @@ pub struct elsa_bound {
     pub id: u64,
 }
 
-/// A share of the work: called once for every worker below the number that a host was asked for. It returns when that
-/// share is done, and nothing unwinds out of it.
+/// Computes one worker's share of the work. The host calls it once for each worker number below the count passed to
+/// its hook. It returns when the share is complete, and never unwinds.
 pub type elsa_parallel_task = Option<unsafe extern "C" fn(context: *mut c_void, worker: usize)>;
 
-/// A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
-/// on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
-/// options. Several threads may call it at once, also from within itself. context is a number and is not followed: a
-/// task that is called again, or after the hook has returned, does nothing.
+/// Hook through which a host lends its own threads. Calls task(context, worker) once for each worker below workers, on
+/// any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
+/// options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and is
+/// not dereferenced: a task that is called again, or after the hook has returned, does nothing.
 pub type elsa_parallel_for = Option<
     unsafe extern "C" fn(user: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void),
 >;
 
-/// Options of an engine. All zeros are the defaults.
+/// Options of an engine. All zeros selects the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_engine_options {
@@ -57,32 +58,34 @@ pub struct elsa_engine_options {
     pub backend: elsa_backend,
     /// One of ELSA_FALLBACK_*.
     pub fallback: elsa_fallback,
-    /// Threads that compute, the caller's included; 0 is one for every core that the process may use.
+    /// Number of computing threads, including the calling thread; 0 means one per core available to the
+    /// process.
     pub threads: usize,
-    /// Ordinal of the GPU, as the driver counts.
+    /// Ordinal of the GPU, as numbered by the CUDA driver.
     pub cuda_device: usize,
     /// One of ELSA_CUDA_CONTEXT_*.
     pub cuda_context: elsa_cuda_context,
-    /// Real-time priority of the standing threads, on Linux: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that
-    /// creates the engine. One that the system does not permit (CAP_SYS_NICE, ulimit -r) is ELSA_STATUS_UNSUPPORTED.
+    /// Real-time priority of the worker threads (Linux only): 1 to 99 for SCHED_FIFO; 0 inherits the priority of the
+    /// thread that creates the engine. A priority that the system does not permit (CAP_SYS_NICE, ulimit -r) returns
+    /// ELSA_STATUS_UNSUPPORTED.
     pub priority: i32,
-    /// Microseconds for which a standing thread, and a caller that waits for one, spins before it sleeps; 0 is the default
-    /// of 200, and a negative number has it sleep at once.
+    /// Microseconds that an idle worker thread, and a caller waiting for one, spins before sleeping; 0 means the default
+    /// of 200, a negative number means sleeping at once.
     pub spin_us: i64,
-    /// Cores for the standing threads, on Linux: thread i, counted from one, stays on cores[(i - 1) % core_count]. The
-    /// caller is thread zero and stays where it is. The list is read during the call only. A core on which the system
-    /// does not let the process run is ELSA_STATUS_ARGUMENT.
+    /// Cores for the worker threads (Linux only): thread i, counted from one, is pinned to cores[(i - 1) %
+    /// core_count]. The calling thread is thread zero and is not pinned. The list is read only during the call. A core
+    /// on which the system does not let the process run returns ELSA_STATUS_ARGUMENT.
     pub cores: *const u32,
-    /// Number of cores; 0 leaves the choice to the system.
+    /// Number of entries of cores; 0 leaves placement to the system.
     pub core_count: usize,
-    /// Lends threads of the host's in place of standing ones; null for standing ones. cores and priority are then
-    /// refused, and threads is the largest number of workers of a call.
+    /// Hook that lends threads of the host instead of worker threads of the engine; null to use the engine's own.
+    /// With a hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
     pub parallel_for: elsa_parallel_for,
-    /// First argument of parallel_for.
+    /// First argument passed to parallel_for.
     pub parallel_user: *mut c_void,
 }
 
-/// Options of a plan. All zeros are the defaults.
+/// Options of a plan. All zeros selects the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_plan_options {
@@ -90,16 +93,17 @@ pub struct elsa_plan_options {
     pub size: usize,
     /// One of ELSA_METHOD_*.
     pub method: elsa_method,
-    /// Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-    /// such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
+    /// Non-zero to let a GPU sum short chains of products of f16 inputs in f16: faster, less accurate, and NaN if such a
+    /// sum leaves the range of f16. Bits then also depend on whether keys and values are aligned to 16 bytes.
     pub half_scores: u32,
-    /// Keys in a block of the CPU: 64, 128 or 256; 0 is 64.
+    /// Keys per block on the CPU: 64, 128 or 256; 0 means 64.
     pub block: usize,
-    /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+    /// Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
+    /// the required bytes.
     pub budget: usize,
-    /// Non-zero where runs measure their tensors, so that elsa_workspace_certified says how wrong the answer of the last one
-    /// may be. It changes no bit of the answer.
+    /// Non-zero to measure the tensors in each run, so that elsa_workspace_certified can bound the error of the last output.
+    /// The output bits do not change.
     pub certify: u32,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u32,
 }

@@ -1,10 +1,10 @@
-//! Streams: what their callbacks are handed, options, the data of a run, and what is told of them.
+//! Streams: the arguments of their callbacks, their options, the data of a run, and their descriptions.
 
 use super::data::elsa_integers;
 use super::numbers::*;
 use std::ffi::{c_char, c_void};
 
-/// A tensor that a stream reads or writes, by the name of its field in elsa_inputs or elsa_outputs.
+/// Tensor that a stream reads or writes, named after its field in elsa_inputs or elsa_outputs.
 pub type elsa_operand = u32;
 /// Queries, [batch, heads, queries, d].
 pub const ELSA_OPERAND_Q: elsa_operand = 0;
@@ -12,21 +12,22 @@ pub const ELSA_OPERAND_Q: elsa_operand = 0;
 pub const ELSA_OPERAND_K: elsa_operand = 1;
 /// Values, [batch, kv_heads, keys, d_v].
 pub const ELSA_OPERAND_V: elsa_operand = 2;
-/// Earlier keys, [batch, kv_heads, past, d].
+/// Past keys, [batch, kv_heads, past, d].
 pub const ELSA_OPERAND_PAST_K: elsa_operand = 3;
-/// Earlier values, [batch, kv_heads, past, d_v].
+/// Past values, [batch, kv_heads, past, d_v].
 pub const ELSA_OPERAND_PAST_V: elsa_operand = 4;
-/// The mask, [batch, heads, queries, keys], of which axes that are shared have one entry.
+/// The mask, [batch, heads, queries, keys]; shared axes have length 1.
 pub const ELSA_OPERAND_MASK: elsa_operand = 5;
-/// The bias, likewise; or its table, [1, 1, entries, heads], which is read whole, once, before anything else.
+/// The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries,
+/// heads], which is read once, whole, before any other tensor.
 pub const ELSA_OPERAND_BIAS: elsa_operand = 6;
-/// The entry of the table for each pair, int64_t [1, 1, queries, keys].
+/// Index of the table entry for each pair of query and key, int64_t [1, 1, queries, keys].
 pub const ELSA_OPERAND_BIAS_INDEX: elsa_operand = 7;
 /// The output, [batch, heads, queries, d_v].
 pub const ELSA_OPERAND_OUT: elsa_operand = 8;
-/// Earlier and new keys, [batch, kv_heads, past + keys, d].
+/// Past and new keys, [batch, kv_heads, past + keys, d].
 pub const ELSA_OPERAND_PRESENT_K: elsa_operand = 9;
-/// Earlier and new values, [batch, kv_heads, past + keys, d_v].
+/// Past and new values, [batch, kv_heads, past + keys, d_v].
 pub const ELSA_OPERAND_PRESENT_V: elsa_operand = 10;
 /// Log-sum-exp, float [batch, heads, queries, 1].
 pub const ELSA_OPERAND_LSE: elsa_operand = 11;
@@ -37,7 +38,8 @@ pub const ELSA_OPERAND_STATE_S: elsa_operand = 13;
 /// Weighted sums W of the states, float [batch, heads, queries, d_v].
 pub const ELSA_OPERAND_STATE_W: elsa_operand = 14;
 
-/// Outputs of a stream, together: of elsa_stream_options. Present keys and values are written where the problem has them.
+/// Outputs of a stream, combined by bitwise or, for elsa_stream_options. Present keys and values are written if the
+/// problem has them.
 pub type elsa_stream_outputs = u32;
 /// The output.
 pub const ELSA_STREAM_OUT: elsa_stream_outputs = 1;
@@ -46,66 +48,67 @@ pub const ELSA_STREAM_LSE: elsa_stream_outputs = 2;
 /// The states.
 pub const ELSA_STREAM_STATES: elsa_stream_outputs = 4;
 
-/// A box of rows of a tensor, and where they lie in the memory that a callback is handed: of row
-/// (first[0] + b, first[1] + h, first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts,
-/// the elements from start on, length of them, lie b * strides[0] + h * strides[1] + t * strides[2] elements from data.
-/// The strides of the problem's views say in which order heads and tokens lie there, and nothing else: where the program
-/// has its tensors is its own affair.
+/// Box of rows of a tensor, and their layout in the memory passed to a callback. For row (first[0] + b, first[1] + h,
+/// first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts, the length elements from
+/// start on are stored at offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The
+/// strides of the problem's views determine only the order of heads and tokens in this memory; the program may store
+/// its own tensors in any layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_rows {
-    /// sizeof(elsa_rows) of the library.
+    /// sizeof(elsa_rows) in the library.
     pub size: usize,
     /// The tensor: one of ELSA_OPERAND_*.
     pub operand: elsa_operand,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub element_bytes: u32,
-    /// Batch, head and token of the first row. Packed sequences are rows of batch 0, as in the view.
+    /// Batch, head and token of the first row. Rows of packed sequences have batch 0, as in the view.
     pub first: [usize; 3],
     /// Number of rows along each axis, at least one.
     pub count: [usize; 3],
-    /// First element of each row; other than 0 for mask, bias and index alone, whose elements are keys, past included.
+    /// First element of each row. Non-zero only for mask, bias and index, whose elements are indexed by key, past
+    /// included.
     pub start: usize,
-    /// Elements of each row, at least one.
+    /// Number of elements of each row, at least one.
     pub length: usize,
-    /// Distances in elements along [batch, heads, tokens].
+    /// Strides in elements along [batch, heads, tokens].
     pub strides: [usize; 3],
 }
 
-/// Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. Other than zero
-/// ends the run, which reports that number. The rules are those of elsa_stream_run.
+/// Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. A non-zero
+/// result ends the run, which reports it. elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_read = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *mut c_void, bytes: usize) -> i32,
 >;
 
-/// Takes rows of an output, which are final, from bytes bytes at data. Other than zero ends the run, which reports that
-/// number. The rules are those of elsa_stream_run.
+/// Receives rows of an output, in their final state, in bytes bytes from data. A non-zero result ends the run, which
+/// reports it. elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_write = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *const c_void, bytes: usize) -> i32,
 >;
 
-/// Options of a stream. All zeros are the defaults, but for the budget, without which there is no stream.
+/// Options of a stream. All zeros selects the defaults, except that host_budget is required.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_stream_options {
     /// sizeof(elsa_stream_options). elsa_stream_options_init sets it.
     pub size: usize,
-    /// Most bytes of memory that the process may have during a run, with those that it has when the stream is created. A
-    /// stream that does not fit is refused with the bytes that it needs, and so is a budget beyond what the system has
-    /// left.
+    /// Maximum bytes of memory of the process during a run, including its memory when the stream is created. A stream
+    /// that does not fit is rejected, and the message gives the required bytes; a budget beyond the memory that the
+    /// system has left is rejected too.
     pub host_budget: usize,
-    /// Length of a chunk as a multiple of the default of 4,096 keys in blocks of 64 (eta of ELSA-Lean); 0 is 1. Chunks are
-    /// whole segments, and shorter where rows need the memory.
+    /// Length of a chunk as a multiple of the default, which is 4,096 keys with blocks of 64 (eta of ELSA-Lean); 0
+    /// means 1. Chunks consist of whole segments, and are shorter if rows need the memory.
     pub eta: f64,
-    /// Keys in a block: 64, 128 or 256; 0 is 64.
+    /// Keys per block: 64, 128 or 256; 0 means 64.
     pub block: usize,
-    /// ELSA_STREAM_* together; 0 is the output alone.
+    /// Bitwise or of ELSA_STREAM_*; 0 means the output alone.
     pub outputs: elsa_stream_outputs,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u32,
 }
 
-/// A handle of a stream. All zeros names no stream. Copies name the same stream.
+/// Handle of a stream. All zeros is the null handle. Copies refer to the same stream.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_stream {
@@ -113,42 +116,43 @@ pub struct elsa_stream {
     pub id: u64,
 }
 
-/// What a stream has chosen, and the account of its bytes.
+/// Description of a stream: its choices and its memory account.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_stream_info {
     /// sizeof(elsa_stream_info). elsa_stream_info_init sets it.
     pub size: usize,
-    /// The back end that computes: one of ELSA_BACKEND_*, and never a GPU.
+    /// Back end that computes: one of ELSA_BACKEND_*, never a GPU.
     pub backend: elsa_backend,
-    /// Non-zero where the CPU computes in place of the engine's GPU.
+    /// Non-zero if the CPU computes instead of the engine's GPU.
     pub fallback: u32,
-    /// Name of the kernel, in memory that is never freed.
+    /// Name of the kernel; static, never freed.
     pub kernel: *const c_char,
-    /// Query rows whose states stay in memory while keys pass, over heads and sequences.
+    /// Number of query rows, over heads and sequences, whose states stay in memory while keys stream past.
     pub resident_rows: usize,
-    /// Keys of a chunk.
+    /// Keys per chunk.
     pub chunk_keys: usize,
-    /// Units of a run: boxes of resident rows, each of which reads its keys once, after one for every sequence and key head
-    /// that is copied to a present. 0 for packed sequences, whose lengths a run brings.
+    /// Number of units of a run. A unit is a box of resident rows that reads its keys once; before these comes one unit
+    /// for every sequence and key head that is copied to a present. 0 for packed sequences, whose lengths are known
+    /// only at run time.
     pub units: usize,
-    /// Bytes of the host's memory at the peak of a run: the sum of those below.
+    /// Bytes of host memory at the peak of a run: the sum of the fields below.
     pub host_bytes: usize,
-    /// Of these, what the process has when the stream is created, with what code and threads take once they run.
+    /// Bytes that the process has when the stream is created, plus code and threads once they run.
     pub fixed_bytes: usize,
-    /// Query rows, in two buffers.
+    /// Bytes of query rows, in two buffers.
     pub query_bytes: usize,
-    /// Two buffers of keys and values.
+    /// Bytes of keys and values, in two buffers.
     pub key_bytes: usize,
-    /// Two buffers of mask, bias and index, and the table of a bias.
+    /// Bytes of mask, bias and index, in two buffers, and of the bias table.
     pub added_bytes: usize,
-    /// Output rows.
+    /// Bytes of output rows.
     pub output_bytes: usize,
-    /// Log-sum-exp and states to be written.
+    /// Bytes of log-sum-exp and states to be written.
     pub state_bytes: usize,
-    /// Resident rows with their states.
+    /// Bytes of resident rows and their states.
     pub resident_bytes: usize,
-    /// What the workers compute in.
+    /// Bytes of the workers' scratch memory.
     pub workspace_bytes: usize,
 }
 
@@ -158,53 +162,53 @@ pub struct elsa_stream_info {
 pub struct elsa_stream_data {
     /// sizeof(elsa_stream_data). elsa_stream_data_init sets it.
     pub size: usize,
-    /// Fills rows of inputs.
+    /// Callback that fills rows of inputs.
     pub read: elsa_stream_read,
-    /// Takes rows of outputs.
+    /// Callback that receives rows of outputs.
     pub write: elsa_stream_write,
-    /// First argument of both.
+    /// First argument passed to both callbacks.
     pub user: *mut c_void,
-    /// Valid keys, one number for each sequence.
+    /// Number of valid keys of each sequence, [batch].
     pub key_lengths: elsa_integers,
-    /// Bounds of the packed sequences among the queries, [packed + 1].
+    /// Offsets of the packed sequences in the queries, [packed + 1].
     pub cu_seqlens_q: elsa_integers,
-    /// Bounds of the packed sequences among the keys, [packed + 1].
+    /// Offsets of the packed sequences in the keys, [packed + 1].
     pub cu_seqlens_k: elsa_integers,
-    /// The unit to begin with, whose outputs and those of later units are written; 0 is the whole run. A run that was ended
-    /// by a callback goes on at the units that it has finished.
+    /// First unit to run; its outputs and those of later units are written. 0 runs everything. To resume a run that a
+    /// callback ended, pass the finished units of its report.
     pub first_unit: usize,
 }
 
-/// What a streamed run did. Of one that a callback has ended it has code, operand, units and finished, and is zero
-/// otherwise.
+/// Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and the
+/// rest is zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_stream_report {
     /// sizeof(elsa_stream_report). elsa_stream_report_init sets it.
     pub size: usize,
-    /// What the callback that has ended the run returned; 0 where none has.
+    /// Value returned by the callback that ended the run; 0 if none did.
     pub code: i32,
-    /// The operand of that call; 0 where none has ended the run.
+    /// Operand of that call; 0 if no callback ended the run.
     pub operand: elsa_operand,
-    /// Units of the whole run.
+    /// Number of units of the whole run.
     pub units: usize,
-    /// Units whose outputs have all been written, by this run and those that it goes on with: all where the status is
-    /// ELSA_STATUS_OK.
+    /// Number of units whose outputs have all been written, by this run and the runs that it resumes: all units if
+    /// the status is ELSA_STATUS_OK.
     pub finished: usize,
-    /// Chunks that were computed or copied.
+    /// Number of chunks that were computed or copied.
     pub parts: u64,
-    /// Bytes of rows that were read.
+    /// Bytes of rows read.
     pub read_bytes: u64,
-    /// Bytes of rows that were written.
+    /// Bytes of rows written.
     pub written_bytes: u64,
     /// Milliseconds from the first read to the end.
     pub total_ms: f64,
-    /// Of reading, most of which passes while the chunk before is computed.
+    /// Milliseconds spent reading, most of which overlaps the computation of the previous chunk.
     pub read_ms: f64,
-    /// Of computing, with what is written.
+    /// Milliseconds spent computing, including writes.
     pub compute_ms: f64,
-    /// Of waiting for reads with nothing to compute.
+    /// Milliseconds spent waiting for reads with nothing to compute.
     pub wait_ms: f64,
-    /// 1 - wait_ms / total_ms: 1 where all reading was hidden.
+    /// 1 - wait_ms / total_ms: 1 if reading was fully hidden.
     pub overlap: f64,
 }

@@ -6,20 +6,20 @@ use elsa_core::random::Random;
 use elsa_onnxruntime::{Data, Tensor};
 use half::f16;
 
-/// What is done to a score: by `[batch, head, query, key]`.
+/// Change of a score, by `[batch, head, query, key]`.
 pub type Score = Box<dyn Fn([usize; 4], f64) -> f64>;
 
 /// A call with its answer.
 pub struct Case {
     pub name: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// In the order of the operator, empty names for what is absent.
+    /// Inputs in the order of the operator, with empty names for absent ones.
     pub inputs: Vec<(&'static str, Option<Tensor>)>,
     pub heads: usize,
     pub kv_heads: usize,
     pub scale: f64,
     pub score: Score,
-    /// The outputs, with empty names for what is left out.
+    /// Outputs, with empty names for omitted ones.
     pub outputs: &'static [&'static str],
 }
 
@@ -199,7 +199,7 @@ impl Case {
 
 /// A call that is refused.
 pub struct Refusal {
-    /// What the message contains.
+    /// Text contained in the message.
     pub says: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
     pub inputs: Vec<(&'static str, Tensor)>,

@@ -73,7 +73,7 @@ fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
         }
         worst = worst.max(part);
     }
-    // What is present is copied, bit for bit.
+    // Present tensors are copied, bit for bit.
     for (tensor, name) in found.iter().zip(outputs(case)).skip(1) {
         let of = if name == "present_key" { &k } else { &v };
         let [b, h, n, d] = of.shape;
@@ -165,7 +165,7 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
     note("the next request after one that was refused", recovered);
 }
 
-/// Four threads in two sessions, each with shapes in turn: the bits are those of a thread alone.
+/// Runs four threads in two sessions, each alternating shapes: the bits equal those of a single thread.
 fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let case = all.first().ok_or("no case")?;
@@ -226,7 +226,7 @@ fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     {
         match (of(value), runtime.minor) {
             (Err(message), 14..) if message.contains(says) => {}
-            // The runtime does not tell.
+            // The runtime does not report it.
             (Ok(()), ..14) => {}
             (Err(message), _) => return Err(message),
             (Ok(()), _) => return Err(format!("{value:?} was not refused")),

@@ -68,8 +68,8 @@ fn value((name, element): Value) -> Message {
     Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
 }
 
-/// A model whose node is `ElsaAttention`. With `hidden`, a node of ONNX's own lies behind it, so that the runtime must infer
-/// the type in between.
+/// Builds a model whose node is `ElsaAttention`. With `hidden`, a standard ONNX node follows it, so that the runtime
+/// must infer the type in between.
 pub fn model(
     attributes: &[(&'static str, Attribute)],
     inputs: &[Value],

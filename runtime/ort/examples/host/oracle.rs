@@ -9,7 +9,7 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// A tensor of rank 4, or of rank 3 with `heads`; `part` of `parts` that lie behind one another in its last axis.
+    /// Reads a tensor of rank 4, or of rank 3 with `heads`; `part` of `parts` that are concatenated in its last axis.
     pub fn of(tensor: &Tensor, heads: usize, part: usize, parts: usize) -> Heads {
         let dims: Vec<usize> = tensor.dims.iter().map(|dim| *dim as usize).collect();
         let data = tensor.data.clone();
@@ -38,7 +38,7 @@ impl Heads {
     }
 }
 
-/// What is done to the score `s` of query `i` and key `j` of a batch index and a head.
+/// Change of the score `s` of query `i` and key `j` of a batch index and a head.
 pub type Scored<'a> = &'a dyn Fn([usize; 4], f64) -> f64;
 
 /// The outputs, `[batch, heads, queries, dim]` one after the other, and for each the largest error that is allowed: that of

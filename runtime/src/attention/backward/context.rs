@@ -1,4 +1,4 @@
-//! What the workers of a backward call share.
+//! Data shared by the workers of a backward call.
 
 use elsa_core::attention::backward::{BackwardChoice, BackwardInputs, BackwardLayout, BackwardProblem};
 use elsa_kernels::attention::backward::BackwardKernel;
@@ -55,7 +55,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Where part `part` has its gradient of a query row, and the distance from one token to the next.
+    /// Returns the address at which part `part` stores the gradient of a query row, and the distance from
+    /// one token to the next.
     pub fn query_gradient(&self, part: usize, batch: usize, head: usize, token: usize) -> (*mut f32, usize) {
         let view = &self.problem.spec().query;
         if part == 0 {

@@ -23,7 +23,7 @@ pub(super) unsafe fn cover(
     let width = c.choice.kernel.rows;
     let partial = match coverage(problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
-        // Rows of zeros meet the keys, too, and zero times what is not finite is NaN.
+        // Rows of zeros also meet the keys, and zero times a non-finite value is NaN.
         Coverage::Full if finite || rows.len() == width => return Some(std::ptr::null()),
         Coverage::Full => false,
         Coverage::Partial => true,
@@ -65,10 +65,11 @@ pub(super) unsafe fn cover(
     Some(to)
 }
 
-/// Writes what the mask adds to a tile and `keys`, which it covers, to `to`, and says what was seen.
+/// Writes the mask's addends for a tile and `keys`, which it covers, to `to`, and reports the kinds of
+/// values seen.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` lie in the sequence, at most a block of them, and `to` is the worker's.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most a block of them, and `to` is the worker's.
 unsafe fn mask(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -91,7 +92,7 @@ unsafe fn mask(
         keys: keys.len(),
     };
     let mut seen = Seen::Plain;
-    // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    // SAFETY: rows and keys are in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, c.choice.kernel.rows, to, &mut seen) };
     seen
 }

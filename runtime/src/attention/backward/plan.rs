@@ -15,7 +15,7 @@ pub struct BackwardPlanOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has the keys of a head divided into fewer parts, which
     /// changes the order of additions and so the last bits.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
 }
 

@@ -42,16 +42,16 @@ impl Tensor<'_> {
     }
 }
 
-/// Whether every value is finite.
+/// Returns whether every value is finite.
 fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(true, |finite, x| finite & x.is_finite())
 }
 
-/// Copies the keys and values of a chunk to the worker's region, and says of each block whether its keys, and its keys and
-/// values, are finite.
+/// Copies the keys and values of a chunk to the worker's region, and reports for each block whether its keys, and its
+/// keys and values, are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` lie in the sequence, at most a chunk of them, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most a chunk of them, and `part` is the worker's region.
 pub(super) unsafe fn chunk(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -104,11 +104,11 @@ impl TileRows<'_> {
     }
 }
 
-/// Writes the rows of a tensor to the worker's region by columns, times `factor`, and by rows in strips, and says whether
-/// all are finite.
+/// Writes the rows of a tensor to the worker's region by columns, times `factor`, and by rows in strips, and reports
+/// whether all are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as a tile has. `columns`,
+/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as a tile has. `columns`,
 ///   `strips` and `convert` are the worker's, with room for a tile of `padded`, `width` and `width` dims.
 unsafe fn both_ways(
     c: &Context<'_>,
@@ -150,11 +150,11 @@ unsafe fn both_ways(
     finite
 }
 
-/// Writes what a tile is computed from to the worker's region, and says whether its queries and its upstream gradients are
+/// Writes the data of a tile to the worker's region, and reports whether its queries and its upstream gradients are
 /// finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as a tile has. `part` is
+/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as a tile has. `part` is
 ///   the worker's region.
 pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) -> [bool; 2] {
     let (forward, at) = (c.problem.forward(), &c.layout.worker);

@@ -8,11 +8,11 @@
 //!
 //! 1. *Chunks of keys.* Eight blocks of keys and values with their gradients stay in the second cache while the query tiles
 //!    of all heads of the group pass. A tile is transposed once for a chunk, not once for a block.
-//! 2. *The gradient of a tile's queries stays in the first cache* while the blocks of a chunk pass. Between chunks it lies
+//! 2. *The gradient of a tile's queries stays in the first cache* while the blocks of a chunk pass. Between chunks it is
 //!    in the gradient itself, or in that of the part.
 //! 3. *Parts.* [`part`] computes a part of the keys of a head; [`join`] adds the gradients of the queries by all parts, in
 //!    their order, and scales them.
-//! 4. *Nothing is allocated.* Everything lies in the worker's region of the workspace, at the offsets of
+//! 4. *Nothing is allocated.* Everything is in the worker's region of the workspace, at the offsets of
 //!    [`BackwardLayout`](elsa_core::attention::backward::BackwardLayout).
 
 use super::context::Context;
@@ -47,7 +47,7 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
     for (n, number) in choice.chunks(sequence.keys, task.part).enumerate() {
         let start = number * k.chunk();
         let keys = start..sequence.keys.min(start + k.chunk());
-        // SAFETY: the keys lie in the sequence, and the regions hold a chunk (layout). The tile's rows lie in the sequence.
+        // SAFETY: the keys are in the sequence, and the regions hold a chunk (layout). The tile's rows are in the sequence.
         // The rows of the gradients belong to this task: its keys, and the queries of its part.
         unsafe {
             let finite = stage::chunk(c, sequence, task.kv_head, &keys, own);

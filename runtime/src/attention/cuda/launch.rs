@@ -34,7 +34,7 @@ const WARP: u32 = 32;
 /// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Whether every row of a call passes through partial states, even if the keys are not divided: it outputs states, or no
+/// Returns whether every row of a call passes through partial states, even if the keys are not divided: it outputs states, or no
 /// output.
 fn is_partial(given: &Operands<bool>) -> bool {
     given[Operand::StateReference] || !given[Operand::Output]

@@ -2,10 +2,10 @@
 //!
 //! # The formula
 //!
-//! The sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. What a row needs of
-//! the keys that the task does not hold is in two numbers: its log-sum-exp, or reference and sum, over all keys, and `D_i =
-//! ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange no keys, and their
-//! shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
+//! Sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. Two numbers carry
+//! everything that a row needs of keys that the task does not hold: its log-sum-exp (or reference and sum) over all
+//! keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange
+//! no keys, and their shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
 //!
 //! # The loop
 //!
@@ -18,12 +18,12 @@
 //!
 //! # The order of additions, and the error
 //!
-//! Calls are added one after the other, by query runs and their ranges of keys in the order in which the task holds them. An
-//! element of a query's gradient has at most as many additions beside those within calls as its run has ranges, one of a
-//! key's at most as many as there are query runs, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the
-//! tree over the tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of
-//! an element, relative to the sum of its absolute terms over all tasks, is bounded as that of one call, with so many
-//! additions more.
+//! Calls are added one after another, by query runs and their ranges of keys in the task's order. In addition to the
+//! additions within calls, an element of a query's gradient has at most one per range of its run, and one of a key's at
+//! most one per query run, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the
+//! tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of an
+//! element, relative to the sum of its absolute terms over all tasks, has the bound of a single call with that many
+//! more additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::error::TaskError;
@@ -56,7 +56,7 @@ pub struct BackwardTaskPlan {
     rows: [Vec<f32>; 2],
 }
 
-/// What a backward run of a task did.
+/// Report of a backward run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Calls of plans.
@@ -65,7 +65,7 @@ pub struct BackwardTaskReport {
     pub skipped: usize,
     /// Pairs of a query and a key of the task, for one head.
     pub pairs: u128,
-    /// What the last call did; `None` if there was none.
+    /// Report of the last call; `None` if there was none.
     pub last: Option<Report>,
 }
 
@@ -146,8 +146,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// What the error bound of the shares depends on, for a forward pass with at most `forward` additions between a weight and
-    /// a sum; `None` without calls.
+    /// Returns the inputs of the error bound of the shares, for a forward pass with at most `forward` additions between
+    /// a weight and a sum; `None` without calls.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;
@@ -201,7 +201,7 @@ impl BackwardTaskPlan {
         Ok(report)
     }
 
-    /// Adds what the calls of a query run give to the shares.
+    /// Adds the contributions of a query run's calls to the shares.
     fn run_queries(
         &mut self,
         run: usize,
@@ -255,8 +255,8 @@ impl BackwardTaskPlan {
     }
 }
 
-/// The backward problem of a call, or of the task's shares: output and upstream gradient lie in the task's tensors, the
-/// gradients are dense.
+/// Returns the backward problem of a call, or of the task's shares: output and upstream gradient are in the task's
+/// tensors, the gradients are dense.
 fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, ArgumentError> {
     let spec = of.spec();
     let dense = |argument, view: &View| View::dense(argument, Layout::Bhnd, &view.shape(), None);

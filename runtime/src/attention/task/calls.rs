@@ -157,7 +157,7 @@ impl Calls {
         Lengths { chunk: Some(whole), ..given }
     }
 
-    /// Where tokens lie in the task's tensors.
+    /// Returns the position of a span's tokens in the task's tensors.
     pub const fn place(&self, span: &Span) -> usize {
         match self.held {
             Held::Whole => span.start,
@@ -165,7 +165,8 @@ impl Calls {
         }
     }
 
-    /// What a call of `queries` takes of `inputs`; `None` if causality, windows or lengths leave it no pair.
+    /// Returns the part of `inputs` that a call of `queries` uses; `None` if causality, windows or lengths
+    /// leave it no pair.
     pub fn inputs<'a>(&'a mut self, inputs: &Inputs<'a>, queries: &Span, call: Call) -> Option<Inputs<'a>> {
         let keys = &call.keys;
         let chunk = Chunk {
@@ -213,7 +214,7 @@ pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Element
     }
 }
 
-/// Refuses what a problem may have and a task does not take.
+/// Rejects features of a problem that tasks do not support.
 fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     let given = [
         (spec.packed.is_some(), "cu_seqlens_q"),
@@ -227,7 +228,7 @@ fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     }
 }
 
-/// Whether some row of some sequence may attend a key of the call.
+/// Returns whether some row of some sequence may attend a key of the call.
 fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
     (0..problem.sequences()).any(|index| {
         let sequence = problem.sequence(lengths, index);

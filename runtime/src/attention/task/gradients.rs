@@ -56,11 +56,11 @@ impl GradientSizes {
 /// Gradients in dense memory of their own, f32: those of a whole, or the shares of a task in them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskGradients {
-    /// Of the queries, `[batch, heads, queries, d]`.
+    /// Gradients of the queries, `[batch, heads, queries, d]`.
     pub query: Vec<f32>,
-    /// Of the keys, `[batch, kv_heads, keys, d]`.
+    /// Gradients of the keys, `[batch, kv_heads, keys, d]`.
     pub key: Vec<f32>,
-    /// Of the values, `[batch, kv_heads, keys, d_v]`.
+    /// Gradients of the values, `[batch, kv_heads, keys, d_v]`.
     pub value: Vec<f32>,
 }
 

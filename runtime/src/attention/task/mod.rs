@@ -60,7 +60,7 @@ pub struct TaskPlan {
     slots: Vec<RowStates>,
 }
 
-/// What a run of a task did.
+/// Report of a run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
     /// Calls of plans.

@@ -1,4 +1,4 @@
-//! What the workers of a call share.
+//! Data shared by the workers of a call.
 
 use super::plan::CpuPlan;
 use crate::cpu::pool::Crew;
@@ -19,7 +19,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// Whether the call has the tensor.
+    /// Returns whether the call has the tensor.
     pub fn is_present(&self) -> bool {
         !self.data.is_null()
     }
@@ -83,7 +83,7 @@ pub(super) struct Stretch<'a> {
     pub state: usize,
     /// Tokens.
     pub tokens: Range<usize>,
-    /// Whether the last token of the sequence passes first.
+    /// `true` if the last token of the sequence passes first.
     pub reverse: bool,
     /// Strips of the state.
     pub strips: Range<usize>,
@@ -136,12 +136,12 @@ impl<'a> Context<'a> {
         &self.tensors[operand]
     }
 
-    /// Whether the call writes outputs.
+    /// Returns whether the call writes outputs.
     pub fn has_output(&self) -> bool {
         self.tensors[Operand::Output].is_present()
     }
 
-    /// Whether the call writes present states.
+    /// Returns whether the call writes present states.
     pub fn has_present(&self) -> bool {
         self.tensors[Operand::PresentState].is_present()
     }

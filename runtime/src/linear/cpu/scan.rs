@@ -8,14 +8,15 @@
 //! **Why the code differs.**
 //!
 //! 1. *Parts, not tokens.* The elements are few, and both passes over the tokens are those of the other forms.
-//! 2. *`A` is a state.* The columns of a state do not know of each other, so `A` is what the tokens make of the unit matrix
-//!    when they write zeros: the same kernel folds both. Where all rows keep apart, one column of ones is enough.
-//! 3. *A row that a gate of `−∞` has cleared is cleared in whatever comes before*, by selection. A second column begins as NaN
-//!    and tells such a row from one whose product of gates is too small for a number. The tokens of a delta rule look at all
-//!    rows, so there a row is cleared by the first of them, or every row by one. The gates tell which, not a column of zeros
-//!    in `A`, which may have decayed: only what is cleared may be NaN.
-//! 4. *No `A` from the first part on.* What begins with the sequence contains its past state, and is only ever the earlier
-//!    side of a merge. So its `A` is neither folded nor multiplied.
+//! 2. *`A` is a state.* The columns of a state are independent, so `A` is the result of applying the tokens to the unit
+//!    matrix with zeros as values: the same kernel folds both. If all rows are independent, one column of ones is
+//!    enough.
+//! 3. *A row cleared by a gate of `−∞` is cleared for every earlier state*, by selection. A second column starts as NaN
+//!    and distinguishes such a row from one whose product of gates underflows. The tokens of a delta rule read all
+//!    rows, so there a row is cleared by the first of them, or every row by one. The gates decide this, not a column of
+//!    zeros in `A`, which may result from decay: only a cleared row may be NaN.
+//! 4. *No `A` for the first part.* An element that begins with the sequence contains its past state, and is always the
+//!    earlier side of a merge. So its `A` is neither folded nor multiplied.
 
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
@@ -182,7 +183,8 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// For each row of the state before a part, whether the part clears it; nothing but for a gated delta rule.
+/// Returns the address of the marks of rows that the part clears in the state before it; an empty region
+/// except for a gated delta rule.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
@@ -201,7 +203,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
     marks.fill(0.0);
     let dims = if c.choice.gates == Gates::PerDim { c.problem.key_dim() } else { 1 };
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: the chunk lies in the sequence; the region is this worker's (clause).
+        // SAFETY: the chunk is in the sequence; the region is this worker's (clause).
         let decays = unsafe { stage::decays(c, s, &range, region) };
         for t in 0..range.len() {
             // SAFETY: the decays of a token of the chunk.
@@ -300,7 +302,7 @@ unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
 
 /// The affine maps of a head, as the elements of a scan.
 ///
-/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nobody else while this value exists,
+/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nothing else while this value exists,
 /// as is the worker's `region`.
 struct Parts<'a> {
     c: &'a Context<'a>,
@@ -312,13 +314,13 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The marks of the rows that an element clears; none but for a gated delta rule.
+    /// Returns the marks of the rows that an element clears; empty except for a gated delta rule.
     ///
     /// # Safety
     /// - The invariants. No other reference to the marks exists.
     unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
         let marks = cleared(self.c, self.head.element(self.c, part));
-        // SAFETY: the element has them (layout), all initialised; nobody else uses it (invariants, clause).
+        // SAFETY: the element has them (layout), all initialised; nothing else uses it (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(marks, self.c.layout.element.cleared.len) }
     }
 
@@ -332,7 +334,7 @@ impl Parts<'_> {
     /// - The invariants. No other reference to the matrix exists.
     unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
         let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
-        // SAFETY: the element has the strips (layout), all initialised; nobody else uses it (invariants, clause).
+        // SAFETY: the element has the strips (layout), all initialised; nothing else uses it (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
@@ -403,7 +405,7 @@ impl Parts<'_> {
                 let strip = c.choice.strips.strip(at.columns, strip);
                 let place = strip.first * rows;
                 let size = rows * strip.width;
-                // SAFETY: the strip of an element that nobody writes (invariants).
+                // SAFETY: the strip of an element that nothing writes (invariants).
                 let from = unsafe { std::slice::from_raw_parts(before.data.wrapping_add(place), size) };
                 strip_before[..size].copy_from_slice(from);
                 for (row, mark) in strip_before.chunks_exact_mut(strip.width).zip(&*marks) {
@@ -430,7 +432,8 @@ impl Parts<'_> {
         product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
-            // What the earlier tokens look at spreads to all rows, so the later ones clear it only with every row.
+            // Rows that the earlier tokens read spread to all rows, so the later ones clear a row only with every
+            // row.
             if marks.contains(&0.0) {
                 marks.copy_from_slice(marks_before);
             }

@@ -5,7 +5,7 @@ use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};
 use std::ops::Range;
 
-/// What is done to rows after they were copied.
+/// Treatment of rows after they were copied.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
@@ -73,7 +73,7 @@ impl Stretch<'_> {
 /// Copies the elements `dims` of the tokens of an input to f32 rows of `width` values at `dst`, with zeros past them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has the operand and its head, tokens lie in the sequence, and `dims` in its
+/// - The invariants of [`Context`]. The call has the operand and its head, tokens are in the sequence, and `dims` in its
 ///   head size, at most `width` of them.
 /// - `range.len() · width` f32 values are writable at `dst`, initialised, and this worker's.
 unsafe fn copy(
@@ -107,8 +107,8 @@ unsafe fn copy(
     }
 }
 
-/// What the tokens of a chunk are to all columns: queries, keys, decays and rates. Those that the problem does not have,
-/// and queries that are not read, are null.
+/// Properties of a chunk's tokens that are common to all columns: queries, keys, decays and rates. Those that the
+/// problem does not have, and queries that are not read, are null.
 pub(super) struct Heads {
     pub queries: Rows,
     pub keys: Rows,
@@ -116,10 +116,10 @@ pub(super) struct Heads {
     pub beta: Rows,
 }
 
-/// The queries of a chunk.
+/// Returns the queries of a chunk.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, and `part` is the worker's region.
 pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (problem, choice) = (c.problem, c.choice);
     let (first, readers) = problem.readers(s.state);
@@ -216,8 +216,8 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     Rows { data: dst, token: columns.len() as isize, head: 0 }
 }
 
-/// Where the outputs of a chunk go, from the first column of the stretch's strips on: the tensor, the shared sums, or the
-/// worker's region. [`store`] brings them to the tensor from there.
+/// Returns the destination of a chunk's outputs, from the first column of the stretch's strips on: the tensor, the
+/// shared sums, or the worker's region. [`store`] copies them to the tensor from there.
 pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (first, _) = c.problem.readers(s.state);
     let columns = s.columns(c);
@@ -242,7 +242,7 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
 /// the first pass of a bidirectional problem stay where they are.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
+/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
 ///   writes these tokens and columns.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, rows: Rows) {
     let first_of_two = c.problem.spec().direction == Direction::Bidirectional && !s.reverse;

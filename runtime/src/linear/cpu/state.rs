@@ -52,7 +52,7 @@ pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, str
         }
         Some(past) => {
             let of = Pair { rows, from: past.stride, to: stride };
-            // SAFETY: rows of two tensors, of which one is read (*inputs*) and one written (*outputs*, clause).
+            // SAFETY: rows of two tensors, one read (*inputs*) and one written (*outputs*, clause).
             unsafe { copy(past.data, of, data, columns) };
         }
         None => {}

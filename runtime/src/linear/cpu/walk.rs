@@ -10,10 +10,10 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Chunks of tokens.* What all columns share of a token (its gates' exponentials, its products with others) is
-//!    prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
-//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips do not
-//!    know of each other, so they are also what workers share.
+//! 1. *Chunks of tokens.* Data of a token that all columns share (its gates' exponentials, its products with
+//!    others) are prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
+//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips
+//!    are independent, so workers share them.
 //! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may take
 //!    several.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
@@ -36,22 +36,22 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// From one row of the matrix to the next; none where each strip is packed.
     pub stride: Option<usize>,
-    /// Where the only token finds the matrix, if not here.
+    /// Past state of the only token, if it is stored elsewhere.
     pub past: Option<Past>,
     /// Columns of the whole matrix.
     pub columns: usize,
     /// The strips that are there: the first, and one past the last.
     pub strips: (usize, usize),
-    /// Whether the tokens' values are written to it. Otherwise their values are zeros.
+    /// `true` if the tokens' values are written to it. Otherwise their values are zeros.
     pub values: bool,
 }
 
-/// What a pass over tokens is for.
+/// Purpose of a pass over tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Aim {
-    /// Whether outputs are computed.
+    /// `true` if outputs are computed.
     pub outputs: bool,
-    /// Whether the state after the tokens is wanted.
+    /// `true` if the state after the tokens is wanted.
     pub keep: bool,
 }
 
@@ -300,7 +300,7 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
+/// Returns whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None
 }

@@ -1,4 +1,4 @@
-//! What is decided once per shape for runs on a GPU.
+//! Decisions made once per shape for runs on a GPU.
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
@@ -15,20 +15,21 @@ const FACTORED: f64 = 100.0;
 /// one more for what grows with its length, two for the norms of rows, one for a factor and one for a last addition.
 const BY_PAIRS: usize = 11;
 
-/// Tokens from which chunks are faster than single tokens, where the device runs all blocks of a sequence at once: what they save
-/// is as long as the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49 (delta).
+/// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
+/// once: their saving then equals the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49
+/// (delta).
 const TOKENS: usize = 48;
 
 /// Blocks of a kernel that walks, of 128 threads with up to 255 registers, that an SM runs at once.
 const RESIDENT: usize = 2;
 
-/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+/// Number of tokens for each further division of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
 /// Most parts of a scan that the options leave to the chooser.
 const PARTS: usize = 16;
 
-/// Whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
+/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
 /// gates for each dim. A non-causal call goes by chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
@@ -47,12 +48,12 @@ fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
 
-/// The choice for a GPU.
+/// Choice for a GPU.
 ///
-/// Of all this, `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the answer. For
-/// a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on the batch or
-/// on the other sequences that are packed with it. The one exception is memory: where what chunks need takes more than a
-/// quarter of the device's, and no option asks for a form, the whole batch goes token by token.
+/// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the result.
+/// For a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on
+/// the batch or on other sequences packed with it. Memory is the one exception: if chunks need more than a quarter of
+/// the device's memory, and no option requests a form, the whole batch is computed token by token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that walks.
@@ -61,7 +62,8 @@ pub struct LinearGpuChoice {
     pub form: Form,
     /// Tokens that meet at once: 1 of [`Form::Recurrent`], all of [`Form::Parallel`].
     pub chunk: usize,
-    /// Packed sequences of fewer tokens go token by token, whatever the form: zero where the options ask for it.
+    /// Length below which packed sequences are computed token by token regardless of the form; zero if the
+    /// options request a form.
     pub recurrent_below: usize,
     /// Chunks between two states of [`Form::Chunk`], and of a part of a non-causal read.
     pub boundary: usize,
@@ -73,31 +75,32 @@ pub struct LinearGpuChoice {
     pub dims: usize,
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
-    /// Whether a block answers all query heads that read its state, so that the state is computed once for all of them. It
+    /// `true` if a block answers all query heads that read its state, so that the state is computed once for all of them. It
     /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
     /// token, too.
     pub shares: bool,
     /// Most blocks of a launch that goes in pairs: by the kernel with half the columns in a block. It changes no bit.
     pub pairs: usize,
-    /// Whether the kernel that walks goes token by token alone, for keys of many dims.
+    /// `true` if the kernel that walks goes token by token alone, for keys of many dims.
     pub(super) steps: bool,
     /// Parts of [`Form::Scan`] by the options.
     pub(super) asked_parts: Option<usize>,
 }
 
 impl LinearGpuChoice {
-    /// Tokens from which a sequence goes chunk by chunk on a device of `sms` SMs, if nobody asks for a form, and if its states
-    /// have `blocks` blocks of 32 columns. Where a device runs them in several turns, as the one or two SMs of a board do, a
-    /// token saves as many times the time, and the launch that chunks take besides takes what it takes. A chunk of 16 tokens is
-    /// computed as a whole, so fewer never are one.
+    /// Returns the number of tokens from which a sequence is computed in chunks on a device of `sms` SMs, if no option
+    /// requests a form, and if its states have `blocks` blocks of 32 columns. If a device runs the blocks in several
+    /// waves, as the one or two SMs of a board do, the saving per token grows with the number of waves, while the cost
+    /// of the additional launch stays. A chunk of 16 tokens is computed as a whole, so fewer tokens never form one.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
     }
 
-    /// Whether a block answers all `readers` query heads of a state, where each by itself would take so many `blocks` of all
-    /// heads of a sequence. An answer takes about as much as its state, so that a block of a state takes half a turn for the
-    /// state and as much for each reader. A device that has room for the readers side by side computes the state for each.
+    /// Returns whether a block answers all `readers` query heads of a state, if separate blocks would take `blocks`
+    /// blocks for all heads of a sequence. An answer takes about as long as its state, so a block of a state takes half
+    /// a wave for the state and half a wave for each reader. A device that has room for all readers at once computes
+    /// the state for each.
     pub(super) fn is_shared(
         form: Form,
         direction: Direction,
@@ -117,7 +120,7 @@ impl LinearGpuChoice {
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)
     }
 
-    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    /// Returns the operations of a run over a sequence of `tokens` tokens, for its error bound.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
@@ -141,7 +144,7 @@ impl LinearGpuChoice {
             exp_relative: EXP_RELATIVE,
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            // Of the quadratic form, the norms of two rows.
+            // Norms of two rows in the quadratic form.
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
                 Form::Parallel => self.dims + 3,

@@ -1,5 +1,5 @@
-//! The chooser: how a problem is computed on a GPU. It is a pure function of the problem, the options, the kernels and the
-//! device. What it weighs:
+//! Chooses how a GPU computes a problem. The chooser is a pure function of the problem, the options, the kernels and
+//! the device. Its criteria:
 //!
 //! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and an
 //!    answer comes from the state before its chunk. So how many blocks a device runs at once decides between them.
@@ -9,14 +9,14 @@
 //!    quadratic.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Readers.* Where several query heads read a state and the blocks of a sequence take turns, one block of a state answers all
-//!    of its heads.
+//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block of a
+//!    state answers all of its heads.
 //!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
 //!    a kernel whose blocks always answer all heads.
 //!    Where a launch leaves half of the SMs without a block, one whose blocks have half the columns has twice as many.
-//! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
-//!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
-//!    and can change a bit.
+//! 4. *Memory.* The prepared data of a chunk take kilobytes, many with a gate for each dim. Without a budget they may
+//!    take a quarter of the device's memory. Sequences that do not fit are computed token by token. This is the only
+//!    criterion that depends on the batch and can change a bit.
 
 use super::choice::{LinearGpuChoice, usual_parts};
 use super::layout::Layout;
@@ -37,10 +37,10 @@ const PAIRED: usize = 2;
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
 
-/// Dims of which a block that goes step by step has one in each thread.
+/// Number of dims per block in the step-by-step kernel, one per thread.
 const STEPPED_DIMS: usize = 128;
 
-/// What the chooser needs to know of a device.
+/// Device properties used by the chooser.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     /// Number of SMs.
@@ -49,7 +49,7 @@ pub struct Device {
     pub memory: usize,
 }
 
-/// A kernel that walks: its name and what it is for.
+/// Walking kernel: its name and its purpose.
 pub type Walk = (&'static str, LinearWalk);
 
 /// Chooses how `problem` is computed, and lays out the workspace. `walks` are the kernels that walk.

@@ -6,12 +6,12 @@
 //! | bidirectional | one to f32 answers, then one in reverse that adds them |
 //! | non-causal | one without answers, then every token reads the last states |
 //!
-//! Where several heads read a state, each carries it for itself, unless the plan shares, and so do the parts of a scan. A present that is the past must
-//! then not change before all have read it: the last states go to a place in the workspace first, and a launch over no tokens
-//! copies them.
+//! If several heads read a state, each carries its own copy, unless the plan shares, and so do the parts of a scan. A
+//! present that is the past must then not change before all have read it: the last states go to the workspace first,
+//! and a launch over no tokens copies them.
 //!
-//! Of packed sequences each goes as it would alone. Where some are so short that they go token by token, and others are not, a
-//! pass has the launches of the form, over these, and a walk over those.
+//! Each packed sequence is computed as it would be alone. If some are so short that they are computed token by token,
+//! and others are not, a pass has the launches of the form over the long ones, and a walk over the short ones.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -85,7 +85,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Lists the passes of a call. `args` are what they have in common.
+    /// Lists the passes of a call. `args` are their common arguments.
     fn fill(&mut self, args: LinearArgs, at: &Operands<u64>) -> Result<(), DeviceError> {
         let spec = self.problem.spec();
         let [past, present] = past_and_present(self.problem, at);
@@ -347,7 +347,7 @@ impl Call<'_> {
         self.launch(&args, parameter, kernel)
     }
 
-    /// Lists a launch of a kernel, whose parameter lies in the list.
+    /// Lists a launch of a kernel whose parameter is in the list.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
         self.blocks = blocks(args);
         let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };

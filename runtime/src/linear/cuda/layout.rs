@@ -8,7 +8,7 @@ use elsa_kernels::cuda::linear::{LinearSequence, RECORD, TILE_ROWS};
 /// Alignment of every region, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Where a workspace has its regions, in bytes from its first.
+/// Offsets of a workspace's regions, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Size of the table of sequences, which begins at zero.
@@ -36,8 +36,8 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Whether the last states of a call need a place of their own: they replace states that others read meanwhile, heads or
-/// parts, or tokens read them and nobody wants them.
+/// Returns whether the last states of a call need separate memory: they replace states that other heads or parts read
+/// at the same time, or tokens read them and no output takes them.
 pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {
@@ -62,7 +62,7 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Whether the answers of the first of two directions need a place of their own.
+/// Returns whether the answers of the first of two directions need a place of their own.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }

@@ -24,7 +24,8 @@ pub struct Sequences {
     pub chunks: usize,
     /// Chunks of the longest sequence.
     pub longest: usize,
-    /// Whether there are sequences that go token by token, whatever the form, and whether there are others.
+    /// `true` if some sequences are computed token by token regardless of the form; `long`: if there are
+    /// others.
     pub short: bool,
     pub long: bool,
 }
@@ -57,7 +58,7 @@ pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     [past, states(spec.present_state.as_ref(), at[Operand::PresentState])]
 }
 
-/// Whether rows of states can be accessed four elements at a time.
+/// Returns whether rows of states can be accessed four elements at a time.
 fn is_state_vec4(states: &States, columns: usize) -> bool {
     let strides = [states.sequence, states.head, states.part, states.row];
     states.data.is_multiple_of(16)
@@ -155,7 +156,7 @@ pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs,
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
 }
 
-/// The same launch over the sequences that go token by token, whatever the form.
+/// Returns the same launch over the sequences that are computed token by token regardless of the form.
 pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
@@ -187,7 +188,7 @@ pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled
 }
 
-/// The same launch with states as its heads, each of which is read once.
+/// Returns the same launch with states as its heads, each read once.
 pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let one = Divisor::new(1);
     LinearArgs { readers: 1, by_readers: one, ..with_states_as_heads(problem, filled) }
@@ -222,7 +223,7 @@ pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// The same launch with states as its heads, of each of which a block answers all readers.
+/// Returns the same launch with states as its heads; one block answers all readers of a state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }

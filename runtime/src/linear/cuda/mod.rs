@@ -1,8 +1,8 @@
 //! Linear attention on an NVIDIA GPU.
 //!
-//! Two kinds of kernels compute it: those that prepare what is quadratic in the tokens of a chunk, of all chunks at once, and
-//! those that walk, carrying a state through the chunks of a part. A form is a list of such launches
-//! (`elsa_kernels::cuda::linear`).
+//! Two kinds of kernels compute it. Preparing kernels compute everything that is quadratic in the tokens of a chunk,
+//! for all chunks at once. Walking kernels carry a state through the chunks of a part. A form is a list of such
+//! launches (`elsa_kernels::cuda::linear`).
 
 mod choice;
 mod choose;

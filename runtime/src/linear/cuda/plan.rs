@@ -24,10 +24,12 @@ pub struct GpuPlan {
     /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
-    /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
+    /// Kernels of a scan: the one that sums logarithms of gates, without a delta rule, and the one that carries states
+    /// over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
-    /// The kernel of the quadratic form that answers, where that is the form. Where it does not go by itself: the one that
-    /// finds what tokens write, with a delta rule, and the one that leaves the last state.
+    /// Kernel of the quadratic form that computes the outputs, if that is the form. The others, if the form needs more
+    /// than one: the kernel that finds the values that tokens write, with a delta rule, and the kernel that leaves the
+    /// last state.
     parallel: Option<&'static GpuKernel>,
     write: Option<&'static GpuKernel>,
     last: Option<&'static GpuKernel>,
@@ -42,9 +44,9 @@ pub struct Kernels {
     /// The one that answers all readers of a state.
     pub share: Option<Loaded>,
     pub prepare: Option<Loaded>,
-    /// Of a scan, as in [`GpuPlan`].
+    /// Kernels of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
-    /// Of the quadratic form, as in [`GpuPlan`].
+    /// Kernels of the quadratic form, as in [`GpuPlan`].
     pub parallel: Option<Loaded>,
     pub write: Option<Loaded>,
     pub last: Option<Loaded>,

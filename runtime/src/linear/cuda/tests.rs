@@ -78,7 +78,7 @@ fn device_tensors_have_the_bits_of_host_tensors() {
     // In the workspace's memory, and in the caller's.
     let room = engine.host_buffer::<f32>(plan.workspace_bytes().div_ceil(4) + 64).unwrap();
     let aligned = at(&room).next_multiple_of(256);
-    // SAFETY: nobody else uses the room until the workspace is dropped, which is before the room is.
+    // SAFETY: nothing else uses the room until the workspace is dropped, which is before the room is.
     let lent = unsafe { plan.workspace_on_device(aligned, plan.workspace_bytes()) };
     for memory in [&mut workspace, &mut lent.unwrap()] {
         output.fill(f32::NAN);

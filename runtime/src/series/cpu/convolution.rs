@@ -30,7 +30,7 @@ unsafe impl Sync for ConvolutionCall<'_> {}
 unsafe impl Send for ConvolutionCall<'_> {}
 
 impl ConvolutionCall<'_> {
-    /// Whether inputs before the first token may differ from zero.
+    /// Returns whether inputs before the first token may differ from zero.
     fn has_past(&self) -> bool {
         !self.states.past(0, 0).is_null()
     }
@@ -71,7 +71,7 @@ impl ConvolutionCall<'_> {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
             let count = end - start;
-            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block, the
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block, the
             // window also the inputs before it (layout), and are the worker's; those elements of the output are written by
             // this worker alone (clause).
             unsafe {

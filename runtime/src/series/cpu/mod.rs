@@ -1,4 +1,4 @@
-//! The operators that treat every channel by itself, on the CPU.
+//! Per-channel operators on the CPU.
 
 mod convolution;
 mod operator;

@@ -9,7 +9,7 @@ use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
-/// A problem of an operator that treats every channel of its series by itself, as the CPU computes it.
+/// Problem of a per-channel operator, as computed on the CPU.
 pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;
@@ -29,7 +29,7 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// # Safety
     /// - The kernel's instruction set is present.
     /// - `base` is 64-byte aligned, and as many f32 values as the layout has are readable, writable and initialised there;
-    ///   nobody else uses them.
+    ///   nothing else uses them.
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 

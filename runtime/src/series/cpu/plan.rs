@@ -26,7 +26,7 @@ pub struct CpuPlan<O> {
     problem: PhantomData<O>,
 }
 
-/// The kernels of series of the engine's CPU.
+/// Returns the series kernels of the engine's CPU.
 ///
 /// # Errors
 /// Returns an error if there are none.
@@ -73,10 +73,10 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
     }
 }
 
-/// A checked call on the CPU: a plan, the tensors of a call and a workspace.
+/// Checked call on the CPU: a plan, the tensors of a call and a workspace.
 ///
-/// Invariant: the workspace has room for the plan's layout from `base` on, is initialised and aligned to 64 bytes, and nobody
-/// else uses it. The engine's CPU has the instruction set of the plan's kernel.
+/// Invariant: the workspace has room for the plan's layout from `base` on, is initialised and aligned to 64 bytes, and
+/// nothing else uses it. The engine's CPU has the instruction set of the plan's kernel.
 #[derive(Debug)]
 pub struct CpuCall<'a, O: OnCpu> {
     plan: &'a CpuPlan<O>,

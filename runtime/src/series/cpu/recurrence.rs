@@ -28,7 +28,7 @@ unsafe impl Sync for RecurrenceCall<'_> {}
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
 unsafe impl Send for RecurrenceCall<'_> {}
 
-/// What is done with the tokens of a part.
+/// Treatment of a part's tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     /// Their states go to the output.
@@ -39,7 +39,7 @@ enum Pass {
     Fold(*mut f32),
 }
 
-/// Whether `n` values are finite.
+/// Returns whether `n` values are finite.
 ///
 /// # Safety
 /// - They are readable and initialised.
@@ -77,7 +77,7 @@ impl RecurrenceCall<'_> {
         loop {
             let end = steps.end.min(start + place.choice.block);
             let block = Block::of(start..end, self.problem.tokens(), s.reverse);
-            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block
             // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
             unsafe {
                 let a = self.a.rows(p, tile, &block, w, a_at, &convert);
@@ -118,7 +118,7 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// What is done with tokens whose state before is known.
+    /// Returns the treatment of tokens whose preceding state is known.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

@@ -113,7 +113,7 @@ impl SelectiveCall<'_> {
         for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
-            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block
             // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
             unsafe {
                 let rows = |source: &Source<'_>, to| source.rows(p, tile, &block, w, to, &convert);

@@ -60,7 +60,7 @@ impl Transforms {
     }
 }
 
-/// What a worker transforms.
+/// Scratch memory of a worker's transforms.
 #[derive(Debug)]
 pub struct Room<'a> {
     of: &'a Transforms,

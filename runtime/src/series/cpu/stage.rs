@@ -42,7 +42,7 @@ pub struct Tile {
 pub struct Block {
     /// The tokens.
     pub tokens: Range<usize>,
-    /// Whether the last one passes first.
+    /// `true` if the last one passes first.
     pub reverse: bool,
 }
 
@@ -374,7 +374,7 @@ impl States {
         }
     }
 
-    /// Whether a call over so many sequences and tokens has nothing to write, however many channels there are.
+    /// Returns whether a call over so many sequences and tokens has nothing to write, however many channels there are.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }

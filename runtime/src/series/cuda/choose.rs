@@ -1,13 +1,13 @@
-//! The chooser: how a problem of series is computed on a GPU. It is a pure function of the problem, the options and the number
-//! of SMs. What it weighs:
+//! Chooses how a GPU computes a problem of series. The chooser is a pure function of the problem, the options and the
+//! number of SMs. Its criteria:
 //!
 //! 1. *Bits.* Those of a recurrence and of a selective scan depend on the parts of the tokens. So these follow from the
 //!    tokens, the channels and the device, and not from the number of sequences.
 //! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves most
 //!    of a device idle. Parts fill it, and cost twice the work, a step for each and two launches; so there are several where the count of
 //!    all these is at most half of one pass's.
-//! 3. *Work.* A direct convolution takes a multiply-add for each weight. Up to `MOST_TAPS` of them for each token a GPU does
-//!    them in the time that a CPU beside it takes for transforms, and beyond it leaves them to the CPU.
+//! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
+//!    no longer than a CPU takes for transforms; beyond that, it leaves convolutions to the CPU.
 
 use crate::error::PlanError;
 use crate::series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
@@ -98,7 +98,7 @@ fn with_maps(
     }
 }
 
-/// The parts that options ask for: no more than there are tokens.
+/// Returns the requested number of parts, at most the number of tokens.
 fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
     match parts {
         Some(found) if !(1..=MAX_PARTS).contains(&found) => {

@@ -1,4 +1,4 @@
-//! The operators that treat every channel by itself, on an NVIDIA GPU (`elsa_kernels::cuda::series`).
+//! Per-channel operators on an NVIDIA GPU (`elsa_kernels::cuda::series`).
 
 mod choose;
 mod convolution;

@@ -13,15 +13,15 @@ use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A problem of an operator that treats every channel by itself, as a GPU computes it.
+/// Problem of a per-channel operator, as computed on a GPU.
 pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// What its kernel is called in messages.
     const ROLE: &'static str;
 
-    /// Whether a kernel is its own.
+    /// Returns whether a kernel is its own.
     fn is_own(role: &Role) -> bool;
 
-    /// Lists what a run launches.
+    /// Lists the launches of a run.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -32,7 +32,7 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     ) -> Result<Launches, DeviceError>;
 }
 
-/// What the launches of a call have in common.
+/// Arguments common to the launches of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub choice: &'a SeriesGpuChoice,

@@ -15,7 +15,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A compiler for boards, and a folder for what it makes.
+/// Compiler for boards, with a folder for its output.
 struct Compiler<'a> {
     tree: &'a Tree,
     zig: PathBuf,
@@ -52,12 +52,12 @@ impl<'a> Compiler<'a> {
 struct Trials<'a>(&'a mut Ran);
 
 impl Trials<'_> {
-    /// A check passes what is good.
+    /// Requires that a check accepts a valid artefact.
     fn good(&mut self, what: &str, found: Found) {
         self.0.note(what, found.map_err(|fault| format!("refused: {fault}")));
     }
 
-    /// A check refuses what is bad, with this word in its message.
+    /// Requires that a check rejects an invalid artefact, with this word in its message.
     fn bad(&mut self, what: &str, word: &str, found: Found) {
         let refused = match found {
             Err(fault) if fault.contains(word) => Ok("refused".to_owned()),
@@ -93,7 +93,7 @@ fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     ))
 }
 
-/// Trials of the names of libraries, and of what they export.
+/// Tries the names of libraries and their exports.
 fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Result<(), String> {
     let abi = Abi { major: 1, minor: 0, functions: ["elsa_start".to_owned()].into() };
     let script = |name: &str, text: &str| files::write(&cc.dir.join(name), text);

@@ -13,9 +13,9 @@
 //!     share/licences/             of this project and of what is linked in
 //! ```
 //!
-//! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which brings the C
-//! library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU. What is
-//! shipped has passed `super::check`.
+//! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which includes the
+//! C library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU.
+//! Shipped artefacts have passed `super::check`.
 
 use super::check::{self, Exceptions, Found};
 use super::library::{self, Abi, Library};
@@ -84,9 +84,9 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// A folder of what the tests build, for this machine or a board, in `target/quick`: not optimised as a whole, and not for
-/// handing out. Its checks are those of what is handed out, without sizes and, on this machine, where paths have no other
-/// names, without paths.
+/// Builds a folder for the tests, for this machine or a board, in `target/quick`: without link-time optimisation, and
+/// not for shipping. It gets the checks of shipped artefacts, except sizes and, on this machine where paths are not
+/// remapped, except paths.
 pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Result<PathBuf, String> {
     let abi = Abi::read(tree)?;
     let products = Products { libraries: products.to_owned(), tool: products.to_owned() };
@@ -292,7 +292,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
         let line = "=".repeat(100);
         let (name, version) = (string(&package["name"]), string(&package["version"]));
         let (licence, source) = (string(&package["license"]), string(&package["repository"]));
-        // The MPL asks for the place of the source.
+        // The MPL requires the location of the source.
         text += &format!("\n{line}\n{name} {version}: {licence}; source: {source}\n");
         let manifest = PathBuf::from(string(&package["manifest_path"]));
         let dir = manifest.parent().unwrap_or(Path::new("."));

@@ -15,10 +15,11 @@
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | more than 4.6 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
-//! A check returns its finding, or the fault. `super::bad` gives each of them an artefact that it must refuse.
+//! A check returns its finding, or the fault. `super::bad` tests each check with an artefact that it must
+//! reject.
 //!
-//! The disassembler is asked for ARMv8.0-A alone, so that newer instructions become `<unknown>`. It needs symbols,
-//! which separate functions from each other and from tables of data, so instructions are checked before stripping.
+//! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to
+//! separate functions from each other and from data tables, so instructions are checked before stripping.
 
 use super::library::Abi;
 use super::target::Target;
@@ -123,14 +124,14 @@ pub fn libraries(bytes: &[u8]) -> Found {
     Ok(names.into_iter().collect::<Vec<_>>().join(" "))
 }
 
-/// The name by which programs that are linked with a shared library ask for it.
+/// Checks the name by which programs linked with a shared library load it.
 pub fn soname(bytes: &[u8], wanted: &str) -> Found {
     let names = dynamic(bytes, DT_SONAME)?;
     refuse(names.iter().filter(|name| *name != wanted).cloned(), wanted)?;
     names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
 }
 
-/// A program asks for the shared library by its name alone, and looks for it at its own side.
+/// Checks that a program loads the shared library by its name alone, from the program's own folder.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
     let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));
@@ -144,7 +145,7 @@ pub fn needs(bytes: &[u8], soname: &str) -> Found {
     }
 }
 
-/// Whether a name is one of the driver's functions: `cu` and a capital.
+/// Returns whether a name is one of the driver's functions: `cu` and a capital.
 fn is_driver(name: &str) -> bool {
     name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
@@ -154,7 +155,7 @@ fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> R
     let fault = |error: object::Error| format!("archive: {error}");
     for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
         let data = member.map_err(fault)?.data(bytes).map_err(fault)?;
-        // An archive also holds what is not for the linker, such as Rust's metadata.
+        // An archive also holds members that are not for the linker, such as Rust's metadata.
         if data.starts_with(&object::elf::ELFMAG) {
             each(data)?;
         }
@@ -188,7 +189,7 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Whether names are those of the interface.
+/// Returns whether names are those of the interface.
 fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     let (alien, absent) = (found.difference(wanted), wanted.difference(found));
     let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
@@ -247,7 +248,7 @@ pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     compare(&found, &abi.functions)
 }
 
-/// Whether a path of this machine stands in a file, as a whole or as the start of a longer one.
+/// Checks that no path of this machine occurs in a file, whole or as the start of a longer one.
 pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     let inside = |path: &str| {
         memchr::memmem::find_iter(bytes, path).find(|start| {
@@ -297,7 +298,7 @@ impl Exceptions {
     }
 }
 
-/// Whether `text` is `pattern` with anything in the place of each star.
+/// Returns whether `text` is `pattern` with anything in the place of each star.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
@@ -377,7 +378,7 @@ const LZIP: &[u8] = b"LZIP\x01";
 /// Most bytes of PTX in a stream.
 const LONGEST: usize = 16 << 20;
 
-/// The contents of the lzip files in the bytes of a file: those that are whole, as their sums say.
+/// Returns the contents of all intact lzip files in the bytes of a file, as verified by their checksums.
 fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let starts = memchr::memmem::find_iter(bytes, LZIP);
     starts.filter_map(|start| {

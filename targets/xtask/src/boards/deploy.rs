@@ -1,9 +1,9 @@
 //! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, verifies, measures,
 //! and brings the measurements back into `targets/NAME/bench`.
 //!
-//! Everything goes through the `ssh` of this machine, so keys, jump hosts and aliases of the user's own
-//! configuration apply. One connection is opened and shared, so that a password is asked for once; without
-//! a terminal no password is asked for. The board's facts are read before anything is built or copied.
+//! All connections use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. One shared
+//! connection is opened, so that a password is requested only once; without a terminal, no password is
+//! requested. The board's facts are read before anything is built or copied.
 //!
 //! The file holds one JSON object a line: first the facts of the board (`what` is `board`), then the lines of
 //! `elsa bench --json`. A fact that the board does not report is null. No file is ever overwritten.
@@ -20,25 +20,25 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-/// What `cargo xtask deploy` takes.
+/// Arguments of `cargo xtask deploy`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The board to build for.
+    /// Board to build for.
     #[arg(long, value_parser = Target::names())]
     target: String,
-    /// The board, as ssh takes it.
+    /// Address of the board, as for ssh.
     #[arg(value_name = "USER@BOARD")]
     destination: String,
-    /// Port of ssh.
+    /// SSH port.
     #[arg(long, value_name = "N")]
     port: Option<u16>,
-    /// Private key.
+    /// SSH private key file.
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
-    /// Configuration of ssh instead of the user's.
+    /// SSH configuration file, instead of the user's.
     #[arg(long, value_name = "FILE")]
     ssh_config: Option<PathBuf>,
-    /// Folder on the board, from the user's own.
+    /// Folder on the board, relative to the user's home.
     #[arg(long, value_name = "DIR", default_value = "elsa")]
     dir: String,
     /// Folder for the measurements [default: targets/NAME/bench]
@@ -47,7 +47,7 @@ pub struct Arguments {
     /// Precompile GPU kernels for the board's GPU.
     #[arg(long)]
     cubins: bool,
-    /// Flags of `elsa bench`, after two dashes, such as --seconds 5 or --shape.
+    /// Options of `elsa bench`, after `--`, such as --seconds 5 or --shape.
     #[arg(last = true, value_name = "ARGUMENTS")]
     bench: Vec<String>,
 }
@@ -156,7 +156,7 @@ impl<'a> Link<'a> {
         rows(&text)
     }
 
-    /// Copies what a folder holds, links as they are, into a folder of the board.
+    /// Copies the contents of a folder to the board, preserving links.
     fn copy(&self, from: &Path, dir: &str) -> Result<(), String> {
         let archive = self.socket.path().join("folder.tar");
         let pack = Run::new(self.tree, "tar -cf").arg(&archive).arg("-C").arg(from).arg(".");
@@ -181,7 +181,7 @@ fn facts(text: &str) -> Map<String, Value> {
     pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
 }
 
-/// Whether the board has the processor and the space for the folder.
+/// Returns whether the board has the processor and the space for the folder.
 fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<(), String> {
     let fact = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     if fact("machine") != target.machine() {

@@ -1,4 +1,4 @@
-//! The C library as it is shipped, made of the archive that cargo makes.
+//! Builds the shipped C library from the archive that cargo makes.
 //!
 //! Cargo's archive holds this project, its dependencies and Rust's standard library as members whose symbols are
 //! global: a plugin that links it would export them all, and a second Rust library in the same program would define
@@ -90,7 +90,7 @@ impl Abi {
         format!("libelsa.so.{}.{}", self.major, self.minor)
     }
 
-    /// The links beside the file, each with the name that it points to: for the loader and for the linker.
+    /// Returns the links to the file, each with its target: for the loader and for the linker.
     pub fn links(&self) -> [(String, String); 2] {
         [(self.soname(), self.file()), ("libelsa.so".to_owned(), self.soname())]
     }
@@ -169,7 +169,7 @@ fn link(tree: &Tree, target: &Target, abi: &Abi, archive: &Path, shared: &Path) 
         .arg(archive)
         .arg("-Wl,--no-whole-archive")
         .args(SYSTEM);
-    // Of zig's driver for C the unwinder is asked for; others link it by themselves.
+    // Zig's C driver must be told to link the unwinder; others link it automatically.
     let run = if matches!(target, Target::Board(_)) { run.arg("-lunwind") } else { run };
     done(run, "linking libelsa.so")
 }

@@ -1,5 +1,5 @@
-//! Folders of the machine that builds. What is shipped holds none of their paths: sources have paths of their own
-//! there, which the compiler writes instead, and `super::check` reads the artefacts.
+//! Paths of the build machine. Shipped artefacts contain none of them: the compiler writes remapped source paths
+//! instead, and `super::check` scans the artefacts.
 
 use crate::setup;
 use crate::shell::Tree;

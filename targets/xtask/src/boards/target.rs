@@ -1,4 +1,4 @@
-//! What a build is for: a board, or this machine.
+//! Targets of a build: a board, or this machine.
 
 use crate::setup;
 use crate::shell::Tree;

@@ -1,6 +1,6 @@
-//! `cargo xtask gpu-bench`: a folder that measures attention on a machine that has an NVIDIA driver and no Rust, beside
-//! PyTorch where that is installed: the library and the tool as they are handed out, the laboratory, a Python script, and a
-//! shell script.
+//! `cargo xtask gpu-bench`: creates a folder that measures attention on a machine with an NVIDIA driver and without
+//! Rust, compared with PyTorch if installed. It contains the library and the tool as shipped, the laboratory, a Python
+//! script, and a shell script.
 
 use crate::boards::build;
 use crate::boards::target::HOST;

@@ -21,9 +21,9 @@ const SOURCES: &str = "kernels/cuda";
 /// The folder of the committed modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// What the modules are made for: the oldest GPU with arithmetic on pairs of halves, the Jetson Nano's.
+/// Target of the modules: the oldest GPU with arithmetic on pairs of halves, the Jetson Nano's.
 const TARGET: &str = "sm_53";
-/// What they are assembled for: the GPUs of the Jetson Nano and of the Jetson TX2. Newer ones take no other code.
+/// Targets of assembly: the GPUs of the Jetson Nano and of the Jetson TX2. Newer GPUs require no other code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
@@ -122,7 +122,7 @@ fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
 
-/// Makes everything again and compares it with what the tree holds.
+/// Regenerates everything and compares it with the tree.
 pub fn check(tree: &Tree) -> Ran {
     Ran::of("modules", |ran| {
         let made = make(tree)?;
@@ -223,7 +223,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     Ok(made)
 }
 
-/// The packed PTX of a source, and what it takes.
+/// Returns the packed PTX of a source, and its cost.
 fn compile(
     tree: &Tree,
     tools: &Tools,
@@ -247,7 +247,7 @@ fn compile(
         most.spilled = most.spilled.max(takes.spilled);
         most.seconds = most.seconds.max(takes.seconds);
     }
-    // What was assembled last is for `sass::TARGET`.
+    // The last assembly is for `sass::TARGET`.
     let cost = sass::cost(tree, &tools.nvdisasm, &out.with_extension("cubin"), kernel, most.threads)?;
     Ok((text, most, cost))
 }
@@ -272,7 +272,7 @@ fn pack(kernel: &str, text: &str) -> String {
         let mut words = line.split_whitespace();
         packed.push_str(words.next().unwrap_or_default());
         for word in words {
-            // A space separates an instruction or a directive from its operands; after a comma there is none.
+            // A space separates an instruction or a directive from its operands; no space follows a comma.
             if !packed.ends_with(',') {
                 packed.push(' ');
             }
@@ -355,7 +355,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// What a CUDA 10.2 driver refuses in a module.
+/// Returns the reason why a CUDA 10.2 driver would reject a module.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {
@@ -396,7 +396,8 @@ fn assemble(
     text: &str,
 ) -> Result<Resources, String> {
     let once = || {
-        // The shell tells what its children took in its last line, whatever else the machine does.
+        // The shell reports the time of its children in its last line, regardless of other load on the
+        // machine.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
         let run = run
             .args(&format!("-arch={target} -v -o"))

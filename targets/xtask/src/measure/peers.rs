@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: the benchmarks beside other libraries.
+//! `cargo xtask peers`: benchmarks of this library compared with other libraries.
 
 use crate::setup;
 use crate::shell::{Run, Tree};

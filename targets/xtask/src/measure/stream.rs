@@ -13,17 +13,18 @@ use std::path::Path;
 /// Size of a head.
 const DIM: usize = 64;
 const GIB: usize = 1 << 30;
-/// Rows that stay in memory where speeds are compared.
+/// Resident rows in the speed comparison.
 const RESIDENT: usize = 4096;
-/// Keys of that comparison.
+/// Number of keys in that comparison.
 const KEYS: usize = 32_768;
-/// What is measured.
+/// Arguments of the measurements.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Arguments {
-    /// Size in GiB of the file of keys and values that passes within a budget of 1 GiB. The disk needs room for it.
+    /// Size in GiB of a file of keys and values that is streamed within a budget of 1 GiB. It needs free disk
+    /// space.
     #[arg(long, default_value_t = 2.0, value_parser = positive)]
     gib: f64,
-    /// Pairs of a streamed run and one in memory.
+    /// Number of pairs of a streamed and an in-memory run.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
 }
@@ -33,7 +34,7 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "allowed: a positive number, at most 4096".to_owned())
 }
 
-/// A line of the table: what, the setting, the figure, what it is held against.
+/// Row of the table: quantity, setting, figure, reference.
 type Row = [String; 4];
 
 /// Builds the tool, measures, and prints a table in Markdown.

@@ -1,4 +1,4 @@
-//! What the operator of ONNX Runtime is tested with: libraries of the runtime, and Python environments.
+//! Test requirements of the ONNX Runtime operator: libraries of the runtime, and Python environments.
 
 use super::{BOARD_ROOT, file, old_python, program, python};
 use crate::files::{self, at};
@@ -15,7 +15,8 @@ pub const ENDS: [&str; 2] = [VERSIONS[0], VERSIONS[4]];
 const NEWEST_PACKAGES: [&str; 3] = ["numpy", "onnx", "onnxruntime"];
 const OLDEST_PACKAGES: [&str; 2] = ["numpy", "onnxruntime==1.10.0"];
 
-/// What an emulated program reads about its processor: the machine's own description is that of another.
+/// Processor description for an emulated program, because the machine's own describes a different
+/// processor.
 const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32\n\
     CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd07\nCPU revision\t: 3\n\n";
 
@@ -74,7 +75,7 @@ fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     files.find(|file| file.file_name().to_string_lossy().starts_with("libonnxruntime.so")).map(|f| f.path())
 }
 
-/// Where an emulated program finds its libraries, and a description of the emulated processor.
+/// Returns the library folder of an emulated program, with a description of the emulated processor.
 pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
     file(tree, &format!("{BOARD_ROOT}/lib/libstdc++.so.6"), "libstdc++6-arm64-cross")?;
     let root = tree.target.join("onnxruntime/board");

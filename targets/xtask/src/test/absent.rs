@@ -1,5 +1,5 @@
-//! The kernels that a run of the stages did not execute. A test goes over the back ends of the machine, so one that is
-//! absent is not a test that passed: the summary names it.
+//! Reports the kernels that a run of the stages did not execute. Tests iterate over the back ends of the machine, so
+//! an absent back end does not count as passed: the summary names it.
 
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, S
     Ok(lines)
 }
 
-/// An error without what is allowed.
+/// Returns an error without the part on allowed values.
 fn reason(absence: &str) -> &str {
     absence.split("; allowed").next().unwrap_or(absence)
 }

@@ -13,12 +13,12 @@ use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What every command selects: cargo would build crates again beside others.
+/// Package selection of every command; cargo would rebuild crates for other selections.
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-edge \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
-/// Modules of the crossing tests beside [`KERNELS`] that an emulator may be asked as well. The rest calls nothing but `core`,
-/// whose code is the same on every processor, or a GPU.
+/// Modules of the crossing tests that an emulator may run in addition to [`KERNELS`]. The rest calls only `core`, whose
+/// code is the same on every processor, or a GPU.
 const AS_WELL: [&str; 17] = [
     "backward_tasks::",
     "bounds::",
@@ -113,7 +113,7 @@ pub fn every_test(tree: &Tree) -> Ran {
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;
-    // The target has no std, so what is built for it links without one.
+    // The target has no std, so its programs link without it.
     let out = builds(ran, bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON));
     if !out.ok {
         return Err(format!("{BARE}: does not link"));

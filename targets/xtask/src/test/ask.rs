@@ -1,9 +1,9 @@
-//! What a stage is asked for.
+//! Parameters of a stage.
 
-/// What a stage is asked for.
+/// Parameters of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// Only what an inner loop needs.
+    /// Runs only the part for an inner loop.
     pub fast: bool,
     /// How long the fuzz targets and the hunt take together.
     pub minutes: u64,

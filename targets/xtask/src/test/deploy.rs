@@ -81,13 +81,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where distributions put the server, which must be started by its whole path.
+/// Paths of the server in common distributions; it must be started by its absolute path.
 const SSHD: &str = "/usr/sbin/sshd";
 
 /// The stage `deploy`.

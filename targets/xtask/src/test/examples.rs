@@ -24,7 +24,7 @@ const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 /// What CMake is told to build only the former.
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
-/// What the loop refuses, and what the message names.
+/// Requests that the loop rejects, with text from the message.
 const REFUSED: [(&str, &str); 10] = [
     ("--rate 50", "--model"),
     ("--model Cargo.toml", "model: Cargo.toml"),
@@ -162,7 +162,7 @@ fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path)
     let out = here("--rate 200 --frames 100 --priority 10 --lock-memory --threads 2").run();
     let seen = summary(&out).and_then(|all| {
         let told = expect(&all, 100, "frames", "", false)?;
-        // What is not granted is reported, and nothing else.
+        // Only missing permissions are reported.
         let refused =
             [("--priority", all["priority"] != 10), ("--lock-memory", all["memory_locked"] == false)];
         let told_so = refused.iter().all(|(name, refused)| out.stderr.contains(name) == *refused);

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where systems mount control groups of version 1 that count memory, and those of version 2.
+/// Mount points of memory control groups, version 1 and version 2.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// A folder in which groups can be made.
+/// Returns a folder in which groups can be created.
 ///
 /// # Errors
-/// Why there is none.
+/// Returns the reason if there is no such folder.
 pub fn folder() -> Result<PathBuf, String> {
     let tried = MOUNTS.map(|mount| (mount, limits(Path::new(mount))));
     if let Some((mount, _)) = tried.iter().find(|(_, found)| found.is_ok()) {
@@ -18,7 +18,7 @@ pub fn folder() -> Result<PathBuf, String> {
     Err(why.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a group below `folder` can be made, and has a limit on its memory.
+/// Returns whether a group below `folder` can be made, and has a limit on its memory.
 fn limits(folder: &Path) -> Result<(), String> {
     let group = folder.join(format!("elsa-probe-{}", std::process::id()));
     std::fs::create_dir(&group).map_err(|e| e.to_string())?;

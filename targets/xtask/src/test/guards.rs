@@ -1,5 +1,5 @@
-//! What stages of the long run guard: hashes of it, from the last run of all stages that passed, lie in the tree. Where
-//! the tree differs, the short run takes the stage as well.
+//! Guards of stages of the long run: the tree holds hashes of the guarded files from the last complete run that passed.
+//! If the tree differs, the short run includes the stage.
 
 use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};
@@ -53,12 +53,13 @@ fn written(tree: &Tree) -> Result<Option<Hashes>, String> {
     toml::from_str(&text).map(Some).map_err(|error| fault(&error))
 }
 
-/// Where it is kept which stages passed on this machine for what they guard.
+/// Returns the file that records which stages passed on this machine, and for which guarded content.
 fn passed(tree: &Tree) -> PathBuf {
     tree.target.join("test-results/guards.json")
 }
 
-/// The stages that guard what differs: from the last long run, and from what they passed for on this machine.
+/// Returns the stages whose guarded files differ both from the last long run and from the content for which
+/// they passed on this machine.
 pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     let Some(written) = written(tree)? else {
         println!("{FILE}: absent; cargo xtask test --all writes it");
@@ -78,7 +79,7 @@ fn knows(known: &[&Hashes], name: &str, hash: &str) -> bool {
     known.iter().any(|known| known.get(name).is_some_and(|old| old == hash))
 }
 
-/// Keeps on this machine that a stage passed for what it guarded when the run began.
+/// Records on this machine that a stage passed for the content that it guarded when the run began.
 pub fn keep_passed(tree: &Tree, name: &str, then: &Hashes) -> Result<(), String> {
     let Some(hash) = then.get(name) else { return Ok(()) };
     let mut here: Hashes = read(&passed(tree)).unwrap_or_default();
@@ -128,7 +129,7 @@ mod tests {
         fs::remove_file(path("a/b/c")).unwrap();
         assert_ne!(of(), first);
 
-        // What is written is read again, and is not written twice.
+        // Written hashes are read back, and are not written twice.
         assert_eq!(written(&tree), Ok(None));
         let hashes = Hashes::from([("ptx".to_owned(), first)]);
         assert_eq!((write(&tree, &hashes), write(&tree, &hashes)), (Ok(true), Ok(false)));

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
 const LIMIT: f64 = 3000.0;
-/// What a quiet machine may need beyond them.
+/// Allowed factor on a quiet machine.
 const OVER: f64 = 1.2;
 /// The share of the processors' time that other programs take at most on a quiet machine.
 const QUIET: f64 = 0.05;
 
-/// Watches how long a run takes and what else the machine does meanwhile.
+/// Measures the time of a run and the concurrent load of the machine.
 pub struct Watch {
     start: Instant,
     busy: Option<f64>,
@@ -21,8 +21,8 @@ impl Watch {
         Watch { start: Instant::now(), busy: busy() }
     }
 
-    /// The fault of a run that took too long: processors worked `worked` seconds for it, and it had stages that take
-    /// `beyond` seconds beside those of the short run.
+    /// Returns the fault of a run that took too long: `worked` is its processor seconds, `beyond` the seconds of its
+    /// stages that are not in the short run.
     pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
         let seconds = self.start.elapsed().as_secs_f64();
         let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);
@@ -34,8 +34,9 @@ fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
-/// A machine is quiet where it has two cores or more and other programs, those of other guests of its host included, had
-/// `others` seconds of its processors, a twentieth of all or less. Where the system does not tell, it is not.
+/// Judges the time of a run on a quiet machine: one with two cores or more, where other programs, including those of
+/// other guests of its host, had `others` processor seconds, at most a twentieth of the total. A machine whose system
+/// does not report this is not quiet.
 fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<String> {
     let quiet = cores >= 2.0 && others.is_some_and(|others| others <= QUIET * seconds * cores);
     let text = || {
@@ -70,7 +71,8 @@ mod tests {
     fn only_a_quiet_machine_is_held_to_the_limit() {
         let late = |others, cores| judge(1441.0, 1200.0, others, cores).is_some();
         assert!(late(Some(100.0), 2.0));
-        // Other programs had more than a twentieth of two cores, or of one that there is, or the system does not tell.
+        // Other programs had more than a twentieth of two cores, or of a single core, or the system does not report
+        // it.
         assert!(!late(Some(145.0), 2.0) && !late(Some(0.0), 1.0) && !late(None, 2.0));
         assert_eq!(judge(1440.0, 1200.0, Some(0.0), 2.0), None);
         assert!(judge(1500.0, 1200.0, Some(0.0), 2.0).unwrap().contains("allowed: 1200 s"));

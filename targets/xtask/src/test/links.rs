@@ -1,7 +1,7 @@
-//! Programs linked with the folder that `cargo xtask build` makes, in every way that it is made for: through CMake and
-//! pkg-config, with the static and the shared library, as a program that shares nothing, as a plugin, and beside a
-//! second library in Rust. The folder has been moved after it was built, the programs are installed, and before they
-//! run both the folder and the place where they were built are gone.
+//! Links programs with the folder that `cargo xtask build` creates, in every supported way: through CMake and
+//! pkg-config, with the static and the shared library, as a program without shared libraries, as a plugin, and
+//! together with a second Rust library. The folder is moved after the build and the programs are installed; before
+//! they run, both the folder and their build folder are deleted.
 
 use crate::boards::library::Abi;
 use crate::boards::{build, check};
@@ -234,8 +234,8 @@ fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
 
-/// The links of a board's folder by zig, static and shared, run by emulation; what they need of a board. Returns the static
-/// program and the one that does without the library.
+/// Links a board's folder with zig, statically and dynamically, runs the programs by emulation, and checks their
+/// requirements of a board. Returns the static program and the one that does not need the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
     setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
@@ -253,7 +253,8 @@ pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Resu
     Ok(made.fixed)
 }
 
-/// The same by GCC as well; what the library adds to a program; and how every board's toolchain file tunes.
+/// Does the same with GCC; also checks the size that the library adds to a program, and the tuning of every
+/// board's toolchain file.
 pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
     let mut lengths = Vec::new();
@@ -299,7 +300,7 @@ fn tuned_by_zig(board: &str) -> &'static str {
     }
 }
 
-/// The same for GCC, of which no version knows the cores of the Xavier.
+/// Returns the same for GCC, no version of which knows the Xavier's cores.
 fn tuned_by_gcc(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-march=armv8-a -mtune=cortex-a78ae",
@@ -307,7 +308,7 @@ fn tuned_by_gcc(board: &str) -> &'static str {
     }
 }
 
-/// Whether a compiler's command line tunes so, and stays within the instruction set.
+/// Returns whether a compiler's command line tunes so, and stays within the instruction set.
 fn tuned(line: &str, wanted: &str) -> check::Found {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (line, wanted) = (words(line), words(wanted));

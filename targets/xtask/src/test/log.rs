@@ -1,4 +1,5 @@
-//! What a stage that failed has said: the ends of the commands that its faults name, or the end of all.
+//! Output of a failed stage: the last lines of the commands named in its faults, or the end of the whole
+//! output.
 
 use super::results::Outcome;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 /// Lines that are shown of a command.
 const SHOWN: usize = 60;
 
-/// Prints what there is to say about a stage that failed, and where all of it is.
+/// Prints the relevant output of a failed stage, and the path of the full log.
 pub fn show(path: &Path, name: &str, outcome: &Outcome) {
     if outcome.good() {
         return;

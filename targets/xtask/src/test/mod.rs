@@ -47,35 +47,35 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What a run is asked for.
+/// Arguments of a run.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The inner loop: formatting, structure, lints, the tests on this machine.
+    /// Run the inner loop: formatting, structure, lints, native tests.
     #[arg(long, conflicts_with_all = ["only", "all"])]
     fast: bool,
-    /// Every stage; those that have passed for the tree as it is are not run again.
+    /// Run every stage; stages that have passed for the current tree are skipped.
     #[arg(long, conflicts_with = "only")]
     all: bool,
-    /// The i-th of n parts of `--all`, which take about as long as one another.
+    /// Run the i-th of n parts of `--all`, which take similar times.
     #[arg(long, value_name = "I/N", requires = "all")]
     part: Option<Part>,
-    /// Minutes that the stages `fuzz` and `hunt` take together.
+    /// Total minutes for the stages `fuzz` and `hunt`.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Only these stages.
+    /// Run only these stages.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>())]
     only: Vec<String>,
     /// List the stages and run nothing.
     #[arg(long)]
     list: bool,
-    /// Run this stage here, as the process of a stage does.
+    /// Run this stage in this process, as the subprocess of a stage does.
     #[arg(long, hide = true, value_name = "STAGE")]
     within: Option<String>,
     #[command(flatten)]
     prove: prove::Asked,
 }
 
-/// Runs the stages that are asked for; prints a line for each, and a table.
+/// Runs the requested stages; prints a line for each, and a table.
 pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
     let ask = Ask { fast: asked.fast, minutes: asked.minutes };
     if asked.list {
@@ -139,7 +139,7 @@ fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
     results::read(&told).unwrap_or_else(|| Outcome::untold(&how))
 }
 
-/// What a run came to: every stage that ran or had passed before, in the order of the list.
+/// Outcome of a run: every stage that ran or had passed before, in the order of the list.
 type Done = Vec<(&'static Stage, Outcome)>;
 
 fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
@@ -175,7 +175,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     for (stage, _) in &done {
         println!("{:<10}has passed for the tree as it is", stage.name);
     }
-    // Where the processor has one core, or a run has one lane, stages take turns.
+    // Stages run one after another if the processor has one core, or a run one lane.
     let ran = side_by_side(progress.lanes(), |lane: Vec<&'static Stage>| {
         let run = |stage: &'static Stage| {
             progress.begin(stage);
@@ -209,7 +209,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     finish(tree, asked, &results, before, done, faults)
 }
 
-/// Prints the table and what was not run, and writes the hashes when every stage has passed.
+/// Prints the table and the stages not run, and writes the hashes when every stage has passed.
 fn finish(
     tree: &Tree,
     asked: &Arguments,

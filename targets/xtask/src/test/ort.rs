@@ -1,5 +1,5 @@
-//! The stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine and on an emulated Cortex-A57, and
-//! from Python; and linear attention by the tool beside the operators of ONNX and of ONNX Runtime.
+//! The stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated Cortex-A57,
+//! and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;
@@ -77,7 +77,7 @@ fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, 
     vec![(format!("{runtime}, f32"), single), (format!("{runtime}, f16"), half)]
 }
 
-/// Counts the lines of a program, of which each says `ok` or `FAILED`.
+/// Counts the lines of a program, each of which says `ok` or `FAILED`.
 fn check(ran: &mut Ran, what: &str, run: Run) {
     let out = run.whole().machine().run();
     let passed = out.stdout.lines().filter(|line| line.starts_with("ok")).count() as u64;

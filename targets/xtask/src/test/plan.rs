@@ -1,4 +1,4 @@
-//! Which stages run where: parts of the long run, lanes of a part, and what is left of them.
+//! Scheduling of stages: parts of the long run, lanes of a part, and the remaining time.
 
 use super::results::Outcome;
 use super::stages::Stage;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Stages that search as long as they are asked to: each takes half of the minutes.
+/// Stages that search for a given time: each gets half of the minutes.
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
 /// Seconds that a stage takes.
@@ -63,12 +63,12 @@ pub struct Progress {
     lanes: Vec<Vec<&'static Stage>>,
     /// Seconds that each stage is expected to take.
     expected: BTreeMap<&'static str, f64>,
-    /// The stages that run, with when they began, and those that have ended.
+    /// Running stages with their start times, and ended stages.
     running: Mutex<(BTreeMap<&'static str, Instant>, Vec<&'static str>)>,
 }
 
 impl Progress {
-    /// Of these stages, of which some took `known` seconds when they ran last.
+    /// Creates the progress of these stages; `known` holds the seconds of their last runs.
     pub fn new(stages: &[&'static Stage], known: &BTreeMap<String, f64>, minutes: u64) -> Progress {
         let count = stages.iter().map(|stage| stage.lane + 1).max().unwrap_or(0);
         let lane = |lane| stages.iter().filter(|stage| stage.lane == lane).copied().collect::<Vec<_>>();
@@ -86,7 +86,7 @@ impl Progress {
         self.lanes.clone()
     }
 
-    /// What is about to run, and how long that takes.
+    /// Describes the first stages and the total time.
     pub fn opening(&self) -> String {
         let names = |lane: &Vec<&Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ");
         let lanes: Vec<String> = self.lanes.iter().map(names).collect();
@@ -103,7 +103,7 @@ impl Progress {
         running.0.insert(stage.name, Instant::now());
     }
 
-    /// A stage has ended: prints its line, with what is left.
+    /// Records the end of a stage: prints its line, with the remaining time.
     pub fn end(&self, stage: &Stage, outcome: &Outcome) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.0.remove(stage.name);
@@ -113,7 +113,7 @@ impl Progress {
         println!("{}   {rest}", outcome.line(stage.name));
     }
 
-    /// What the lane with the most to do still takes.
+    /// Returns the remaining time of the lane with the most work.
     fn rest(&self) -> String {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let left = |stage: &&Stage| {

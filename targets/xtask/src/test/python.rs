@@ -1,6 +1,6 @@
-//! `elsa.py` as it lies in a folder, with the library of that folder, against an oracle and against the tool; by this machine's
-//! Python in the stage `host`, by Python 3.6 in the stage `python`. Tensors of a CUDA
-//! device are those of a module that stands for torch, over the stand-in driver. What needs torch is `cargo xtask models`'.
+//! Tests `elsa.py` in a folder, with the library of that folder, against an oracle and the tool: with this machine's
+//! Python in the stage `host`, with Python 3.6 in the stage `python`. A module that replaces torch provides tensors of
+//! a CUDA device, over the stand-in driver. `cargo xtask models` covers tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;
@@ -53,7 +53,7 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
             .arg(tree.root.join(tests))
             .env("PYTHONPATH", &module)
             .env("ELSA_TOOL", folder.join("bin/elsa"))
-            // The library beside the file, and the back end that the machine has.
+            // The library next to the file, and the machine's back end.
             .env("ELSA_LIBRARY", "")
             .env("ELSA_BACKEND", "")
             .limit(Duration::from_secs(120))

@@ -1,6 +1,6 @@
-//! The starts of the guide, followed from empty folders outside the tree: what a fenced block of the page shows
-//! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
-//! the one that the page promises.
+//! Follows the starts of the guide from empty folders outside the tree. Each fenced block of a page is written to
+//! the file named in its first line, or run by the shell. The last printed line must be the one that the page
+//! promises.
 
 use crate::files;
 use crate::ran::Ran;
@@ -86,7 +86,7 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The program of the quick start of Rust, compiled against what the tests have built: what the page shows fits the library.
+/// Compiles the Rust quick start against the products of the tests, to check that the page fits the library.
 pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &[("main.rs", "// src/main.rs")])?;

@@ -1,5 +1,4 @@
-//! The stages about what is handed on: what the dependencies allow, what the packages say, and the oldest compiler that
-//! builds them.
+//! Release stages: dependencies and their licences, contents of packages, and the oldest supported compiler.
 
 use super::cargo::{JSON, builds};
 use super::readme;
@@ -12,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is accepted of dependencies.
+/// Rules for dependencies.
 const RULES: &str = "deny.toml";
 /// Checks of cargo-deny that need nothing but the tree and what cargo has downloaded.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
@@ -214,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The toolchain of the tree is not older than what the packages claim to build with.
+    /// The toolchain of the tree is at least as new as the version that the packages declare.
     #[test]
     fn the_toolchain_of_the_tree_is_new_enough() {
         let tree = Tree::find().unwrap();

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 /// The hashes of what stages guard, which a long run writes into the tree.
 pub const FILE: &str = "targets/guards.toml";
 
-/// What a stage came to.
+/// Outcome of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Checks that passed.
     pub passed: u64,
     /// Checks that failed; at least one where the stage failed.
     pub failed: u64,
-    /// What it counted, with its remark.
+    /// Counts of the stage, with a remark.
     pub summary: String,
     /// Why it failed; empty when it passed.
     pub faults: Vec<String>,
@@ -37,7 +37,7 @@ impl Outcome {
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
     }
 
-    /// Whether the stage passed.
+    /// Returns whether the stage passed.
     pub fn good(&self) -> bool {
         self.faults.is_empty() && self.failed == 0 && self.passed > 0
     }
@@ -55,7 +55,7 @@ pub fn heading() -> String {
     format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
 }
 
-/// Reads a file that [`keep`] wrote; `None` where there is none, or one of another version.
+/// Reads a file that [`keep`] wrote; `None` if it is missing or has a different version.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
@@ -71,8 +71,8 @@ pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
 }
 
-/// The name by which git knows the content of the working tree, committed or not, without ignored files and what a long run
-/// writes. `None` outside a checkout.
+/// Returns git's name for the content of the working tree, committed or not, without ignored files and files that a
+/// long run writes. `None` outside a checkout.
 pub fn content(tree: &Tree) -> Option<String> {
     let git = |line: &str| Run::new(tree, line).quiet();
     let index = git("git rev-parse --git-path index").run();
@@ -176,10 +176,10 @@ mod tests {
         // Another content has results of its own, and the first has them again.
         fs::write(tree.root.join("b"), "2").unwrap();
         assert_eq!(results(true).green("fuzz", 3), None);
-        // What was made while the tree changed belongs to neither.
+        // A result obtained while the tree changed belongs to neither version.
         first.add(&tree, "asan", &outcome(1, 0, 0)).unwrap();
         fs::remove_file(tree.root.join("b")).unwrap();
-        // What a long run writes does not have everything run again.
+        // Files that a long run writes do not cause stages to run again.
         fs::create_dir(tree.root.join("targets")).unwrap();
         fs::write(tree.root.join(FILE), "").unwrap();
         assert!(results(true).green("fuzz", 3).is_some() && results(true).green("asan", 0).is_none());

@@ -13,18 +13,18 @@ use crate::shell::Tree;
 pub struct Stage {
     /// Its name for `--only` and in the summary.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Whether it belongs to the short run.
+    /// `true` if it belongs to the short run.
     pub short: bool,
     /// Stages of different lanes share no folder of products, and run side by side.
     pub lane: usize,
-    /// Seconds that it takes on two idle cores from an empty build folder, beside the other lane. Those of a stage that
-    /// takes as long as it is asked to are zero.
+    /// Seconds on two idle cores from an empty build folder, while the other lane is running. Zero for stages that run
+    /// for a given time.
     pub seconds: f64,
     /// What of the tree it guards: after a change there, the short run takes the stage as well.
     pub guards: &'static [&'static str],
-    /// Sets up what it needs, runs it and counts.
+    /// Sets up the requirements, runs the stage and counts.
     pub run: fn(&Tree, Ask) -> Ran,
 }
 

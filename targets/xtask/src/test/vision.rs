@@ -114,7 +114,7 @@ fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Whether `error` is at most `allowed`. NaN on either side is not.
+/// Returns whether `error` is at most `allowed`. NaN on either side is not.
 fn within(error: f64, allowed: f64) -> bool {
     error <= allowed
 }
@@ -324,7 +324,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Some classes must differ from the record: otherwise attention would not matter to what is compared.
+/// Requires that some classes differ from the record; otherwise attention would not affect the comparison.
 fn differs(record: &Record, out: &Output) -> Result<String, String> {
     let (lines, _) = lines(out)?;
     let same = same_classes(record, &lines);
@@ -403,14 +403,14 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
         let out = run.run();
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let instead = out.stdout.lines().last().is_some_and(|line| line.contains("in place of the GPU"));
-        // The reason of a fallback is told once, whatever the number of pictures.
+        // The reason of a fallback is reported once, regardless of the number of pictures.
         let once = status != 0 || out.stderr.lines().count() == 1;
         let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0) && once;
         ran.note(what, if good { Ok(found) } else { Err(found) });
     }
 }
 
-/// Requests that a program must refuse, each with what the message names.
+/// Requests that a program must reject, each with text from the message.
 pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&str, &str)]) {
     for (rest, names) in requests {
         let out = ask(rest).quiet().run();
@@ -420,7 +420,7 @@ pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&s
     }
 }
 
-/// What the program refuses; `MODEL` stands for the model, `FOLDER` for the pictures.
+/// Requests that the program rejects; `MODEL` stands for the model, `FOLDER` for the pictures.
 const REFUSED: [(&str, &str); 10] = [
     ("FOLDER", "--model"),
     ("--model MODEL", "PICTURE"),

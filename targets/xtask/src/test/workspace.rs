@@ -1,8 +1,8 @@
-//! The stage `host`: the tests of the workspace, here and on the stand-in GPU, and everything that is written against the
+//! The stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written against the
 //! libraries; and the stage `miri`.
 //!
-//! Cargo builds a crate again when other packages are selected beside it, since features of what it depends on then
-//! differ. Commands that share a folder of products therefore select the same packages, and pick tests by name.
+//! Cargo rebuilds a crate when other packages are selected with it, because the features of its dependencies then
+//! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.
 
 use super::cargo::{add_tests, tests, together, widest, with_standin};
 use super::{capi, examples, groups, python, readme};
@@ -58,7 +58,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
          --skip cuda_conformance:: --test-threads 1",
         "cargo test --workspace --exclude elsa-kernels --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ];
-    // The command before goes over the processor's back ends.
+    // The previous command covers the back ends of the processor.
     let run = |line: &str| with_standin(Run::new(tree, line).env("ELSA_ONLY", "cuda"), driver);
     for (line, out) in together(lines.map(run).into()) {
         add_tests(ran, &line, &out);

@@ -1,4 +1,4 @@
-//! Tests of the chooser on devices that nobody has to have.
+//! Tests of the chooser on simulated devices.
 
 use super::{Device, Walk, choose};
 use crate::linear::cuda::choice::LinearGpuChoice;
@@ -43,7 +43,7 @@ fn chunks_begin_where_a_launch_pays() {
     // As measured on an H200: gated, d 128, 8 heads.
     assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
     assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
-    // A board has the blocks of 8 heads in 16 turns, each token of which saves time.
+    // A board runs the blocks of 8 heads in 16 waves, each token of which saves time.
     assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
     assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
     assert_eq!(form(NANO, [1, 1, 40, 32]), Form::Recurrent);
@@ -73,7 +73,7 @@ fn the_batch_changes_no_bit() {
     assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
 }
 
-/// What a packed sequence executes is what it executes alone.
+/// A packed sequence executes the same operations as it does alone.
 #[test]
 fn packed_sequences_execute_what_they_do_alone() {
     let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
@@ -95,7 +95,8 @@ fn packed_sequences_execute_what_they_do_alone() {
     }
 }
 
-/// What tokens write with a delta rule has a place, and the quadratic form prepares no chunk of it.
+/// With a delta rule, the written values of tokens have a region, and the quadratic form prepares no chunk
+/// of it.
 #[test]
 fn the_quadratic_form_is_for_all_rules() {
     let of = |rule, form| {

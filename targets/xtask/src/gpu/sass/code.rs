@@ -17,12 +17,12 @@ const BUNDLE: usize = 32;
 /// Bits of an instruction in a control word.
 const CONTROL_BITS: u32 = 21;
 
-/// What the scheduler is told about an instruction.
+/// Scheduling information of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
     /// Cycles before the next instruction of the warp.
     pub stall: u32,
-    /// Whether the scheduler prefers another warp next.
+    /// `true` if the scheduler prefers another warp next.
     pub yields: bool,
     /// Barrier that opens when the result is written.
     pub written: Option<usize>,
@@ -62,14 +62,15 @@ pub struct Instruction {
     pub text: String,
     /// The predicate that decides if it has an effect, without its sign.
     pub guard: Option<String>,
-    /// Where it jumps to, or where code meets again that jumps out of what it begins.
+    /// Target of its jump, or the point where code meets again after jumps out of the region that it
+    /// begins.
     pub target: Option<usize>,
-    /// What the scheduler is told.
+    /// Scheduling information.
     pub control: Control,
 }
 
 impl Instruction {
-    /// Whether a modifier follows the name, as `EX2` in `MUFU.EX2`.
+    /// Returns whether a modifier follows the name, as `EX2` in `MUFU.EX2`.
     pub fn has(&self, modifier: &str) -> bool {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }
@@ -144,7 +145,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     }
     for (index, label) in names {
         let found = labels.iter().find(|(name, _)| *name == label).map(|(_, at)| *at);
-        // A function is called by a name that may lie behind the kernel's own code.
+        // A function is called by a name that may be defined after the kernel's own code.
         if found.is_none() && code[index].name != "CAL" {
             return Err(fault("a jump without a target", &code[index].text));
         }
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(of(0), Control { stall: 6, ..none });
         // The second of a pair issues with the first, whose stall is zero.
         assert_eq!(of(1), Control { stall: 0, ..none });
-        // S2R tells barrier 0 when its result is there.
+        // S2R opens barrier 0 when its result is available.
         assert_eq!(of(2), Control { stall: 1, written: Some(0), ..none });
         // All fields, each of its own value: keeps operands 0 and 3, waits for barriers 1 and 5, opens 2 when it has
         // read and 4 when it has written, prefers another warp and waits 11 cycles.

@@ -1,9 +1,9 @@
-//! What the machine code of a kernel costs on a Jetson TX2: instructions of its parts, decoded from what ptxas makes
-//! for `sm_62`, as a table that the prediction of latencies reads.
+//! Cost of a kernel's machine code on a Jetson TX2: instructions of its parts, decoded from the output of ptxas for
+//! `sm_62`, as a table for the prediction of latencies.
 //!
-//! A kernel of tiles has five parts: what comes before the first tile, a plain tile, a tile at the end of the keys,
-//! the addition of sums to memory, and what follows the last tile. [`paths`] tells how a warp goes through each of
-//! them, [`code`] what the scheduler is told about each instruction.
+//! A kernel of tiles has five parts: the code before the first tile, a plain tile, a tile at the end of the keys,
+//! the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp through each
+//! of them, [`code`] decodes the scheduling information of each instruction.
 
 mod code;
 mod paths;
@@ -13,7 +13,7 @@ use code::Instruction;
 use paths::{Loop, Rare, counted, is_exp, is_fma, loops, repeated, trips, walk};
 use std::path::Path;
 
-/// What the table is made for.
+/// Target of the table.
 pub const TARGET: &str = "sm_62";
 /// The table, in the tree.
 pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
@@ -22,7 +22,7 @@ pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
 /// in its level 2 cache. Approximate: several warps of an SM hide most of them.
 const LATENCIES: [(&[&str], usize); 3] =
     [(&["LDG", "LD", "LDL"], 230), (&["LDS", "LDC", "SHFL", "STS"], 26), (&["BAR", "MEMBAR"], 12)];
-/// Of all others with a barrier: exponentials, conversions, special registers.
+/// Latency of all other instructions with a barrier: exponentials, conversions, special registers.
 const LATENCY: usize = 20;
 
 /// Counts over a part of a kernel for one warp: names in the order of the fields of `GpuPart`.

@@ -27,12 +27,12 @@ impl Loop {
     }
 }
 
-/// Whether it is a multiply-add of floating point.
+/// Returns whether it is a multiply-add of floating point.
 pub fn is_fma(x: &Instruction) -> bool {
     matches!(x.name.as_str(), "FFMA" | "FFMA32I" | "HFMA2")
 }
 
-/// Whether it is an exponential, of which each score takes one.
+/// Returns true for an exponential; each score takes one.
 pub fn is_exp(x: &Instruction) -> bool {
     x.name == "MUFU" && x.has("EX2")
 }
@@ -49,10 +49,10 @@ pub fn loops(code: &[Instruction]) -> Vec<Loop> {
     loops
 }
 
-/// What a walk through a part of the code keeps out of.
+/// Code that a walk through a part avoids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rare {
-    /// Stores to global memory, besides what is always rare: the walk is one through a tile.
+    /// Stores to global memory, in addition to code that is always rare: the walk is through a tile.
     Stores,
     /// Calls and loops without a multiply-add.
     Calls,
@@ -87,7 +87,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         let calls = part.iter().any(|x| x.name == "CAL");
         // Weights need no call; the soft cap divides.
         let exps = !calls && part.iter().any(is_exp);
-        // The addition of sums to memory, beside which a loop adds those of short rows.
+        // The addition of sums to memory also has a loop that adds the sums of short rows.
         let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
         let needed = exps || (adds && !calls) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || calls || loops.iter().any(useless);
@@ -96,7 +96,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
         let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
-        // What is done more than once tells more than all of it.
+        // The multiply-adds of the largest loop count before the total, because they repeat.
         let fmas = |from: usize, to: usize| {
             let count = |from: usize, to: usize| code[from..to].iter().filter(|x| is_fma(x)).count();
             let inner = loops.iter().filter(|x| from <= x.first && x.last < to);
@@ -126,7 +126,7 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     let set = body.iter().rev().find(sets)?;
     let mut operands = set.operands().skip(2);
     let (first, second) = (operands.next()?, operands.next());
-    // What is unequal may be compared in either order.
+    // The operands of an inequality comparison may be in either order.
     let swapped = second.filter(|&x| {
         set.has("NE") && change(code, inner, first).is_none() && change(code, inner, x).is_some()
     });
@@ -153,7 +153,7 @@ fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     }
 }
 
-/// What the counter of a loop changes by in a trip.
+/// Returns the change of a loop's counter per trip.
 pub fn step(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let (_, counter, _) = counter(code, inner)?;
     usize::try_from(change(code, inner, counter)?.1).ok()
@@ -170,7 +170,7 @@ fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i
     code[inner.first..=inner.last].iter().rev().find_map(changes)
 }
 
-/// The trips of `inner`, where its counter tells them.
+/// Returns the trips of `inner` if its counter determines them.
 pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let (set, counter, limit) = counter(code, inner)?;
     if set.name == "PSETP" {
@@ -214,7 +214,7 @@ pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     all
 }
 
-/// Where the run of indices within `inner` that ends the way begins, at or before `from`.
+/// Returns the start of the run of indices within `inner` that ends the path, at or before `from`.
 fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     let outside = |at: &usize| *at < inner.first || *at > inner.last;
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
@@ -344,7 +344,7 @@ mod tests {
             ]);
             walk(&code, 0, 6, Rare::Stores)
         };
-        // What a jump without a predicate leaves out, and what follows the end, no warp executes.
+        // No warp executes code skipped by an unconditional jump, or code after the end.
         assert_eq!(part("LDG.E R1, [R2]"), [0, 1, 2, 3, 5]);
         assert_eq!(part("STG.E [R2], R1"), [0, 3, 5]);
         assert_eq!(part("CAL `(f)"), [0, 3, 5]);

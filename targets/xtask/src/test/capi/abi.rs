@@ -25,10 +25,10 @@ const OPENING: &str = "\
 # cargo xtask abi --write writes it.
 ";
 
-/// What is written.
+/// Arguments of the comparison.
 #[derive(Clone, Copy, Default, clap::Args)]
 pub struct Write {
-    /// Write the list of the header as it is.
+    /// Write the list of the current header.
     #[arg(long)]
     write: bool,
 }
@@ -66,7 +66,7 @@ struct Lists {
     board: String,
 }
 
-/// Has the compilers of this machine and of the boards tell the list.
+/// Measures the list with the compilers of this machine and of the boards.
 fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     let boards = Compilers::boards(tree)?;
     let file = home.join("abi.c");
@@ -89,7 +89,7 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
 fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
-    // The version rises with every release, whatever the ABI does.
+    // The version rises with every release, regardless of the ABI.
     for name in header.constants.iter().filter(|name| !name.starts_with("ELSA_VERSION_")) {
         lines.push(format!("printf(\"constant {name} %lld\\n\", (long long)({name}));"));
     }

@@ -1,4 +1,5 @@
-//! What the headers of `elsa.h` declare, read from their text, which cbindgen writes in one regular form.
+//! Reads the declarations of the headers of `elsa.h` from their text, which cbindgen writes in a regular
+//! form.
 
 use crate::files;
 use crate::shell::Tree;
@@ -39,7 +40,7 @@ pub struct Field {
 }
 
 impl Struct {
-    /// Whether it begins with its size, so that fields can be added to it.
+    /// Returns whether it begins with its size, so that fields can be added to it.
     pub fn grows(&self) -> bool {
         self.fields.first().is_some_and(|field| field.declaration == "size_t size")
     }

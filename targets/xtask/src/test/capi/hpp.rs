@@ -1,5 +1,5 @@
-//! `elsa.hpp` to compilers. The programs that use it, in the later standards of C++;
-//! and lines that must not compile, each of which a compiler must name.
+//! Compiles `elsa.hpp`: programs that use it, in the later C++ standards, and lines that must not compile,
+//! each of which a compiler must name.
 
 use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;
@@ -9,9 +9,9 @@ use std::path::Path;
 const COMPILERS: [&str; 2] = ["g++", "clang++-19"];
 /// Standards later than the oldest, for which `[[nodiscard]]` and `std::span` exist.
 const LATER: [&str; 2] = ["c++17", "c++20"];
-/// A program of which one line, chosen by `CASE`, must not compile.
+/// Program with one line, chosen by `CASE`, that must not compile.
 const REFUSED: &str = "tests/capi/refused.cpp";
-/// What stands behind such a line.
+/// Mark at the end of such a line.
 const MARK: &str = "// refused: ";
 
 /// Compiles programs of `tests/capi` by the later standards, against the folder `dist` and to `home`, and runs them.

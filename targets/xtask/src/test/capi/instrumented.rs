@@ -1,6 +1,6 @@
-//! Programs of `tests/capi` and the library that they are linked with, both instrumented by a sanitizer: a part of the stages
-//! `asan` and `tsan`. What one side does wrong with memory of the other is seen, and threads of both. Both libraries panic on
-//! request; that of `tsan` has local symbols as what is shipped, where panics unwind, too.
+//! Instruments programs of `tests/capi` and the library they link with a sanitizer, as a part of the stages `asan` and
+//! `tsan`. This detects errors of one side with memory of the other, and with threads of both. Both libraries panic on
+//! request; that of `tsan` has local symbols like the shipped library, where panics unwind too.
 
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
 use crate::boards::library::{self, Abi};
@@ -18,7 +18,7 @@ const WITH_THREADS: [&str; 6] =
 /// Under AddressSanitizer, with the archive of the library.
 pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
-    // The system's heap and the stacks of threads must hold nothing that nobody frees.
+    // The system's heap and thread stacks must contain no leaked memory.
     let options = (
         "ASAN_OPTIONS",
         "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
@@ -29,8 +29,8 @@ pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
 /// Under ThreadSanitizer.
 pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
-    // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
-    // module, and takes one object of many modules for many of the same name.)
+    // Its symbols are local, because panics unwind in the shipped library. (AddressSanitizer registers the
+    // globals of a module, and mistakes one object of many modules for duplicates.)
     let mut abi = Abi::read(tree)?;
     abi.functions.insert("elsa_test_panic_next".to_owned());
     let folder = super::programs::home(tree, "inject")?;

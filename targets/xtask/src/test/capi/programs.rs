@@ -134,7 +134,7 @@ impl Compilers {
 
 /// What became of a compilation.
 pub struct Compiled {
-    /// Whether it succeeded.
+    /// `true` if it succeeded.
     pub ok: bool,
     line: String,
 }
@@ -168,7 +168,7 @@ pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home:
     });
 }
 
-/// Where the programs are compiled to, for one stage.
+/// Returns the output folder of compiled programs, for one stage.
 pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     let home = tree.target.join("capi").join(name);
     crate::files::folder(&home).map(|()| home)

@@ -1,4 +1,4 @@
-//! Which module uses which, and where they form a circle.
+//! Finds which modules use which, and circles among them.
 //!
 //! A module uses another when an import or a path in its code names something that the other defines. What a module
 //! re-exports counts for the module that defines it. Not a use: `mod child;`, the re-export of what a descendant
@@ -11,7 +11,7 @@
 use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// A module.
@@ -63,7 +63,7 @@ impl Names<'_> {
         if module.items.contains(name) {
             found.push(Target::Item(m));
         }
-        // What a module defines hides what a glob would bring in.
+        // Definitions of a module hide names from a glob.
         let imported = self.imported(m, 0, name, found.is_empty(), open);
         open.pop();
         match imported {
@@ -74,7 +74,7 @@ impl Names<'_> {
         Some(found)
     }
 
-    /// What the imports of one scope make of a name; those by `globs` come second.
+    /// Resolves a name by the imports of one scope; results by `globs` come second.
     fn imported(
         &self,
         m: usize,
@@ -95,7 +95,7 @@ impl Names<'_> {
         self.by_globs(m, scope, name, open)
     }
 
-    /// What the imports of all names in one scope make of a name.
+    /// Resolves a name by the glob imports in one scope.
     fn by_globs(&self, m: usize, scope: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
         let mut found: Option<Vec<Target>> = None;
         for glob in self.modules[m].scopes[scope].imports.iter().filter(|import| import.name.is_none()) {
@@ -109,8 +109,8 @@ impl Names<'_> {
         found
     }
 
-    /// What a path in code leads to. What may be a variable counts where all names of a module are imported: other imports
-    /// count by themselves.
+    /// Resolves a path in code. A name that may be a variable counts if all names of a module are imported; other
+    /// imports count independently.
     fn mentioned(&self, m: usize, mention: &Mention) -> Option<Vec<Target>> {
         match &mention.path[..] {
             [name] if mention.variable => {
@@ -124,7 +124,7 @@ impl Names<'_> {
         }
     }
 
-    /// What a path leads to from a scope of a module; nothing where its start is not of this crate.
+    /// Resolves a path from a scope of a module; empty if its start is not in this crate.
     fn resolve(&self, m: usize, scope: usize, path: &[String], open: &mut Open) -> Option<Vec<Target>> {
         let (first, rest) = path.split_first()?;
         let mut targets = match first.as_str() {
@@ -143,7 +143,7 @@ impl Names<'_> {
                     self.modules[at].parent.map(Target::Module).into_iter().collect()
                 }
                 Target::Module(_) if name == "self" => vec![target],
-                // What a macro makes in a module is not seen.
+                // Items that a macro generates in a module are not visible.
                 Target::Module(at) => self.lookup(at, name, open).unwrap_or_else(|| vec![Target::Item(at)]),
                 Target::Item(_) => vec![target],
             };
@@ -152,7 +152,7 @@ impl Names<'_> {
         Some(targets)
     }
 
-    /// What the first name of a path is: in the scope of an item, then in the module.
+    /// Resolves the first name of a path: in the scope of an item, then in the module.
     fn start(&self, m: usize, scope: usize, name: &str, alone: bool, open: &mut Open) -> Option<Vec<Target>> {
         if scope > 0 {
             // A variable is a whole path.
@@ -187,7 +187,8 @@ impl Names<'_> {
     /// The modules whose definitions an import names.
     fn uses_of_import(&self, m: usize, scope: usize, import: &Import) -> Vec<usize> {
         let targets = self.resolve(m, 0, &import.path, &mut Open::new()).unwrap_or_default();
-        // Where a name is a module, the code shows what of it is used, or whether a function of that name is meant.
+        // If a name is a module, the code shows which of its items are used, or whether a function of that name is
+        // meant.
         let of_modules = targets.iter().filter_map(|target| match target {
             Target::Module(module) => Some(*module),
             Target::Item(_) => None,

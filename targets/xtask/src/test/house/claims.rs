@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// The heading below which ARCHITECTURE.md lists the rooms of `unsafe`.
 const ROOMS: &str = "## Where unsafe is allowed";
 
-/// Whether the code of a file, its attributes and macros included, has the word `unsafe`.
+/// Returns whether the code of a file, its attributes and macros included, has the word `unsafe`.
 fn is_unsafe(stream: TokenStream) -> bool {
     stream.into_iter().any(|token| match token {
         TokenTree::Ident(word) => word == "unsafe",
@@ -53,7 +53,7 @@ pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<Stri
     faults
 }
 
-/// Whether a path is `room`, or below it.
+/// Returns whether a path is `room`, or below it.
 fn within(path: &str, room: &str) -> bool {
     path.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -89,7 +89,7 @@ pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Ve
     (named, faults)
 }
 
-/// What the first cell of a row is about: of `a function or a field of the interface` both.
+/// Returns the subjects of a row's first cell; `a function or a field of the interface` has both.
 fn subjects(cell: &str) -> Vec<String> {
     let Some((first, second)) = cell.split_once(" or ") else { return vec![cell.to_owned()] };
     let tail = match (first.contains(" of "), second.find(" of ")) {

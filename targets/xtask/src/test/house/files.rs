@@ -20,8 +20,8 @@ pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<Strin
     found.chain(stale).collect()
 }
 
-/// Files below a folder `src`, or beside the `main.rs` of a program of tests, that no module declares: the compiler never
-/// sees them.
+/// Returns files in a folder `src`, or next to the `main.rs` of a test program, that no module declares: the compiler
+/// never sees them.
 pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     let known = |path: &Path| files.iter().any(|(file, _)| Path::new(file) == path);
     let of_crate = |path: &str| {

@@ -1,14 +1,14 @@
-//! A part of the stage `check`: modules of a crate must not use each other in a circle, no file may be too long to read or unknown
-//! to the compiler, and what the documents claim of the source holds: paths and names exist, `unsafe` is where it is
-//! listed, no table has two rows for the same.
+//! Structure checks of the stage `check`: modules of a crate must not use each other in a circle; no file may be too
+//! long to read or unknown to the compiler; and claims of the documents about the source must hold: paths and names
+//! exist, `unsafe` is where it is listed, no table has two rows for the same subject.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `read` | the modules of a crate, read from its source |
 //! | `circles` | which module uses which, and the circles |
 //! | `files` | lengths of files, files of no crate, paths in documents |
 //! | `claims` | names in documents, rooms of `unsafe`, rows of tables |
-//! | `shared` | files that operators share, and that name none |
+//! | `shared` | files that operators share, which must name no operator |
 
 mod circles;
 mod claims;

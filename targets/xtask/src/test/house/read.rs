@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 /// A `use` of one name, or of all names of a module.
 pub struct Import {
-    /// The path, with `crate`, `self` and `super` as they stand in the source.
+    /// Path, with `crate`, `self` and `super` as written in the source.
     pub path: Vec<String>,
     /// The name that it brings into scope; nothing for a glob.
     pub name: Option<String>,
-    /// Whether others may import it from here.
+    /// `true` if others may import it from here.
     pub reexport: bool,
-    /// Whether a macro makes it.
+    /// `true` if a macro makes it.
     pub expanded: bool,
     /// The line of the source.
     pub line: usize,
@@ -27,9 +27,9 @@ pub struct Mention {
     pub scope: usize,
     /// The path.
     pub path: Vec<String>,
-    /// Whether it calls a macro.
+    /// `true` if it calls a macro.
     pub call: bool,
-    /// Whether it may be a variable: one name that begins with a small letter, and is not called.
+    /// `true` if it may be a variable: one name that begins with a small letter, and is not called.
     pub variable: bool,
     /// The line of the source.
     pub line: usize,
@@ -40,7 +40,7 @@ pub struct Mention {
 pub struct Scope {
     /// Variables and items inside an item.
     pub locals: BTreeSet<String>,
-    /// What is imported there.
+    /// Imports of the scope.
     pub imports: Vec<Import>,
 }
 
@@ -91,7 +91,7 @@ fn is_word(token: Option<&TokenTree>, words: &[&str]) -> bool {
     matches!(token, Some(TokenTree::Ident(ident)) if words.iter().any(|word| ident == word))
 }
 
-/// Whether an attribute compiles what follows for tests only.
+/// Returns whether an attribute compiles what follows for tests only.
 fn is_test(attribute: &Group) -> bool {
     fn implies(condition: &[TokenTree]) -> bool {
         match condition {
@@ -281,13 +281,13 @@ impl Reader<'_> {
     }
 }
 
-/// What the tokens of an item name.
+/// Names in the tokens of an item.
 #[derive(Default)]
 struct Found {
     /// Paths, where `$crate` is `crate`.
     mentions: Vec<Mention>,
     imports: Vec<Import>,
-    /// What they declare.
+    /// Names that the tokens declare.
     locals: BTreeSet<String>,
 }
 

@@ -12,7 +12,7 @@ const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
 /// The rooms, which are modules of the crates.
 const OPERATORS: [&str; 3] = ["attention", "linear", "series"];
 
-/// Whether a file is in the room of an operator.
+/// Returns whether a file is in the room of an operator.
 fn is_room(path: &str) -> bool {
     path.split('/').any(|part| OPERATORS.contains(&part.trim_end_matches(".rs")))
 }

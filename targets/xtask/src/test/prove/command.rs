@@ -1,18 +1,18 @@
-//! The narrow commands of stages, as the headers of faults write them:
+//! Narrow commands of stages, as written in the headers of faults:
 //!
-//! | command | what it runs |
+//! | command | effect |
 //! |---|---|
 //! | `test TARGETS -- NAMES` | tests of the workspace on this machine |
 //! | `standin test …` | the same with the stand-in GPU, tests that need one included |
-//! | `address test …`, `thread test …` | the same under a sanitizer, of what works with memory |
+//! | `address test …`, `thread test …` | the same under a sanitizer, for code that works with memory |
 //! | `aarch64 test …` | the same, built for boards, on an emulated Cortex-A57 |
 //! | `program FILE` | a program of `tests/capi`, by gcc |
 //! | `valgrind program FILE` | the same under valgrind |
 //! | `address program FILE` | the same with library and program under AddressSanitizer |
-//! | `xtask …` | a command of the project's, such as a stage that is short by itself |
+//! | `xtask …` | a command of the project, such as a stage that is short on its own |
 //!
-//! Each has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. What is built is told
-//! apart from what is run: a fault that does not compile is found by no test.
+//! Each has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. Building and
+//! running are separate steps, because no test detects a fault that does not compile.
 
 use crate::boards::build::PRODUCTS;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// A command that takes longer has hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
 
-/// What a command builds, and what it runs then.
+/// Build and run steps of a command.
 pub struct Command {
     /// Must succeed.
     pub build: Vec<Run>,
@@ -86,13 +86,13 @@ impl Kind<'_> {
 }
 
 impl Command {
-    /// Whether a line is a command.
+    /// Returns whether a line is a command.
     #[cfg(test)]
     pub fn check(line: &str) -> Result<(), String> {
         Kind::parse(line).map(|_| ())
     }
 
-    /// The command of a line, in this tree. What it needs is set up.
+    /// Parses the command of a line, in this tree, and sets up its requirements.
     ///
     /// # Errors
     /// A line that is none; a tool that is missing; a library or a stand-in driver that does not compile.

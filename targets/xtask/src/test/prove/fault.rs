@@ -22,13 +22,13 @@ pub struct Fault {
     pub patch: PathBuf,
     /// A hash of its file.
     pub digest: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
     /// The stage that must turn red.
     pub stage: String,
     /// The command that shows it.
     pub run: String,
-    /// What the failure says.
+    /// Expected text of the failure.
     pub red: String,
 }
 

@@ -4,7 +4,7 @@ use crate::shell::Tree;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// What was found of a commit, by what was tried.
+/// Recorded outcomes of a commit, by experiment.
 pub struct Kept {
     path: PathBuf,
     commit: String,

@@ -1,10 +1,10 @@
-//! `cargo xtask test --prove`: plants the faults of `tests/faults`, one after the other, in a copy of the commit, and
-//! requires of each that the stage which it names turns red.
+//! `cargo xtask test --prove`: plants the faults of `tests/faults`, one after another, in a copy of the commit, and
+//! requires that each turns its stage red.
 //!
-//! A patch that does not apply is a failure, so patches follow the code; so is a fault that does not compile, one that
-//! nothing notices, and a command that is red without the fault. The copy lies in `target/prove/tree` and keeps its build
-//! products, so that a fault costs what its change makes cargo build again. What was found is kept by commit, and a run that
-//! was interrupted goes on where it ended.
+//! A patch that does not apply is a failure, so patches must follow the code. So are a fault that does not compile, a
+//! fault that nothing detects, and a command that is red without the fault. The copy is in `target/prove/tree` and
+//! keeps its build products, so that a fault costs only the rebuild of its change. Results are kept by commit, and an
+//! interrupted run is resumed.
 
 mod command;
 mod fault;
@@ -18,19 +18,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What is asked of a proof.
+/// Arguments of a proof.
 #[derive(clap::Args, Default)]
 pub struct Asked {
-    /// Plant every fault of tests/faults, or these, and require that the stage of each turns red.
+    /// Plant all faults of tests/faults, or the given ones, and require that each turns its stage red.
     #[arg(long, num_args = 0.., value_name = "FAULT", conflicts_with_all = ["fast", "all", "only", "list"])]
     prove: Option<Vec<String>>,
-    /// Send each fault of --prove through the whole run.
+    /// Run every stage of the short run for each fault of --prove.
     #[arg(long, requires = "prove")]
     whole: bool,
 }
 
 impl Asked {
-    /// Whether a proof is asked for.
+    /// Returns true if a proof is requested.
     pub fn is_some(&self) -> bool {
         self.prove.is_some()
     }
@@ -49,7 +49,7 @@ const SHARED: [&str; 9] = [
     "nvdisasm",
 ];
 
-/// What a fault came to.
+/// Outcome of a fault.
 struct Row {
     name: String,
     stage: String,
@@ -59,7 +59,7 @@ struct Row {
     found: Result<String, String>,
 }
 
-/// Plants what is asked for, and prints a table.
+/// Plants the requested faults, and prints a table.
 pub fn run(tree: &Tree, asked: &Asked) -> ExitCode {
     let named = asked.prove.as_deref().unwrap_or_default();
     let begin = || Ok::<_, String>((Fault::named(tree, named)?, Copy::of(tree)?));
@@ -90,7 +90,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// The copy, as the commit has it, whatever an interrupted run has left in it.
+    /// Creates the copy in the state of the commit, without leftovers of an interrupted run.
     fn of(tree: &Tree) -> Result<Copy, String> {
         let root = tree.target.join("prove/tree");
         let git = |dir: &Path, line: &str| Run::new(tree, "git").args(line).dir(dir).quiet();
@@ -104,7 +104,7 @@ impl Copy {
         }
         done(git(&root, "fetch --quiet origin HEAD"))?;
         done(git(&root, "checkout --quiet --force --detach").arg(&commit))?;
-        // What is ignored, and so built, stays.
+        // Ignored files, and so build products, stay.
         done(git(&root, "clean --quiet -d --force"))?;
         let copy = Copy { tree: Tree { target: root.join("target"), root }, commit };
         copy.share(tree)?;
@@ -125,7 +125,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Plants a fault, or tells what an earlier run found.
+    /// Plants a fault, or returns the outcome of an earlier run.
     fn prove(&self, fault: &Fault, whole: bool, kept: &mut Kept) -> Row {
         let (run, key) = match whole {
             true => ("cargo xtask test".to_owned(), format!("whole {}", fault.digest)),
@@ -186,7 +186,7 @@ impl Copy {
         done
     }
 
-    /// Builds what the command of a fault needs, and runs it.
+    /// Builds the requirements of a fault's command, and runs it.
     fn command(&self, fault: &Fault) -> Result<Output, String> {
         let Command { build, run } = Command::of(&self.tree, &fault.run)?;
         for build in build {
@@ -202,7 +202,8 @@ impl Copy {
         Ok(run.limit(command::LIMIT).quiet().run())
     }
 
-    /// Runs every stage of the short run; that of the fault must have failed, by what the fault turns red.
+    /// Runs every stage of the short run. The fault's stage must fail with the output that the fault
+    /// declares.
     fn whole(&self, fault: &Fault) -> Result<String, String> {
         let out = Run::new(&self.tree, "cargo xtask test").machine().run();
         let line = out.stdout.lines().rfind(|line| {
@@ -223,7 +224,7 @@ fn show(out: &Output) {
     println!("{}{}", out.stderr, out.stdout);
 }
 
-/// What a command turned red by.
+/// Returns the output by which a command turned red.
 ///
 /// # Errors
 /// Why it proves nothing: it passed, did not end, or failed by something else than the fault.
@@ -331,7 +332,7 @@ mod tests {
         assert!(apply(&fault("old", &patch("worse", "bad"))).unwrap_err().contains("does not apply"));
         let copied = copy.tree.root.join("file");
         assert_eq!(std::fs::read_to_string(&copied).unwrap(), "good\n");
-        // What an interrupted run leaves goes.
+        // Leftovers of an interrupted run are removed.
         std::fs::write(&copied, "bad\n").unwrap();
         Copy::of(&tree).unwrap();
         assert_eq!(std::fs::read_to_string(&copied).unwrap(), "good\n");
