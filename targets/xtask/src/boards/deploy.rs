@@ -204,7 +204,8 @@ fn kib(path: &Path) -> Result<u64, String> {
     fs::read_dir(path).map_err(at(path))?.map(|entry| kib(&entry.map_err(at(path))?.path())).sum()
 }
 
-/// Kernels required on the board of which no report shows that they ran. `info` and `lines` are reports of the tool.
+/// Returns the kernels required on the board that no report shows to have run. `info` and `lines` are reports of the
+/// tool.
 pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     let backends = info["backends"].as_array().cloned().unwrap_or_default();
     let mut seen: BTreeSet<&str> =

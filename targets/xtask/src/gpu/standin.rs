@@ -39,7 +39,7 @@ impl Variant {
 const SOURCES: &str = "tests/standin";
 const KERNELS: &str = "kernels/cuda";
 
-/// Programs beside the library, each of one source, and whether it runs blocks.
+/// Programs built with the library, each from one source; `true` if the program runs blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
 /// When the youngest of `paths` was written; `None` when one is missing.

@@ -18,7 +18,7 @@ const THREAD: &str = "-Zbuild-std=std,test --config profile.dev.package.elsa-ker
 /// Each of these instruction sets adds a third to the time that the kernels take to compile.
 const WIDE: [&str; 2] = ["avx2", "avx512"];
 
-/// A sanitizer of the nightly compiler, with what is built by it.
+/// Sanitizer of the nightly compiler, and the products that it instruments.
 pub(super) struct Sanitizer<'a> {
     tree: &'a Tree,
     variant: Variant,

@@ -223,7 +223,7 @@ fn safetensors() -> Vec<Vec<u8>> {
     files
 }
 
-/// Streams of one record, of a run, and of two runs of which the second lacks a record.
+/// Returns streams of one record, of a run, and of two runs whose second lacks a record.
 fn telemetry() -> Vec<Vec<u8>> {
     let records = [
         Record::Start(Start {

@@ -14,8 +14,7 @@ use std::time::Duration;
 const EXAMPLE: &str = "examples/tensorrt";
 /// The program, with which CMake makes the library that it loads.
 const PROGRAM: &str = "tensorrt-tests";
-/// The sanitizers of both, which a compiler adds fastest to what it does not optimise. What the driver does to memory is
-/// looked at by `cuda-asan`.
+/// Both sanitizers, which a compiler adds fastest to unoptimised code. `cuda-asan` covers the driver's use of memory.
 const SANITIZED: [&str; 2] = [
     "-DCMAKE_CXX_FLAGS=-Werror -g -fsanitize=address,undefined -fno-sanitize-recover=all",
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",

@@ -11,8 +11,9 @@ const TORCH: &str = "runtime/python/tests/test_torch.py";
 /// Layers of linear attention whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
-/// Makes the environment and the folder of this machine, exports the models whose names have every one of `words`, tests
-/// `elsa.py` with torch and beside it, and layers of linear attention, and prints the tables. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
+/// Creates the environment and the folder of this machine, exports the models whose names contain every one of `words`,
+/// tests `elsa.py` with torch and compared with it, and layers of linear attention, and prints the tables. `arguments`
+/// go to the comparison: `--threads 1,2`, `--rounds N`.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
     build::run(tree, HOST, false)?;
