@@ -307,7 +307,7 @@ fn addresses_and_sizes_that_are_refused() {
         (long, 1, &a, "earlier.m: "),
         (half, half, &a, "rows, dim: "),
     ] {
-        // Rejected arrays are neither read nor written.
+        // SAFETY: *read*, *write*: rejected arrays are neither read nor written.
         let refused = refusal(unsafe { elsa_states_merge(rows, dim, earlier, &b, &to) }).unwrap();
         assert!(refused.starts_with(want), "{refused}");
         assert!(rows != long || refused.ends_with("as many as can be addressed"), "{refused}");
