@@ -39,10 +39,10 @@ fn what_was_probably_meant_is_named() {
         ("--json info", "--json: unexpected argument before the command|allowed: elsa COMMAND"),
         (
             "frob",
-            "command: 'frob'|allowed: run, merge, backward, linear, verify, bench, info, warmup, tune, listen, onnx, help",
+            "command: 'frob'|allowed: demo, run, merge, backward, linear, verify, bench, info, warmup, tune, listen, onnx, help",
         ),
         ("benhc", "command: 'benhc'|did you mean bench?"),
-        ("help frob", "command: 'frob'|allowed: run, merge, backward, linear, verify"),
+        ("help frob", "command: 'frob'|allowed: demo, run, merge, backward, linear, verify"),
         ("run --layout bhn", "--layout: 'bhn'; allowed: bhnd, bnhd, bnc; did you mean bhnd?"),
         ("bench --block -64", "--block: '-64'; allowed: 64, 128, 256"),
         ("bench --json=yes", "--json: 'yes'; allowed: --json without a value"),
