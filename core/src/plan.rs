@@ -1,4 +1,4 @@
-//! What the plans of all operators share: why a chooser finds none.
+//! The errors of the choosers of all operators.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub enum ChooseError {
     Chunk {
         /// The requested size.
         found: usize,
-        /// The smallest supported size, of which all are multiples.
+        /// The smallest supported size. Every supported size is a multiple of it.
         step: usize,
         /// The largest supported size.
         max: usize,
@@ -62,7 +62,7 @@ pub enum ChooseError {
     },
     /// A size is larger than the kernels of a GPU support.
     Large {
-        /// What it is the size of.
+        /// The tensor or axis with that size.
         what: &'static str,
         /// The size.
         found: usize,
@@ -85,9 +85,9 @@ pub enum ChooseError {
         /// Bytes of it that hold the maps.
         transitions: usize,
     },
-    /// Even the smallest form of a streamed run exceeds what it may take of the host's memory.
+    /// Even the smallest form of a streamed run exceeds its share of the host's memory.
     HostBudget {
-        /// Bytes of the smallest form, with what the process takes before the run.
+        /// Bytes of the smallest form, and of the process before the run.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
@@ -100,7 +100,7 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error of a workspace beyond its budget, of which `transitions` bytes hold maps of parts.
+    /// Returns the error of a workspace beyond its budget; `transitions` of its bytes hold maps of parts.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

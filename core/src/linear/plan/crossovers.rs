@@ -17,13 +17,13 @@ pub struct ChunksFrom {
 /// crossover: every form but the quadratic one has costs per token that do not depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
-    /// Of the rules without rates.
+    /// Rules without rates.
     pub plain: ChunksFrom,
     /// Of the rules without rates, with a gate for each dim.
     pub plain_per_dim: ChunksFrom,
-    /// Of the delta rules.
+    /// Delta rules.
     pub delta: ChunksFrom,
-    /// Of the delta rules, with a gate for each dim.
+    /// Delta rules with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
     /// `true` if they are predicted, and not measured on such a processor.
     pub predicted: bool,
@@ -39,8 +39,8 @@ impl Crossovers {
         predicted: false,
     };
 
-    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, and what a chunk
-    /// saves are loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
+    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, but a chunk
+    /// saves loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
     pub const NEON: Crossovers = {
         let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
         Crossovers { plain: never, plain_per_dim: never, delta: never, delta_per_dim: never, predicted: true }
