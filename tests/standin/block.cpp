@@ -5,14 +5,14 @@
 // so one wait is enough: a lane that writes into the first slot again has passed the wait in between, and so have all
 // readers. Lanes that meet at different places in the sources end the launch, even if their number is right.
 //
-// The lanes are either stacks that one thread of the operating system switches between, which is fast, or, with
-// STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. Kernels differ in speed
-// only. With stacks, blocks run on all processors at a time; with threads, one by one.
+// A lane is a stack. One thread of the operating system runs a block and switches between the stacks of its lanes;
+// blocks run on all processors. Sanitizers are told of each switch. For ThreadSanitizer (STANDIN_THREAD) a lane is a
+// fiber, and only the waits above order the accesses of two lanes: it finds a missing barrier whatever order the lanes
+// run in. This file itself is compiled without that sanitizer, because switching lanes is not what it checks.
 #include "block.h"
 
 #include <sys/mman.h>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +24,12 @@
 #include <vector>
 
 #include "common/host.cuh"
+
+#if defined(STANDIN_ADDRESS)
+#include <sanitizer/common_interface_defs.h>
+#elif defined(STANDIN_THREAD)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 Kernel* kernels = nullptr;
 
@@ -42,24 +48,25 @@ struct Group {
   host::Site at = {"", 0, 0};  // of the first lane to arrive
   bool any[2] = {false, false};
   unsigned slot[2][WARP];
-#ifdef STANDIN_THREADS
-  std::mutex mutex;
-  std::condition_variable all;
-#endif
 };
 
 struct Block;
 
+// The stack of a lane, or of the thread that runs a block.
+struct Stack {
+  const void* lowest = nullptr;
+  size_t size = 0;
+  void* pointer = nullptr;  // while it is not running
+  void* fiber = nullptr;    // its fiber in ThreadSanitizer
+};
+
 struct Thread : host::Lane {
   Block* of = nullptr;
   Group* warp = nullptr;
-#ifndef STANDIN_THREADS
-  void* stack = nullptr;    // lowest address
-  void* pointer = nullptr;  // of the stack, while the lane is not running
+  Stack stack;
   bool done = true;
   const Group* waits = nullptr;
   unsigned round = 0;
-#endif
 };
 
 thread_local Thread* current = nullptr;
@@ -70,11 +77,8 @@ struct Block {
   std::vector<Thread> threads;
   std::vector<std::unique_ptr<Group>> warps;
   Group all;
-  std::mutex mutex;  // of `shared`
   std::map<const char*, std::unique_ptr<char, void (*)(void*)>> shared;
-#ifndef STANDIN_THREADS
-  void* scheduler = nullptr;
-#endif
+  Stack scheduler;
 
   explicit Block(int n) : threads(n) {
     all.size = n;
@@ -130,80 +134,6 @@ void release(Group& g) {
   g.any[(g.round + 1) & 1] = false;
   g.round++;
 }
-
-#ifdef STANDIN_THREADS
-
-// Waits for the whole group; returns the slots of this round.
-int meet(Group& g, Kind kind, host::Site at, bool any) {
-  std::unique_lock<std::mutex> hold(g.mutex);
-  check_place(g, kind, at);
-  const unsigned round = g.round;
-  if (any) g.any[round & 1] = true;
-  if (++g.arrived == g.size) {
-    release(g);
-    g.all.notify_all();
-  } else if (!g.all.wait_for(hold, std::chrono::seconds(120), [&] { return g.round != round; })) {
-    stop_waiting(*current->of->kernel, g);
-  }
-  return round & 1;
-}
-
-int place(Group& g) {
-  std::lock_guard<std::mutex> hold(g.mutex);
-  return g.round & 1;
-}
-
-// Persistent threads, one per lane of the largest block so far.
-struct Pool {
-  std::mutex mutex;
-  std::condition_variable wake, ended;
-  std::vector<std::thread> threads;
-  Block* block = nullptr;
-  unsigned round = 0;
-  int running = 0;
-
-  void work(int index) {
-    unsigned seen = 0;
-    for (;;) {
-      Block* b;
-      {
-        std::unique_lock<std::mutex> hold(mutex);
-        wake.wait(hold, [&] { return round != seen; });
-        seen = round;
-        b = index < (int)block->threads.size() ? block : nullptr;
-      }
-      if (b == nullptr) continue;
-      current = &b->threads[index];
-      b->kernel->run(b->parameter);
-      std::lock_guard<std::mutex> hold(mutex);
-      if (--running == 0) ended.notify_all();
-    }
-  }
-
-  void run(Block& b) {
-    std::unique_lock<std::mutex> hold(mutex);
-    while (threads.size() < b.threads.size()) {
-      // It waits for the mutex, and then finds the round that is about to begin.
-      threads.emplace_back([this, index = (int)threads.size()] { work(index); });
-      threads.back().detach();
-    }
-    block = &b;
-    running = (int)b.threads.size();
-    round++;
-    wake.notify_all();
-    ended.wait(hold, [&] { return running == 0; });
-  }
-};
-
-void run_block(Block& b) {
-  // Never destroyed: its threads wait until the process ends.
-  static Pool* pool = new Pool;
-  pool->run(b);
-}
-
-constexpr bool PARALLEL = false;
-
-#else
 
 #if defined(__x86_64__)
 asm(R"(
@@ -264,7 +194,7 @@ standin_switch:
 .size standin_switch, . - standin_switch
 )");
 #else
-#error "no switch of stacks for this processor: compile with STANDIN_THREADS"
+#error "no switch of stacks for this processor"
 #endif
 
 constexpr size_t STACK = 256 * 1024;
@@ -272,23 +202,47 @@ constexpr size_t STACK = 256 * 1024;
 // Saves the callee-saved registers, stores the stack pointer in `from`, and continues where `to` was saved.
 extern "C" void standin_switch(void** from, void* to) __asm__("standin_switch");
 
-void enter() {
+// Continues on another stack. In ThreadSanitizer, what `from` did so far happens before what `to` does from now on only
+// if the switch is `ordered`. The last frames of a lane do not return, so none of them may be guarded.
+__attribute__((no_sanitize("address"))) void change(Stack& from, const Stack& to, [[maybe_unused]] bool ordered) {
+#if defined(STANDIN_ADDRESS)
+  void* frames = nullptr;
+  __sanitizer_start_switch_fiber(&frames, to.lowest, to.size);
+  standin_switch(&from.pointer, to.pointer);
+  __sanitizer_finish_switch_fiber(frames, nullptr, nullptr);
+#else
+#if defined(STANDIN_THREAD)
+  __tsan_switch_to_fiber(to.fiber, ordered ? 0 : __tsan_switch_to_fiber_no_sync);
+#endif
+  standin_switch(&from.pointer, to.pointer);
+#endif
+}
+
+__attribute__((no_sanitize("address"))) void enter() {
   Thread* const self = current;
   Block* const b = self->of;
+#if defined(STANDIN_ADDRESS)
+  __sanitizer_finish_switch_fiber(nullptr, &b->scheduler.lowest, &b->scheduler.size);
+#endif
   b->kernel->run(b->parameter);
   self->done = true;
-  standin_switch(&self->pointer, b->scheduler);
+  change(self->stack, b->scheduler, true);
   std::abort();
 }
 
 void start(Thread& t) {
-  if (t.stack == nullptr) {
-    t.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (t.stack == MAP_FAILED) stop("no memory for the stack of a lane");
+  if (t.stack.lowest == nullptr) {
+    void* p = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) stop("no memory for the stack of a lane");
     // The lowest page catches a stack that overflows.
-    mprotect(t.stack, 4096, PROT_NONE);
+    mprotect(p, 4096, PROT_NONE);
+    t.stack.lowest = p;
+    t.stack.size = STACK;
+#if defined(STANDIN_THREAD)
+    t.stack.fiber = __tsan_create_fiber(0);
+#endif
   }
-  void** top = reinterpret_cast<void**>(static_cast<char*>(t.stack) + STACK);
+  void** top = reinterpret_cast<void**>(reinterpret_cast<size_t>(t.stack.lowest) + STACK);
 #if defined(__x86_64__)
   // On entry the stack is eight bytes off a multiple of sixteen, as after a call.
   *--top = nullptr;
@@ -299,29 +253,39 @@ void start(Thread& t) {
   std::memset(top, 0, 160);
   top[11] = reinterpret_cast<void*>(&enter);
 #endif
-  t.pointer = top;
+  t.stack.pointer = top;
   t.done = false;
   t.waits = nullptr;
 }
 
+// Waits for the whole group; returns the slots of this round.
 int meet(Group& g, Kind kind, host::Site at, bool any) {
   check_place(g, kind, at);
   const unsigned round = g.round;
   if (any) g.any[round & 1] = true;
+#if defined(STANDIN_THREAD)
+  __tsan_release(&g.any[round & 1]);
+#endif
   if (++g.arrived == g.size) {
     release(g);
   } else {
     Thread* const self = current;
     self->waits = &g;
     self->round = round;
-    standin_switch(&self->pointer, self->of->scheduler);
+    change(self->stack, self->of->scheduler, false);
   }
+#if defined(STANDIN_THREAD)
+  __tsan_acquire(&g.any[round & 1]);
+#endif
   return round & 1;
 }
 
 int place(Group& g) { return g.round & 1; }
 
 void run_block(Block& b) {
+#if defined(STANDIN_THREAD)
+  b.scheduler.fiber = __tsan_get_current_fiber();
+#endif
   for (Thread& t : b.threads) start(t);
   for (bool moved = true; moved;) {
     moved = false;
@@ -332,9 +296,10 @@ void run_block(Block& b) {
         for (size_t i = first; i < first + WARP; i++) {
           Thread& t = b.threads[i];
           if (t.done || (t.waits != nullptr && t.waits->round == t.round)) continue;
+          const bool begins = t.waits == nullptr;
           t.waits = nullptr;
           current = &t;
-          standin_switch(&b.scheduler, t.pointer);
+          change(b.scheduler, t.stack, begins);
           alive = moved = true;
         }
       }
@@ -344,10 +309,6 @@ void run_block(Block& b) {
     if (!t.done) stop_waiting(*b.kernel, *t.waits);
   }
 }
-
-constexpr bool PARALLEL = true;
-
-#endif
 
 // Unused blocks, with their stacks.
 std::mutex idle_mutex;
@@ -375,15 +336,19 @@ namespace host {
 const Lane& lane() { return *current; }
 
 char* shared(const char* tag, int bytes) {
-  Block& b = *current->of;
-  std::lock_guard<std::mutex> hold(b.mutex);
-  const auto found = b.shared.find(tag);
-  if (found != b.shared.end()) return found->second.get();
-  char* p = static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024));
-  if (p == nullptr) stop("no memory for a block");
-  std::memset(p, 0xff, bytes);
-  b.shared.emplace(tag, std::unique_ptr<char, void (*)(void*)>(p, std::free));
-  return p;
+  auto& p = current->of->shared.try_emplace(tag, nullptr, std::free).first->second;
+  if (p == nullptr) {
+    p.reset(static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024)));
+    if (p == nullptr) stop("no memory for a block");
+    std::memset(p.get(), 0xff, bytes);
+#if defined(STANDIN_THREAD)
+    __tsan_release(p.get());
+#endif
+  }
+#if defined(STANDIN_THREAD)
+  __tsan_acquire(p.get());
+#endif
+  return p.get();
 }
 
 void sync_block(Site at) { meet(current->of->all, SYNC, at, false); }
@@ -391,9 +356,6 @@ void sync_block(Site at) { meet(current->of->all, SYNC, at, false); }
 bool any_of_block(bool x, Site at) {
   Group& g = current->of->all;
   const int round = meet(g, VOTE, at, x);
-#ifdef STANDIN_THREADS
-  std::lock_guard<std::mutex> hold(g.mutex);
-#endif
   return g.any[round];
 }
 
@@ -402,9 +364,6 @@ void sync_warp(Site at) { meet(*current->warp, SYNC, at, false); }
 bool any_of_warp(bool x, Site at) {
   Group& g = *current->warp;
   const int round = meet(g, VOTE, at, x);
-#ifdef STANDIN_THREADS
-  std::lock_guard<std::mutex> hold(g.mutex);
-#endif
   return g.any[round];
 }
 
@@ -448,7 +407,7 @@ void run_grid(const Kernel& kernel, const void* parameter, int threads, int bloc
     }
     give(std::move(block));
   };
-  const int processors = PARALLEL ? (int)std::thread::hardware_concurrency() : 1;
+  const int processors = (int)std::thread::hardware_concurrency();
   std::vector<std::thread> others;
   for (int i = 1; i < processors && i < blocks; i++) others.emplace_back(work);
   work();

@@ -542,8 +542,8 @@ int allocate(Driver& d, size_t bytes, Place place, unsigned flags, Address* addr
   if (bytes == 0) return INVALID_VALUE;
   if (place != PINNED && bytes > d.memory - d.used) return OUT_OF_MEMORY;
   const size_t unit = place == PINNED ? PAGE : 256;
-#ifdef STANDIN_THREADS
-  // Exactly the requested bytes, for the sanitizers.
+#ifdef STANDIN_ADDRESS
+  // Exactly the requested bytes, for the sanitizer.
   void* p = nullptr;
   if (posix_memalign(&p, unit, bytes) != 0) return OUT_OF_MEMORY;
 #else
