@@ -266,13 +266,13 @@ pub struct Kernel {
     pub spec: KernelSpec,
     /// Presence, moves and conversions of its instruction set.
     pub primitives: &'static Primitives,
-    /// [`super::prepare::prepare`].
+    /// `prepare::prepare`.
     pub prepare: unsafe fn(&Head, *mut f32, &mut Segment),
-    /// [`super::recur::recur`].
+    /// `recur::recur`.
     pub recur: unsafe fn(&Strip, &Segment, &Columns),
-    /// [`super::read::read`].
+    /// `read::read`.
     pub read: unsafe fn(&Reading),
-    /// [`super::factor::multiply`].
+    /// `factor::multiply`.
     pub multiply: Multiply,
 }
 
