@@ -183,6 +183,13 @@ pub enum ArgumentError {
         /// Name of the tensor.
         argument: &'static str,
     },
+    /// A scan does not compute a form.
+    Form {
+        /// Name of the scan.
+        scan: &'static str,
+        /// Name of the requested form.
+        form: &'static str,
+    },
 }
 
 impl ArgumentError {
@@ -211,7 +218,7 @@ impl ArgumentError {
             | E::Multiple { argument, of: other, .. }
             | E::Conflict { argument, other }
             | E::Needs { argument, other } => (*argument, *other) = (name(argument), name(other)),
-            E::Groups { .. } => {}
+            E::Groups { .. } | E::Form { .. } => {}
         }
         self
     }
@@ -305,6 +312,7 @@ impl fmt::Display for ArgumentError {
             E::Overlap { argument } => {
                 write!(f, "{argument}: strides make rows overlap; allowed: rows that share no element")
             }
+            E::Form { scan, form } => write!(f, "form: {form} of {scan}; allowed: those that it has"),
         }
     }
 }

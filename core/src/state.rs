@@ -52,7 +52,7 @@ pub const HEADROOM: f32 = 8.0;
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
 /// Largest `|log2 S|` at which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
-pub const FROZEN_RANGE: f32 = 24.0;
+pub(crate) const FROZEN_RANGE: f32 = 24.0;
 
 /// The operations that the laws of the state require: of an `f32`, or of a vector whose lanes are independent rows.
 pub trait Number: Copy {

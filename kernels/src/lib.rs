@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`lanes`] | operations that the algorithms require of a vector unit |
 //! | [`isa`] | tokens that prove an instruction set present |
-//! | [`product`], [`exp2`], [`memory`] | shared by operators: the product, the exponential, moves and conversions |
+//! | `product`, [`exp2`], `memory` | shared by operators: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
 //! | [`attention`], [`linear`], [`series`] | the micro-kernels of each operator, written once |
 //! | `scalar`, `neon`, `avx2`, `avx512` | one vector type and one instance each |
@@ -24,9 +24,9 @@ pub mod exp2;
 mod instance;
 pub mod isa;
 pub mod lanes;
-pub mod memory;
+mod memory;
 pub mod primitives;
-pub mod product;
+mod product;
 
 pub mod attention;
 pub mod cuda;

@@ -3,9 +3,9 @@
 use elsa_core::dtype::DType;
 use elsa_core::profile::InstructionSet;
 
-/// [`crate::memory::widen`]: source, its stride, rows, dims, target, its stride.
+/// `memory::widen`: source, its stride, rows, dims, target, its stride.
 pub type Widen = unsafe fn(*const u16, usize, usize, usize, *mut f32, usize);
-/// [`crate::memory::narrow`]: source, rows, dims, target, its stride.
+/// `memory::narrow`: source, rows, dims, target, its stride.
 pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
 
 /// The primitives of one instruction set.
@@ -18,17 +18,17 @@ pub struct Primitives {
     pub set: InstructionSet,
     /// Returns `true` if this machine has it.
     pub present: fn() -> bool,
-    /// [`crate::memory::transpose_in`].
+    /// `memory::transpose_in`.
     pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
-    /// [`crate::memory::transpose_out`].
+    /// `memory::transpose_out`.
     pub transpose_out: unsafe fn(*const f32, usize, usize, usize, *mut f32, usize),
-    /// [`crate::memory::widen`] from f16.
+    /// `memory::widen` from f16.
     pub widen_f16: Widen,
-    /// [`crate::memory::widen`] from bf16.
+    /// `memory::widen` from bf16.
     pub widen_bf16: Widen,
-    /// [`crate::memory::narrow`] to f16.
+    /// `memory::narrow` to f16.
     pub narrow_f16: Narrow,
-    /// [`crate::memory::narrow`] to bf16.
+    /// `memory::narrow` to bf16.
     pub narrow_bf16: Narrow,
     /// [`crate::exp2::exp2`], for measuring the error of the exponential.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),

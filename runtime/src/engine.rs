@@ -8,8 +8,9 @@ use crate::cpu::spin::Spin;
 use crate::cpu::{detect, pool::Pool};
 use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
-use crate::error::{DeviceError, EngineError};
+use crate::error::{DeviceError, PlanError};
 use crate::presence::backends;
+use elsa_core::argument::ArgumentError;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +87,7 @@ struct Inner {
 }
 
 /// The back end that the options or the environment request.
-fn requested(options: &EngineOptions) -> Result<Option<Backend>, EngineError> {
+fn requested(options: &EngineOptions) -> Result<Option<Backend>, PlanError> {
     if options.backend.is_some() {
         return Ok(options.backend);
     }
@@ -109,7 +110,7 @@ impl Engine {
     /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds, if cores
     /// or the priority are out of range, not permitted, or given for lent threads, or if the system cannot start a thread.
     /// No thread is then left.
-    pub fn new(options: &EngineOptions) -> Result<Engine, EngineError> {
+    pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
             Some(Backend::Cuda) | None => match Gpu::open(&options.cuda) {
@@ -119,7 +120,7 @@ impl Engine {
                         log_absence_once(&reason);
                         (None, None)
                     }
-                    (Some(_), Fallback::Fail) => return Err(EngineError::Device { reason }),
+                    (Some(_), Fallback::Fail) => return Err(PlanError::Unusable { reason }),
                     (Some(_), Fallback::Cpu) => {
                         log::warn!("the CPU computes: {reason}");
                         (None, Some(Arc::new(reason)))
@@ -134,7 +135,7 @@ impl Engine {
                 if !asked.is_present() {
                     let present = backends().into_iter().filter(|p| p.present);
                     let names: Vec<&str> = present.map(|p| p.backend.name()).collect();
-                    return Err(EngineError::BackendAbsent { asked, present: names.join(", ") });
+                    return Err(PlanError::BackendAbsent { asked, present: names.join(", ") });
                 }
                 set
             }
@@ -146,14 +147,15 @@ impl Engine {
         };
         let threads = match options.threads {
             Some(n) if n == 0 || n > MAX_THREADS => {
-                return Err(EngineError::Threads { found: n, max: MAX_THREADS });
+                let (argument, found, max) = ("threads", n, MAX_THREADS);
+                return Err(ArgumentError::Count { argument, found, min: 1, max }.into());
             }
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS)),
         };
         let placement = Placement::new(&options.cores, options.priority)?;
         let pool = match (&options.host, placement.option()) {
-            (Some(_), Some(option)) => return Err(EngineError::Lent { option }),
+            (Some(_), Some(option)) => return Err(PlanError::Lent { option }),
             (Some(host), None) => Pool::lent(threads, options.spin, host.clone()),
             (None, _) => Pool::standing(threads, options.spin, &placement)?,
         };

@@ -112,7 +112,7 @@ pub enum DeviceError {
     Lost,
 }
 
-/// Why a plan or a workspace could not be created.
+/// Why an engine, a plan or a workspace could not be created.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -218,18 +218,6 @@ pub enum PlanError {
         /// The given size in bytes.
         given: usize,
     },
-}
-
-impl From<DeviceError> for PlanError {
-    fn from(e: DeviceError) -> PlanError {
-        PlanError::Device(Arc::new(e))
-    }
-}
-
-/// Why an engine could not be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EngineError {
     /// The requested back end is not available on this machine or in this build.
     #[error("backend: {asked} is absent; allowed here: {present}")]
     BackendAbsent {
@@ -240,7 +228,7 @@ pub enum EngineError {
     },
     /// The GPU was requested and cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda cannot be used: {reason}")]
-    Device {
+    Unusable {
         /// Why it cannot be used.
         #[source]
         reason: DeviceError,
@@ -248,14 +236,6 @@ pub enum EngineError {
     /// The name is not the name of a back end.
     #[error(transparent)]
     BackendName(#[from] UnknownBackend),
-    /// The number of threads is not supported.
-    #[error("threads: {found}; allowed: 1 to {max}")]
-    Threads {
-        /// The requested number of threads.
-        found: usize,
-        /// The largest supported number.
-        max: usize,
-    },
     /// The system could not start a thread.
     #[error("threads: the system started {started} of {wanted}: {reason}")]
     Spawn {
@@ -282,12 +262,6 @@ pub enum EngineError {
         /// The system's error message.
         reason: String,
     },
-    /// The priority is none of `SCHED_FIFO`.
-    #[error("priority: {found}; allowed: 1 to 99")]
-    PriorityRange {
-        /// The requested priority.
-        found: u8,
-    },
     /// The system does not give a worker the priority.
     #[error(
         "priority: {found}: {reason}; allowed: at most the process's limit RLIMIT_RTPRIO (ulimit -r), or any with the capability CAP_SYS_NICE"
@@ -310,6 +284,52 @@ pub enum EngineError {
         /// Name of the option.
         option: &'static str,
     },
+    /// A file of measured divisions cannot be read.
+    #[error("cannot be read: {0}; allowed: a file that elsa tune has written")]
+    TunedRead(String),
+    /// No folder is known that could contain the file of measured divisions.
+    #[error("no folder: neither XDG_CONFIG_HOME nor HOME is set; allowed: a file by name")]
+    TunedNoFolder,
+    /// A file of measured divisions is invalid or truncated.
+    #[error("not a tuned file: {0}; allowed: a file that elsa tune has written")]
+    TunedFormat(String),
+    /// The divisions in a file were measured on another device, or with another driver or library.
+    #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
+    TunedOther {
+        /// What differs: device, compute capability, SMs, driver or library.
+        what: &'static str,
+        /// Value in the file.
+        found: String,
+        /// Actual value on this machine.
+        allowed: String,
+    },
+    /// A measured division is impossible, or repeats the shape of another one.
+    #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
+    TunedEntry {
+        /// Number of the entry in the file, counted from one.
+        number: usize,
+        /// Name of its kernel.
+        kernel: String,
+        /// Its number of splits.
+        splits: usize,
+        /// Reason why the entry is invalid.
+        reason: String,
+    },
+    /// A division by quorums, or a task of one, does not exist.
+    #[error("task: {0}")]
+    Task(#[source] ChooseError),
+    /// The system refused host memory for a task or its results.
+    #[error("task: {bytes} bytes of memory were refused by the system")]
+    TaskMemory {
+        /// The requested number of bytes.
+        bytes: usize,
+    },
+}
+
+impl From<DeviceError> for PlanError {
+    fn from(e: DeviceError) -> PlanError {
+        PlanError::Device(Arc::new(e))
+    }
 }
 
 /// Why a plan cannot bind the tensors of a call.
@@ -407,7 +427,8 @@ pub enum RunError {
     /// Host memory for the tensors of a warm-up was not available.
     #[error(transparent)]
     Memory(DeviceError),
-    /// The workspace of a warm-up does not fit, or the GPU failed and there is no fallback.
+    /// The data do not match the problem of a task, the workspace of a warm-up does not fit, or the GPU failed and there
+    /// is no fallback.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
@@ -420,6 +441,12 @@ pub enum RunError {
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]
     Exact,
+}
+
+impl From<ArgumentError> for RunError {
+    fn from(e: ArgumentError) -> RunError {
+        RunError::Bind(e.into())
+    }
 }
 
 impl From<DeviceError> for RunError {
@@ -447,7 +474,7 @@ mod tests {
         for part in ["module merge", "cuModuleLoadDataEx", "222", "PTX ISA 6.5", "CUDA 10.1)", ": line 1"] {
             assert!(text.contains(part), "{text}");
         }
-        let engine = EngineError::Device { reason: call.clone() }.to_string();
+        let engine = PlanError::Unusable { reason: call.clone() }.to_string();
         assert!(
             engine.starts_with("backend: cuda cannot be used: cuModuleLoadDataEx: CUDA error 222"),
             "{engine}"

@@ -67,9 +67,9 @@ pub use attention::backward::{
     Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
 pub use attention::cuda::stream::{
-    DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
-    StreamWants, TakeRows,
+    DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions, KeysFrom, StreamBox,
+    StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens, StreamWants,
+    TakeRows,
 };
 pub use attention::guard::StreamFit;
 pub use attention::operator::{Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, Workspace};
@@ -81,11 +81,11 @@ pub use attention::stream::limits::peak_memory;
 pub use attention::stream::plan::{StreamOptions, StreamPlan};
 pub use attention::stream::run::StreamReport;
 pub use attention::task::{
-    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskError,
-    TaskGradients, TaskMerge, TaskPlan, TaskReport,
+    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskGradients,
+    TaskMerge, TaskPlan, TaskReport,
 };
 pub use attention::traversed::Traversed;
-pub use attention::tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
+pub use attention::tuned::{Tuned, TunedFile, TunedShape, Tuning};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
@@ -96,7 +96,7 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
-pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
+pub use error::{BindError, DeviceError, PlanError, RunError};
 pub use linear::cuda::LinearGpuChoice;
 pub use linear::operator::{
     Linear, LinearBound, LinearDeviceBound, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan,
@@ -115,7 +115,7 @@ pub use series::operators::{
 pub use series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
 pub use series::plan::SeriesDivision;
 pub use series::tensors::{DeviceElements, SeriesDeviceOutputs};
-pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
+pub use stream::{Excerpt, PieceError, RowSink, RowSource, Sink, Source, Times, prefetch};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

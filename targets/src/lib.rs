@@ -1,8 +1,8 @@
 //! The boards as data.
 //!
-//! Each folder next to this crate's manifest is a board: `profile.toml` (its properties), `required.txt` (kernels
-//! that must run there), `toolchain.cmake` and `config.toml` (builds of C++ consumers and of cargo for it), and
-//! `board.md` (instructions for running on it). This crate parses the first two, recognises a board from its device
+//! Each folder next to this crate's manifest is a board: `profile.toml` (its properties), `toolchain.cmake` and `config.toml` (builds of C++ consumers and of cargo for it), and
+//! `board.md` (instructions for running on it). `required.txt` lists the kernels that must run on every board. This
+//! crate parses profiles and that list, recognises a board from its device
 //! tree and converts a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and
 //! `deploy` use the same data.
 //!
@@ -21,7 +21,6 @@ struct Files {
     /// Number of a module that distinguishes the board from others with the same chip; empty if none is needed.
     module: &'static str,
     profile: &'static str,
-    required: &'static str,
 }
 
 /// Includes the files of the folder `$name`.
@@ -32,10 +31,12 @@ macro_rules! files {
             soc: $soc,
             module: $module,
             profile: include_str!(concat!("../", $name, "/profile.toml")),
-            required: include_str!(concat!("../", $name, "/required.txt")),
         }
     };
 }
+
+/// Kernels that must run on every board.
+const REQUIRED: &str = include_str!("../required.txt");
 
 const FILES: [Files; 5] = [
     files!("jetson-tx2", "tegra186", ""),
@@ -90,10 +91,8 @@ pub enum Error {
         fault: Box<toml::de::Error>,
     },
     /// A line of the list of required kernels does not parse.
-    #[error("{board}/required.txt: {fault}")]
+    #[error("required.txt: {fault}")]
     Required {
-        /// Name of the folder.
-        board: &'static str,
         /// The line, and the allowed format.
         fault: String,
     },
@@ -316,8 +315,7 @@ impl Board {
         let files = files.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
         let mut board: Board = toml::from_str(files.profile)
             .map_err(|fault| Error::Profile { board: files.name, fault: Box::new(fault) })?;
-        board.required =
-            required(files.required).map_err(|fault| Error::Required { board: files.name, fault })?;
+        board.required = required(REQUIRED).map_err(|fault| Error::Required { fault })?;
         Ok(board)
     }
 

@@ -192,7 +192,7 @@ impl Measured {
 
     /// Returns an upper bound of the magnitude of a score, in natural-log units.
     #[must_use]
-    pub fn largest_score(&self, problem: &Problem) -> f64 {
+    pub(crate) fn largest_score(&self, problem: &Problem) -> f64 {
         let product = f64::from(problem.scale()).abs() * self.query * self.key * WIDER;
         let capped = match problem.spec().softcap {
             Some(cap) if product.is_finite() => product.min(f64::from(cap)),

@@ -64,7 +64,6 @@ mod sequence;
 pub mod traversal;
 mod windows;
 
-pub use crate::memory::Memory;
 pub use added::Added;
 pub use bias::{BiasView, TableView};
 pub use data::{InputTensors, Inputs, OutputTensors, Outputs, StateOut, StateTensors};

@@ -13,9 +13,7 @@
 //! 1. **A zero that was a gate selects.** If a gate cleared rows, a scalar or an element of a diagonal is zero, or a column
 //!    of a dense `A` is zero from top to bottom. The factors of such a zero are skipped, so a NaN does not outlive the gate
 //!    that clears it.
-//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both, with the
-//!    later keys corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the product is dense.
-//! 3. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
+//! 2. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
 
 use super::problem::Problem;
 use super::rule::Gates;
@@ -30,8 +28,6 @@ pub enum Transition {
     Diagonal,
     /// `[d_k, d_k]`.
     Dense,
-    /// The identity minus `Wᵀ K`, `[rank, d_k]` each, up to half of `d_k` rows; dense beyond.
-    LowRank,
 }
 
 /// Shape of elements: of their `A`, and of the states that they map, `[rows, columns]`.
@@ -44,9 +40,6 @@ pub struct Affine {
     /// Number of columns of a state, `d_v`.
     pub columns: usize,
 }
-
-/// Marker in the rank field of a low-rank element that has become dense.
-const DENSE: f32 = -1.0;
 
 /// Returns `x`, or zero below the smallest normal number. NaN is preserved.
 #[inline(always)]
@@ -74,7 +67,6 @@ impl Affine {
             Transition::Scalar => 1,
             Transition::Diagonal => self.rows,
             Transition::Dense => self.rows.saturating_mul(self.rows),
-            Transition::LowRank => self.rows.saturating_mul(self.rows).saturating_add(1),
         }
     }
 
@@ -91,15 +83,7 @@ impl Affine {
         match self.transition {
             Transition::Scalar | Transition::Diagonal => 0,
             Transition::Dense => row.saturating_add(self.rows),
-            Transition::LowRank => {
-                row.saturating_add(self.rows).saturating_add(self.rows.saturating_mul(self.rows))
-            }
         }
-    }
-
-    /// Returns the largest number of rows of `W` with which an element keeps its low rank.
-    const fn most_rank(&self) -> usize {
-        self.rows / 2
     }
 
     /// Sets `element` to the identity `(I, 0)`.
@@ -108,7 +92,6 @@ impl Affine {
         b.fill(0.0);
         match self.transition {
             Transition::Scalar | Transition::Diagonal => a.fill(1.0),
-            Transition::LowRank => a.fill(0.0),
             Transition::Dense => {
                 a.fill(0.0);
                 a.iter_mut().step_by(self.rows + 1).for_each(|a| *a = 1.0);
@@ -116,7 +99,7 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none; a low rank accepts none.
+    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none.
     /// Without `beta` the element is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a
     /// diagonal cannot represent.
     pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
@@ -145,18 +128,6 @@ impl Affine {
                     }
                 }
             }
-            Transition::LowRank => {
-                let rate = beta.unwrap_or(0.0);
-                let (w, k) = a[1..].split_at_mut(self.most_rank() * self.rows);
-                if w.is_empty() {
-                    // A state of one row, whose matrix is a single number.
-                    (a[0], a[1]) = (DENSE, 1.0 - rate * key[0] * key[0]);
-                    return;
-                }
-                k[..self.rows].copy_from_slice(key);
-                w.iter_mut().zip(key).for_each(|(w, k)| *w = rate * k);
-                a[0] = 1.0;
-            }
         }
     }
 
@@ -172,7 +143,6 @@ impl Affine {
                 }
             }
             Transition::Dense => product(self.rows, a1, a2, spare),
-            Transition::LowRank => self.join(a1, a2, spare),
         }
     }
 
@@ -195,84 +165,7 @@ impl Affine {
                 }
             }
             Transition::Dense => dense_map(self.rows, columns, a, b1, b2, spare),
-            Transition::LowRank if a[0] == DENSE => dense_map(self.rows, columns, &a[1..], b1, b2, spare),
-            Transition::LowRank => {
-                let (w, k) = self.factors(a);
-                for (b2, b1) in b2.iter_mut().zip(b1) {
-                    *b2 += b1;
-                }
-                let sum = &mut spare[..columns];
-                for (w, k) in w.chunks_exact(self.rows).zip(k.chunks_exact(self.rows)) {
-                    sum.fill(0.0);
-                    for (k, b1) in k.iter().zip(b1.chunks_exact(columns)) {
-                        sum.iter_mut().zip(b1).for_each(|(sum, b1)| *sum += k * b1);
-                    }
-                    for (w, b2) in w.iter().zip(b2.chunks_exact_mut(columns)) {
-                        b2.iter_mut().zip(&*sum).for_each(|(b2, sum)| *b2 -= w * sum);
-                    }
-                }
-                b2.iter_mut().for_each(|b2| *b2 = settled(*b2));
-            }
         }
-    }
-
-    /// Returns `W` and `K` of an element of low rank.
-    fn factors<'a>(&self, a: &'a [f32]) -> (&'a [f32], &'a [f32]) {
-        let values = a[0] as usize * self.rows;
-        let (w, k) = a[1..].split_at(self.most_rank() * self.rows);
-        (&w[..values], &k[..values])
-    }
-
-    /// Computes `a2 ← A_2 A_1` for elements of low rank.
-    fn join(&self, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
-        let (d, most) = (self.rows, self.most_rank());
-        let earlier = (a1[0] != DENSE).then(|| self.factors(a1));
-        let ranks = earlier.map(|(w, _)| [w.len() / d, a2[0] as usize]);
-        if let (Some([r1, r2]), Some((w1, k1))) = (ranks, earlier)
-            && a2[0] != DENSE
-            && r1 + r2 <= most
-        {
-            a2[0] = (r1 + r2) as f32;
-            let (w2, k2) = a2[1..].split_at_mut(most * d);
-            for k in k2[..r2 * d].chunks_exact_mut(d) {
-                subtract_projection(k, w1, k1, spare);
-            }
-            w2[r2 * d..(r1 + r2) * d].copy_from_slice(w1);
-            k2[r2 * d..(r1 + r2) * d].copy_from_slice(k1);
-            return;
-        }
-        let (matrix, spare) = spare.split_at_mut(d * d);
-        if a2[0] != DENSE {
-            let (w, k) = self.factors(a2);
-            matrix.fill(0.0);
-            matrix.iter_mut().step_by(d + 1).for_each(|a| *a = 1.0);
-            for (w, k) in w.chunks_exact(d).zip(k.chunks_exact(d)) {
-                for (row, w) in matrix.chunks_exact_mut(d).zip(w) {
-                    row.iter_mut().zip(k).for_each(|(a, k)| *a -= w * k);
-                }
-            }
-            a2[0] = DENSE;
-            a2[1..].copy_from_slice(matrix);
-        }
-        match earlier {
-            Some((w1, k1)) => {
-                for row in a2[1..].chunks_exact_mut(d) {
-                    subtract_projection(row, w1, k1, spare);
-                }
-            }
-            None => product(d, &a1[1..], &mut a2[1..], spare),
-        }
-    }
-}
-
-/// Computes `x ← x − (x Wᵀ) K`.
-fn subtract_projection(x: &mut [f32], w: &[f32], k: &[f32], spare: &mut [f32]) {
-    let d = x.len();
-    for (dot, w) in spare.iter_mut().zip(w.chunks_exact(d)) {
-        *dot = x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w);
-    }
-    for (dot, k) in spare.iter().zip(k.chunks_exact(d)) {
-        x.iter_mut().zip(k).for_each(|(x, k)| *x -= dot * k);
     }
 }
 

@@ -28,14 +28,14 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//! | the affine law of tokens and runs of tokens | [`law`] |
+//! | the affine law of tokens and runs of tokens | `law` |
 //! | the plan of a run on a CPU | [`plan`] |
 //! | a fallback in every form | [`scalar`] |
 //! | the f64 oracle, and the error bound of a run relative to it | [`mod@reference`], [`bound`] |
 
 pub mod bound;
 mod data;
-pub mod law;
+mod law;
 mod operands;
 pub mod plan;
 mod problem;

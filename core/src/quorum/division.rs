@@ -1,8 +1,8 @@
 //! Divisions: the interest set of each level, and the numbers of tasks.
 
-use super::error::QuorumError;
 use super::path::{MAX_LEVELS, TaskPath};
 use super::set::InterestSet;
+use crate::plan::ChooseError;
 use heapless::Vec;
 
 /// The division of a sequence: an interest set for each level. Its tasks of full depth are numbered in the order of their
@@ -20,8 +20,8 @@ impl Division {
     /// # Errors
     /// Returns an error if there is no level or more than [`MAX_LEVELS`], if a number of chunks has no set, or if the tasks
     /// cannot be counted in 64 bits.
-    pub fn new(chunks: &[usize]) -> Result<Division, QuorumError> {
-        let levels = QuorumError::Levels { found: chunks.len() };
+    pub fn new(chunks: &[usize]) -> Result<Division, ChooseError> {
+        let levels = ChooseError::Levels { found: chunks.len() };
         let mut sets = Vec::new();
         for chunks in chunks {
             sets.push(InterestSet::of(*chunks)?).map_err(|_| levels)?;
@@ -33,14 +33,14 @@ impl Division {
     ///
     /// # Errors
     /// Returns an error if there is no level or if the tasks cannot be counted in 64 bits.
-    pub fn of_sets(sets: Vec<InterestSet, MAX_LEVELS>) -> Result<Division, QuorumError> {
+    pub(crate) fn of_sets(sets: Vec<InterestSet, MAX_LEVELS>) -> Result<Division, ChooseError> {
         if sets.is_empty() {
-            return Err(QuorumError::Levels { found: 0 });
+            return Err(ChooseError::Levels { found: 0 });
         }
         let mut below = [1u64; MAX_LEVELS + 1];
         for (level, set) in sets.iter().enumerate().rev() {
             let tasks = below[level + 1].checked_mul(set.chunks() as u64);
-            below[level] = tasks.ok_or(QuorumError::TooManyTasks)?;
+            below[level] = tasks.ok_or(ChooseError::TooManyTasks)?;
         }
         Ok(Division { sets, below })
     }
@@ -67,9 +67,9 @@ impl Division {
     ///
     /// # Errors
     /// Returns an error if the number is not below [`Division::tasks`].
-    pub fn path(&self, number: u64) -> Result<TaskPath, QuorumError> {
+    pub fn path(&self, number: u64) -> Result<TaskPath, ChooseError> {
         if number >= self.tasks() {
-            return Err(QuorumError::Number { found: number, tasks: self.tasks() });
+            return Err(ChooseError::TaskNumber { found: number, tasks: self.tasks() });
         }
         Ok(self.prefix(number, self.levels()))
     }
@@ -96,13 +96,13 @@ impl Division {
     ///
     /// # Errors
     /// Returns an error if the path has more levels than the division, or a digit out of range.
-    pub fn check(&self, path: &TaskPath) -> Result<(), QuorumError> {
+    pub fn check(&self, path: &TaskPath) -> Result<(), ChooseError> {
         if path.depth() > self.levels() {
-            return Err(QuorumError::Deep { path: *path, levels: self.levels() });
+            return Err(ChooseError::Deep { path: *path, levels: self.levels() });
         }
         for (level, (digit, set)) in path.digits().iter().zip(&self.sets).enumerate() {
             if usize::from(*digit) >= set.chunks() {
-                return Err(QuorumError::Digit { path: *path, level: level + 1, chunks: set.chunks() });
+                return Err(ChooseError::Digit { path: *path, level: level + 1, chunks: set.chunks() });
             }
         }
         Ok(())
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_refused() {
-        use QuorumError as E;
+        use ChooseError as E;
         let division = Division::new(&[7, 3]).unwrap();
         let path = |text: &str| text.parse::<TaskPath>().unwrap();
-        assert_eq!(division.path(21), Err(E::Number { found: 21, tasks: 21 }));
+        assert_eq!(division.path(21), Err(E::TaskNumber { found: 21, tasks: 21 }));
         let (deep, wide) = (path("0.0.0"), path("1.3"));
         assert_eq!([deep, wide, path("1")].map(|path| division.number(&path)), [None; 3]);
         assert_eq!(division.check(&deep), Err(E::Deep { path: deep, levels: 2 }));

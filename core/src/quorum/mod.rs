@@ -34,7 +34,6 @@
 
 mod chunks;
 mod division;
-mod error;
 mod path;
 mod set;
 mod singer;
@@ -43,9 +42,8 @@ mod tree;
 
 pub use chunks::BalancedChunkLayout;
 pub use division::Division;
-pub use error::QuorumError;
 pub use path::{MAX_LEVELS, NotAPath, TaskPath};
-pub use set::{InterestSet, MAX_CHUNKS};
+pub use set::InterestSet;
 pub use singer::MAX_MEMBERS;
 pub use task::{KeySpans, MAX_RUNS, Run, Span, Task};
 pub use tree::Tree;

@@ -1,11 +1,11 @@
 //! Interest sets: the chunks that a task holds.
 
-use super::error::QuorumError;
 use super::singer::{self, MAX_MEMBERS};
+use crate::plan::ChooseError;
 use heapless::Vec;
 
 /// Largest number of chunks with an interest set.
-pub const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
+pub(crate) const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 
 /// Number of members minus one of the available sets: 0 and 1, which are trivial, and the prime powers up to 32.
 const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
@@ -33,14 +33,14 @@ impl InterestSet {
     /// Returns the set for `chunks` chunks: the paper's if it prints a valid one (table 3), else Singer's.
     ///
     /// # Errors
-    /// Returns [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The error
+    /// Returns [`ChooseError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The error
     /// names the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no projective plane
     /// of order 6 or 10.
-    pub fn of(chunks: usize) -> Result<InterestSet, QuorumError> {
+    pub fn of(chunks: usize) -> Result<InterestSet, ChooseError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);
         }
-        let none = || QuorumError::NoSet {
+        let none = || ChooseError::NoSet {
             found: chunks,
             below: InterestSet::sizes().filter(|c| *c < chunks).last(),
             above: InterestSet::sizes().find(|c| *c > chunks),
@@ -66,10 +66,10 @@ impl InterestSet {
     /// # Errors
     /// Returns an error if the members are not an interest set: one is out of range or given twice, 0 is missing, or
     /// differences are missing or doubled, with their numbers.
-    pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, QuorumError> {
+    pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, ChooseError> {
         if chunks == 0 || chunks > MAX_CHUNKS {
             let (first, last) = (InterestSet::sizes().next(), InterestSet::sizes().last());
-            return Err(QuorumError::NoSet {
+            return Err(ChooseError::NoSet {
                 found: chunks,
                 below: last.filter(|c| *c < chunks),
                 above: first.filter(|c| *c > chunks),
@@ -79,11 +79,11 @@ impl InterestSet {
         for &found in members {
             match is_member[..chunks].get_mut(found) {
                 Some(seen) if !*seen => *seen = true,
-                _ => return Err(QuorumError::Member { found, chunks }),
+                _ => return Err(ChooseError::Member { found, chunks }),
             }
         }
         if !is_member[0] {
-            return Err(QuorumError::NoOwner);
+            return Err(ChooseError::NoOwner);
         }
         let (mut missing, mut doubled) = (0, 0);
         for difference in 1..chunks {
@@ -95,7 +95,7 @@ impl InterestSet {
             }
         }
         if missing + doubled > 0 {
-            return Err(QuorumError::Differences { chunks, missing, doubled });
+            return Err(ChooseError::Differences { chunks, missing, doubled });
         }
         // Each of the `l (l − 1)` differences is one of `chunks − 1`, so all members fit.
         let members = (0..chunks).filter(|x| is_member[*x]).map(|x| x as u16).collect();
@@ -130,7 +130,7 @@ impl InterestSet {
     }
 
     /// Iterates over the chunks of task `task`, in the order of the members: `(task + o) mod c`.
-    pub fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
         let task = task % self.chunks;
         self.members().map(move |member| (task + member) % self.chunks)
     }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn the_set_printed_for_133_chunks_is_refused() {
         let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];
-        let Err(QuorumError::Differences { chunks: 133, missing, doubled }) =
+        let Err(ChooseError::Differences { chunks: 133, missing, doubled }) =
             InterestSet::from_members(133, &printed)
         else {
             panic!("accepted");
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn sizes_without_a_set_name_their_neighbours() {
         let of = |found, below, above| {
-            let want = QuorumError::NoSet { found, below, above };
+            let want = ChooseError::NoSet { found, below, above };
             assert_eq!(InterestSet::of(found), Err(want));
         };
         of(43, Some(31), Some(57));
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn changed_members_are_refused() {
-        use QuorumError as E;
+        use ChooseError as E;
         for i in 1..3 {
             for member in (0..7).filter(|m| ![0, 1, 3].contains(m)) {
                 let mut members = [0, 1, 3];

@@ -2,9 +2,9 @@
 
 use super::chunks::BalancedChunkLayout;
 use super::division::Division;
-use super::error::QuorumError;
 use super::path::{MAX_LEVELS, TaskPath};
 use super::singer::MAX_MEMBERS;
+use crate::plan::ChooseError;
 use heapless::Vec;
 
 /// Largest number of runs of a task: the members of one level's set, plus one fewer for each further level.
@@ -64,7 +64,7 @@ impl Task {
         path: &TaskPath,
         queries: usize,
         keys: usize,
-    ) -> Result<Task, QuorumError> {
+    ) -> Result<Task, ChooseError> {
         division.check(path)?;
         let queries = runs(division, path, queries);
         let keys = runs(division, path, keys);

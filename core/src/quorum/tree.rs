@@ -1,8 +1,8 @@
 //! Trees: sets of tasks that cover every pair exactly once.
 
 use super::division::Division;
-use super::error::QuorumError;
 use super::path::TaskPath;
+use crate::plan::ChooseError;
 
 /// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of them
 /// as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some further than others (section
@@ -18,7 +18,7 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// Returns an error if a path is not a task of the division ([`Division::check`]), if one is given twice or is below
     /// another, or if one is missing.
-    pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, QuorumError> {
+    pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, ChooseError> {
         for path in &*paths {
             division.check(path)?;
         }
@@ -27,7 +27,7 @@ impl<'a> Tree<'a> {
         for path in &*paths {
             let (first, end) = division.covered(path);
             if first < next {
-                return Err(QuorumError::Doubled { path: *path });
+                return Err(ChooseError::TaskTwice { path: *path });
             }
             if first > next {
                 return Err(gap(division, next, first));
@@ -48,13 +48,13 @@ impl<'a> Tree<'a> {
 }
 
 /// Returns the largest task that begins at number `first` and covers none from `end` on.
-fn gap(division: &Division, first: u64, end: u64) -> QuorumError {
+fn gap(division: &Division, first: u64, end: u64) -> ChooseError {
     let fits = |depth: &usize| {
         let tasks = division.below(*depth);
         first.is_multiple_of(tasks) && tasks <= end - first
     };
     let depth = (0..division.levels()).find(fits).unwrap_or(division.levels());
-    QuorumError::Missing { path: division.prefix(first, depth) }
+    ChooseError::TaskMissing { path: division.prefix(first, depth) }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use heapless::Vec;
 
-    fn check(levels: &[usize], texts: &[&str]) -> Result<(), QuorumError> {
+    fn check(levels: &[usize], texts: &[&str]) -> Result<(), ChooseError> {
         let division = Division::new(levels).unwrap();
         let mut paths: Vec<TaskPath, 32> = texts.iter().map(|text| text.parse().unwrap()).collect();
         Tree::new(&division, &mut paths).map(|tree| {
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_doubled_or_foreign_is_named() {
-        use QuorumError as E;
+        use ChooseError as E;
         let path = |text: &str| text.parse::<TaskPath>().unwrap();
-        let missing = |text| Err(E::Missing { path: path(text) });
-        let doubled = |text| Err(E::Doubled { path: path(text) });
+        let missing = |text| Err(E::TaskMissing { path: path(text) });
+        let doubled = |text| Err(E::TaskTwice { path: path(text) });
         assert_eq!(check(&[3], &["0", "2"]), missing("1"));
         assert_eq!(check(&[3], &["1", "2"]), missing("0"));
         assert_eq!(check(&[3], &["0", "1"]), missing("2"));
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(check(&[3, 3], &["0", "0.0", "1", "2"]), doubled("0.0"));
         assert_eq!(check(&[3], &["0", "1", "3"]), Err(E::Digit { path: path("3"), level: 1, chunks: 3 }));
         assert_eq!(check(&[3], &["0", "1", "2.0"]), Err(E::Deep { path: path("2.0"), levels: 1 }));
-        assert_eq!(check(&[3], &[]), Err(E::Missing { path: TaskPath::default() }));
+        assert_eq!(check(&[3], &[]), Err(E::TaskMissing { path: TaskPath::default() }));
     }
 }

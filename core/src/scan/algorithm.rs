@@ -1,8 +1,9 @@
 //! All scan algorithms, as one enum.
 
-use super::form::{Form, ScanError};
+use super::form::Form;
 use super::slots::{Scratched, Slots};
 use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
+use crate::argument::ArgumentError;
 use crate::monoid::Monoid;
 
 /// Number of elements of a block of the two-level scan.
@@ -122,7 +123,7 @@ impl Scan {
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
-    pub fn reduce_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<Option<usize>, ScanError> {
+    pub fn reduce_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<Option<usize>, ArgumentError> {
         match self {
             Scan::Sequential => Ok(sequential::reduce(slots)),
             Scan::Tree => Ok(tree::reduce(slots)),
@@ -138,10 +139,12 @@ impl Scan {
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
     /// form.
-    pub fn inclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
+    pub fn inclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ArgumentError> {
         match self {
             Scan::Sequential => sequential::inclusive(slots),
-            Scan::Tree => return Err(ScanError::Form { scan: self.name(), form: Form::Inclusive }),
+            Scan::Tree => {
+                return Err(ArgumentError::Form { scan: self.name(), form: Form::Inclusive.name() });
+            }
             Scan::HillisSteele => hillis_steele::inclusive(slots)?,
             Scan::KoggeStone => kogge_stone::inclusive(slots),
             Scan::Blelloch => blelloch::inclusive(slots),
@@ -155,11 +158,11 @@ impl Scan {
     ///
     /// # Errors
     /// Returns an error if the algorithm does not have this form.
-    pub fn exclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
+    pub fn exclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ArgumentError> {
         match self {
             Scan::Sequential => sequential::exclusive(slots),
             Scan::Blelloch => blelloch::exclusive(slots),
-            _ => return Err(ScanError::Form { scan: self.name(), form: Form::Exclusive }),
+            _ => return Err(ArgumentError::Form { scan: self.name(), form: Form::Exclusive.name() }),
         }
         Ok(())
     }
@@ -168,7 +171,7 @@ impl Scan {
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
-    pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
+    pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ArgumentError> {
         let mut slots = Scratched::new(items, scratch);
         let total = self.reduce_slots(&mut slots)?.and_then(|at| slots.get(at));
         Ok(total.map_or_else(M::identity, M::clone))
@@ -179,7 +182,7 @@ impl Scan {
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
     /// form.
-    pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
+    pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ArgumentError> {
         self.inclusive_slots(&mut Scratched::new(items, scratch))
     }
 
@@ -187,7 +190,7 @@ impl Scan {
     ///
     /// # Errors
     /// Returns an error if the algorithm does not have this form.
-    pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ScanError> {
+    pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ArgumentError> {
         self.exclusive_slots(items)
     }
 }

@@ -1,6 +1,4 @@
-//! The forms of a scan, and the error of a scan.
-
-use core::fmt;
+//! The forms of a scan.
 
 /// The result that a scan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,37 +25,3 @@ impl Form {
         }
     }
 }
-
-/// Error of a scan that changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScanError {
-    /// The scratch is too short.
-    Scratch {
-        /// Number of elements of the scratch.
-        found: usize,
-        /// The required number of elements.
-        needed: usize,
-    },
-    /// The algorithm does not have this form.
-    Form {
-        /// Name of the algorithm.
-        scan: &'static str,
-        /// The requested form.
-        form: Form,
-    },
-}
-
-impl fmt::Display for ScanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            ScanError::Scratch { found, needed } => {
-                write!(f, "scratch: {found} elements; allowed: at least {needed}")
-            }
-            ScanError::Form { scan, form } => {
-                write!(f, "form: {} of {scan}; allowed: those that it has", form.name())
-            }
-        }
-    }
-}
-
-impl core::error::Error for ScanError {}

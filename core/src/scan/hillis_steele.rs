@@ -6,8 +6,8 @@
 //! prefix form can have.
 
 use super::depth::ceil_log2;
-use super::form::ScanError;
 use super::slots::{Slots, check_scratch};
+use crate::argument::ArgumentError;
 
 /// Returns the number of steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
@@ -32,7 +32,7 @@ pub const fn scratch_len(n: usize) -> usize {
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].
-pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ScanError> {
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ArgumentError> {
     let n = slots.len();
     check_scratch(slots, scratch_len(n))?;
     between(slots, 0, n, n);
@@ -62,7 +62,7 @@ pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, 
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].
-pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Result<Option<usize>, ScanError> {
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Result<Option<usize>, ArgumentError> {
     inclusive(slots)?;
     Ok(slots.len().checked_sub(1))
 }

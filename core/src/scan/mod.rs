@@ -42,5 +42,5 @@ pub mod two_level;
 
 pub use algorithm::{Block, Scan};
 pub use depth::{ceil_log2, elsa_depth};
-pub use form::{Form, ScanError};
+pub use form::Form;
 pub use slots::{Scratched, Slots};

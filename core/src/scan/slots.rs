@@ -8,7 +8,7 @@
 //! A scan only combines into the place of its *later* element, [`Slots::combine`]. If a total belongs in the place of the
 //! earlier one, the two places are exchanged afterwards; their old contents are no longer needed then.
 
-use super::form::ScanError;
+use crate::argument::ArgumentError;
 use crate::monoid::Monoid;
 
 /// The elements of a scan in numbered places, followed by scratch places.
@@ -158,7 +158,7 @@ impl<S: Slots + ?Sized> Slots for Stretch<'_, S> {
 }
 
 /// Returns an error unless there are `needed` scratch places.
-pub(super) fn check_scratch<S: Slots + ?Sized>(slots: &S, needed: usize) -> Result<(), ScanError> {
+pub(super) fn check_scratch<S: Slots + ?Sized>(slots: &S, needed: usize) -> Result<(), ArgumentError> {
     let found = slots.scratch();
-    if found < needed { Err(ScanError::Scratch { found, needed }) } else { Ok(()) }
+    if found < needed { Err(ArgumentError::Short { argument: "scratch", found, needed }) } else { Ok(()) }
 }

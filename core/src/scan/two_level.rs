@@ -10,9 +10,9 @@
 //! A reduction only needs the total of every block and the up-sweep over them.
 
 use super::depth::ceil_log2;
-use super::form::ScanError;
 use super::slots::{Slots, Stretch, check_scratch};
 use super::{blelloch, hillis_steele};
+use crate::argument::ArgumentError;
 
 /// Returns the number of blocks of `n` elements. The last block may be shorter. A block size of zero counts as one.
 #[must_use]
@@ -31,7 +31,7 @@ pub const fn scratch_len(n: usize, block: usize) -> usize {
 }
 
 /// Scans every block on its own and copies its total to the start of the scratch, one element per block.
-fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch<'_, S>, ScanError> {
+fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch<'_, S>, ArgumentError> {
     let n = slots.len();
     check_scratch(slots, scratch_len(n, block))?;
     let (count, size) = (blocks(n, block), at_least_one(block));
@@ -48,7 +48,7 @@ fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].
-pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), ScanError> {
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), ArgumentError> {
     blelloch::exclusive(&mut scan_blocks(slots, block)?);
     let n = slots.len();
     // The first block has no prefix.
@@ -62,7 +62,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), S
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].
-pub fn reduce<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Option<usize>, ScanError> {
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Option<usize>, ArgumentError> {
     let mut totals = scan_blocks(slots, block)?;
     Ok(blelloch::reduce(&mut totals).map(|at| totals.start + at))
 }

@@ -186,6 +186,45 @@ pub(super) fn check_written(
     present.map_or(Ok(()), |present| enough("present_state", present.len(), states))
 }
 
+/// Makes the checked problem of an operator on separate channels. A field of its `Spec` is the series that determines
+/// the numbers of sequences, tokens and channels.
+macro_rules! problem {
+    ($(#[$documented:meta])* $series:ident) => {
+        $(#[$documented])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct Problem {
+            spec: Spec,
+        }
+
+        impl Problem {
+            /// Returns the specification.
+            #[must_use]
+            pub const fn spec(&self) -> &Spec {
+                &self.spec
+            }
+
+            /// Returns the number of sequences.
+            #[must_use]
+            pub const fn batch(&self) -> usize {
+                self.spec.$series.batch()
+            }
+
+            /// Returns the number of tokens of each sequence.
+            #[must_use]
+            pub const fn tokens(&self) -> usize {
+                self.spec.$series.tokens()
+            }
+
+            /// Returns the number of channels.
+            #[must_use]
+            pub const fn channels(&self) -> usize {
+                self.spec.$series.channels()
+            }
+        }
+    };
+}
+pub(super) use problem;
+
 /// The token that is number `step` in the order of a pass over `tokens`.
 #[inline]
 #[must_use]

@@ -1,7 +1,7 @@
 //! Errors of the program.
 
 use elsa_core::argument::ArgumentError;
-use elsa_runtime::{BindError, EngineError, PlanError, PrefetchError, RunError};
+use elsa_runtime::{BindError, PlanError, RunError};
 use std::path::PathBuf;
 
 /// Reason why the program failed.
@@ -21,10 +21,7 @@ pub enum Error {
     /// Sizes that make no attention problem.
     #[error("--heads, --dim: {0}")]
     Problem(#[from] ArgumentError),
-    /// An engine that is not available.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A plan that cannot be made.
+    /// An engine or a plan that cannot be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Data that cannot be bound.
@@ -75,12 +72,9 @@ impl Error {
     }
 }
 
-impl From<PrefetchError<Error>> for Error {
-    fn from(e: PrefetchError<Error>) -> Error {
-        match e {
-            PrefetchError::Failed(e) => e,
-            other => Error::Reader(other.to_string()),
-        }
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Error {
+        Error::Reader(e.to_string())
     }
 }
 

@@ -141,7 +141,7 @@ pub trait TileOps {
     /// Turns the scores in the tile's weights into weights, and records in `budget` whether the block is left out. This
     /// is the part of a [`TileOps::step`] inside an error budget between [`TileOps::scores`] and
     /// [`TileOps::accumulate`]. For a block that is kept, adds to `S` and leaves weights to accumulate, raised if the
-    /// kernel raises them and the reference is sought ([`super::within`]).
+    /// kernel raises them and the reference is sought (`within`).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top`
@@ -246,17 +246,17 @@ pub struct Kernel {
     pub primitives: &'static Primitives,
     /// Entry points for tiles of one, two and three vectors; only the first `spec.vectors` are used.
     pub entries: [Entries; 3],
-    /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
+    /// `memory::pack` into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// [`super::values::largest`], with its clauses and presence.
     pub largest: unsafe fn(&Block, usize, &mut f32),
     /// [`super::values::lift`], with its clauses and presence.
     pub lift: unsafe fn(&Block, usize, *mut f32),
-    /// [`super::mask::bias`], with its clauses and presence.
+    /// `mask::bias`, with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
-    /// [`super::combine::add`], with its clauses and presence.
+    /// `combine::add`, with its clauses and presence.
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
-    /// [`super::combine::divide`], with its clauses and presence.
+    /// `combine::divide`, with its clauses and presence.
     pub divide: unsafe fn(&SideTile, usize, *mut f32, &mut Seen),
     /// Magnitudes of the elements of tensors.
     pub measure: Measure,

@@ -39,11 +39,11 @@ pub struct MeasuredRows {
 /// Each is unsafe with the clauses of the function of the same name, and one more: the instruction set is present.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// [`norms`].
+    /// `norms`.
     pub norms: unsafe fn(&MeasuredRows, *mut f32),
-    /// [`channels`].
+    /// `channels`.
     pub channels: unsafe fn(&MeasuredRows, *mut f32),
-    /// [`addends`].
+    /// `addends`.
     pub addends: unsafe fn(&MeasuredRows, *mut f32),
 }
 

@@ -4,7 +4,7 @@
 //! naive:  for each dim x:  for each row i:  W[x][i] += Σ_j v_j[x] · p[j][i]
 //! ```
 //!
-//! 1. *Strips of `R` dims.* A [`product()`] runs down the keys with `R · V` accumulators in registers, and only its
+//! 1. *Strips of `R` dims.* A `product()` runs down the keys with `R · V` accumulators in registers, and only its
 //!    result is added to memory. A chain of additions is as long as a block, not as the sequence.
 //! 2. *Strips of four at the end.* The head size is a multiple of four; if `R` does not divide it, the last one or two
 //!    strips have four dims.

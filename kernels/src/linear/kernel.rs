@@ -266,13 +266,13 @@ pub struct Kernel {
     pub spec: KernelSpec,
     /// Presence, moves and conversions of its instruction set.
     pub primitives: &'static Primitives,
-    /// [`super::prepare::prepare`].
+    /// `prepare::prepare`.
     pub prepare: unsafe fn(&Head, *mut f32, &mut Segment),
-    /// [`super::recur::recur`].
+    /// `recur::recur`.
     pub recur: unsafe fn(&Strip, &Segment, &Columns),
-    /// [`super::read::read`].
+    /// `read::read`.
     pub read: unsafe fn(&Reading),
-    /// [`super::factor::multiply`].
+    /// `factor::multiply`.
     pub multiply: Multiply,
 }
 
@@ -302,12 +302,12 @@ pub const fn head_room(
         size = size.saturating_add(rows.saturating_mul(tokens).saturating_mul(dim));
         size = size.saturating_add(dim.saturating_mul(4));
     }
-    if meets(group, delta) {
+    if has_products(group, delta) {
         let rows = group.saturating_add(delta as usize).saturating_mul(tokens);
         let columns = if pass < FEW { 0 } else { dim };
         size = size.saturating_add(rows.saturating_add(columns).saturating_mul(product_row(pass)));
         if wide(per, delta, pass) {
-            size = size.saturating_add(dim.saturating_mul(MEETING * 2));
+            size = size.saturating_add(dim.saturating_mul(ROWS_TOGETHER * 2));
         }
     }
     size
@@ -320,7 +320,7 @@ pub const fn strip_room(pass: usize, width: usize) -> usize {
 }
 
 /// Returns `true` if the tokens of a pass interact through products of queries and keys.
-pub(super) const fn meets(group: usize, delta: bool) -> bool {
+pub(super) const fn has_products(group: usize, delta: bool) -> bool {
     delta || group > 0
 }
 
@@ -344,7 +344,7 @@ pub const CLEARS: f32 = -0.0;
 pub(super) const FEW: usize = 12;
 
 /// Rows that are multiplied with the same keys one after another if products are summed in f64.
-pub(super) const MEETING: usize = 32;
+pub(super) const ROWS_TOGETHER: usize = 32;
 
 /// Tokens that pass the state together under the delta rules.
 pub const MOST_TOGETHER: usize = 4;

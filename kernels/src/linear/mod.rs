@@ -21,11 +21,11 @@
 //!    Elements of the state then cost nothing extra. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
 //!    overflows and `exp(−G)` never has a large argument. The state is multiplied at the end, once for up to the number
 //!    of tokens that the caller's cut allows. A single gate outside this range starts a segment and multiplies the
-//!    state first: a gate of `−∞` clears rows by selection, and any other keeps a NaN ([`prepare`], [`factor`]).
+//!    state first: a gate of `−∞` clears rows by selection, and any other keeps a NaN (`prepare`, `factor`).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
 //! 4. *Several tokens pass together*, four to eight of them. A row of the strip is loaded once for the queries of all
-//!    and receives the sum of what all write: in one loop if the registers hold both, otherwise in two ([`recur`]). The
+//!    and receives the sum of what all write: in one loop if the registers hold both, otherwise in two (`recur`). The
 //!    state is therefore rounded once for all of them; where nothing decays, its error grows with the root of the
 //!    number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
@@ -58,24 +58,24 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`kernel`] | the operands of a kernel, and its entry points |
-//! | [`prepare`] | segments of a head's tokens: gates |
-//! | `meet` | products of queries and keys |
-//! | `enter` | the state of a strip as a segment begins |
+//! | `kernel` | the operands of a kernel, and its entry points |
+//! | `prepare` | segments of a head's tokens: gates |
+//! | `products` | products of queries and keys |
+//! | `initial` | the state of a strip as a segment begins |
 //! | `exponential` | exponentials of sums of gates |
-//! | [`recur`], `rows`, `update` | tokens pass a strip of the state |
-//! | [`factor`] | the state times factors |
-//! | [`read`], `tile` | products with a state |
+//! | `recur`, `rows`, `update` | tokens pass a strip of the state |
+//! | `factor` | the state times factors |
+//! | `read`, `tile` | products with a state |
 
-mod enter;
 mod exponential;
-pub mod factor;
+pub(crate) mod factor;
+mod initial;
 pub(crate) mod instance;
-pub mod kernel;
-mod meet;
-pub mod prepare;
-pub mod read;
-pub mod recur;
+pub(crate) mod kernel;
+pub(crate) mod prepare;
+mod products;
+pub(crate) mod read;
+pub(crate) mod recur;
 mod rows;
 mod tile;
 mod update;

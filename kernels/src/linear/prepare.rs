@@ -1,8 +1,8 @@
 //! Per-segment work that all strips of the state share.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
-use super::kernel::{FEW, Factors, Head, MEETING, Segment, meets, product_row, wide};
-use super::meet::{meet, meet_few, meet_wide};
+use super::kernel::{FEW, Factors, Head, ROWS_TOGETHER, Segment, has_products, product_row, wide};
+use super::products::{multiply_few, multiply_rows, multiply_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
@@ -76,22 +76,22 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
             }
             made.betas = betas;
         }
-        if meets(head.group, delta) {
+        if has_products(head.group, delta) {
             made.row = product_row(head.pass);
             let products = take((head.group + usize::from(delta)) * head.tokens * made.row);
             made.products = products;
             made.wide = wide(head.per, delta, head.pass);
             if head.pass < FEW {
-                meet_few::<L>(isa, &made, products);
+                multiply_few::<L>(isa, &made, products);
             } else if made.wide {
-                let rows = take(MEETING * head.dim * 2).cast();
+                let rows = take(ROWS_TOGETHER * head.dim * 2).cast();
                 let columns = take(head.dim * made.row);
                 match L::MANY_REGISTERS {
-                    true => meet_wide::<L, 8>(isa, &made, products, columns, rows),
-                    false => meet_wide::<L, 4>(isa, &made, products, columns, rows),
+                    true => multiply_wide::<L, 8>(isa, &made, products, columns, rows),
+                    false => multiply_wide::<L, 4>(isa, &made, products, columns, rows),
                 }
             } else {
-                meet::<L>(isa, &made, products, take(head.dim * made.row));
+                multiply_rows::<L>(isa, &made, products, take(head.dim * made.row));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Passes of a segment's tokens over a strip of the state.
 
-use super::enter::{WIDEST, found, place};
+use super::initial::{WIDEST, found, place};
 use super::kernel::{Columns, Factors, Segment, Strip};
 use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};

@@ -1,7 +1,7 @@
 //! Per-token operands of a strip: values, outputs, rates, and the pass over its rows.
 
-use super::enter::clear_padding;
 use super::factor::{Factor, flushed};
+use super::initial::clear_padding;
 use super::kernel::{Ahead, Columns, Factors, Segment, Strip};
 use super::tile::{BIAS, without_bias};
 use crate::lanes::Lanes;

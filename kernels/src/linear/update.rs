@@ -1,7 +1,7 @@
 //! Updates of the state with the writes of a pass.
 
-use super::enter::clear_padding;
 use super::factor::Factor;
+use super::initial::clear_padding;
 use super::kernel::{Factors, Segment, Strip};
 use super::rows::{SEGMENT, SHORT, rows};
 use crate::lanes::Lanes;

@@ -140,20 +140,20 @@ pub struct SeriesKernel {
     pub spec: SeriesKernelSpec,
     /// Moves and conversions of the instruction set.
     pub primitives: &'static Primitives,
-    /// [`super::recurrence::run`].
+    /// `recurrence::run`.
     pub recurrence: unsafe fn(&RecurrenceTile),
-    /// [`super::recurrence::fold`]: the second argument, writable for `width` values, receives the factor of all
+    /// `recurrence::fold`: the second argument, writable for `width` values, receives the factor of all
     /// tokens.
     pub fold: unsafe fn(&RecurrenceTile, *mut f32),
-    /// [`super::recurrence::carry`]: factors, addends, and the state, which is updated.
+    /// `recurrence::carry`: factors, addends, and the state, which is updated.
     pub carry: unsafe fn(*const f32, *const f32, *mut f32),
-    /// [`super::selective::run`].
+    /// `selective::run`.
     pub selective: unsafe fn(&SelectiveTile),
-    /// [`super::convolution::run`].
+    /// `convolution::run`.
     pub convolution: unsafe fn(&ConvolutionTile),
-    /// [`super::functions::silu_in_place`]: values and their number.
+    /// `functions::silu_in_place`: values and their number.
     pub silu: unsafe fn(*mut f32, usize),
-    /// [`super::functions::table`], for measuring errors: arguments, their number, and exponentials, softplus, silu.
+    /// `functions::table`, for measuring errors: arguments, their number, and exponentials, softplus, silu.
     pub functions: unsafe fn(*const f32, usize, [*mut f32; 3]),
 }
 

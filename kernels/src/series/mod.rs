@@ -1,8 +1,8 @@
 //! The micro-kernels of the per-channel operators, written once over [`Lanes`](crate::lanes::Lanes): recurrence,
 //! selective scan, short convolution.
 //!
-//! **The formulas** are those of [`elsa_core::series::recurrence`], [`selective`](elsa_core::series::selective) and
-//! [`convolution`](elsa_core::series::convolution).
+//! **The formulas** are those of [`elsa_core::series::recurrence`], `selective`(elsa_core::series::selective) and
+//! `convolution`(elsa_core::series::convolution).
 //!
 //! ```text
 //! naive:  for each channel:  for each token:  h = a h + b        (N of them in a selective scan)
@@ -18,20 +18,20 @@
 //!    comparison and a selection; those of factors are off the dependency chain from token to token.
 //! 3. *A factor of zero clears by selection*, since zero times a NaN or an infinity is NaN.
 //! 4. *Exponentials are accurate for large and small arguments*: the argument is reduced with `ln 2` in two parts
-//!    ([`functions`]), because `x log2 e` alone would be off by many units in the last place.
+//!    (`functions`), because `x log2 e` alone would be off by many units in the last place.
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`kernel`] | operands of the kernels, and the table of an instruction set |
-//! | [`functions`] | exponential, softplus, silu, and flushing to zero |
-//! | [`recurrence`], [`selective`], [`convolution`] | the operators |
+//! | `kernel` | operands of the kernels, and the table of an instruction set |
+//! | `functions` | exponential, softplus, silu, and flushing to zero |
+//! | `recurrence`, `selective`, `convolution` | the operators |
 
-pub mod convolution;
-pub mod functions;
+pub(crate) mod convolution;
+pub(crate) mod functions;
 pub(crate) mod instance;
-pub mod kernel;
-pub mod recurrence;
-pub mod selective;
+pub(crate) mod kernel;
+pub(crate) mod recurrence;
+pub(crate) mod selective;
 
 pub use kernel::{
     Coefficients, Columns, ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, VECTORS,

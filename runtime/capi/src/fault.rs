@@ -4,9 +4,7 @@ use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError as Refused;
-use elsa_runtime::{
-    BindError, DeviceError, EngineError, PlanError, RunError, StreamError, in_default_float_environment,
-};
+use elsa_runtime::{BindError, DeviceError, PlanError, RunError, StreamError, in_default_float_environment};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::fmt;
@@ -77,20 +75,6 @@ impl From<DeviceError> for Fault {
     }
 }
 
-impl From<EngineError> for Fault {
-    fn from(e: EngineError) -> Fault {
-        let status = match &e {
-            EngineError::BackendAbsent { .. }
-            | EngineError::Priority { .. }
-            | EngineError::Placement { .. } => ELSA_STATUS_UNSUPPORTED,
-            EngineError::Device { reason } => device(reason),
-            EngineError::Spawn { .. } => ELSA_STATUS_DEVICE,
-            _ => ELSA_STATUS_ARGUMENT,
-        };
-        Fault::new(status, &e)
-    }
-}
-
 impl From<PlanError> for Fault {
     fn from(e: PlanError) -> Fault {
         let status = match &e {
@@ -109,7 +93,12 @@ impl From<PlanError> for Fault {
             ) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
+            PlanError::Unusable { reason } => device(reason),
             PlanError::Option(_)
+            | PlanError::BackendName(_)
+            | PlanError::CoreRange { .. }
+            | PlanError::Core { .. }
+            | PlanError::Lent { .. }
             | PlanError::Null { .. }
             | PlanError::Extent { .. }
             | PlanError::Room { .. }
@@ -121,7 +110,10 @@ impl From<PlanError> for Fault {
             PlanError::OnDevice
             | PlanError::OnHost { .. }
             | PlanError::NotOnGpu { .. }
-            | PlanError::NotStreamed { .. } => ELSA_STATUS_UNSUPPORTED,
+            | PlanError::NotStreamed { .. }
+            | PlanError::BackendAbsent { .. }
+            | PlanError::Priority { .. }
+            | PlanError::Placement { .. } => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)

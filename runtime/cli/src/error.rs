@@ -6,10 +6,9 @@ use crate::flag;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError as Refused;
-use elsa_core::quorum::QuorumError;
 use elsa_files::{FileError, MemoryError};
 use elsa_onnx::ModelError;
-use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, DeviceError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -64,18 +63,15 @@ pub enum Error {
         /// The flag, without its dashes.
         argument: &'static str,
         /// The fault.
-        source: QuorumError,
+        source: Refused,
     },
     /// Files of tasks that do not make a whole.
     #[error("STATES: {0}")]
     States(String),
-    /// An engine that is not available. Its text starts with the argument.
-    #[error("--{0}")]
-    Engine(#[from] EngineError),
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// A plan that cannot be made. Its text starts with the argument.
+    /// An engine or a plan that cannot be made. Its text starts with the argument.
     #[error("--{}", flag::plan(.0))]
     Plan(#[from] PlanError),
     /// Data that cannot be bound. Its text starts with the argument.
@@ -171,13 +167,14 @@ impl Error {
             | Error::Quorum { .. }
             | Error::States(_)
             | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
-            | Error::Engine(
-                EngineError::BackendAbsent { .. }
-                | EngineError::BackendName { .. }
-                | EngineError::Threads { .. }
-                | EngineError::Device { reason: DeviceError::Ordinal { .. } },
+            | Error::Plan(
+                PlanError::Option(_)
+                | PlanError::NotOnGpu { .. }
+                | PlanError::BackendAbsent { .. }
+                | PlanError::BackendName { .. }
+                | PlanError::Unusable { reason: DeviceError::Ordinal { .. } }
+                | PlanError::Task(_),
             )
-            | Error::Plan(PlanError::Option(_) | PlanError::NotOnGpu { .. })
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
                 | Refused::Chunk { .. }
@@ -247,7 +244,7 @@ mod tests {
         assert_eq!(Error::Run(RunError::Panicked).status(), 3);
         let lost = || DeviceError::Lost;
         assert_eq!(Error::Plan(lost().into()).status(), 3);
-        assert_eq!(Error::Engine(EngineError::Device { reason: lost() }).status(), 3);
+        assert_eq!(Error::Plan(PlanError::Unusable { reason: lost() }).status(), 3);
         assert_eq!(Error::Bind(BindError::Device(lost())).status(), 3);
         assert_eq!(Error::Plan(Refused::HeadSize { found: 257, max: 256 }.into()).status(), 2);
         assert_eq!(Error::Memory(MemoryError { argument: "out", bytes: 1 }).status(), 3);

@@ -3,7 +3,7 @@
 
 use crate::operands::Input;
 use elsa_core::argument::ArgumentError;
-use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, PlanError, RunError};
 
 /// Error of the operator.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -86,10 +86,7 @@ pub enum OperatorError {
     /// The problem is invalid.
     #[error(transparent)]
     Problem(ArgumentError),
-    /// The engine could not start.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// There is no plan for the problem.
+    /// The engine could not start, or there is no plan for the problem.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The tensors cannot be bound.

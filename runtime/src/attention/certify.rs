@@ -1,14 +1,14 @@
 //! Certificates of runs: the workspace's record of its last run, and the measurements of that run.
 
+use super::run_memory::RunMemory;
 use super::traversed::{Recorded, Traversed};
-use super::worked::Worked;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{DeviceError, RunError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::{Flags, MEASURED, Measured, larger};
-use elsa_core::attention::plan::Span;
+use elsa_core::room::Span;
 
 /// Location of the records of a run.
 #[derive(Clone, Copy, Debug)]
@@ -57,23 +57,22 @@ impl Ran {
         matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
     }
 
-    /// Returns the certificate of the run, whose records are in `worked`. Waits for the run, if it is pending on a
+    /// Returns the certificate of the run, whose records are in `memory`. Waits for the run, if it is pending on a
     /// GPU.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the memory is not that of the run.
-    pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, RunError> {
-        let mut worked = worked;
+    pub fn certified<'w>(&self, mut memory: RunMemory<'w>) -> Result<Certified<'w>, RunError> {
         let traversed = match (&self.records, &self.recorded) {
             (Some(_), Some(recorded)) => {
-                let Traversed { schedule, report, shares, .. } = recorded.traversed(worked.again())?;
+                let Traversed { schedule, report, shares, .. } = recorded.traversed(memory.again())?;
                 Some((schedule, report, shares))
             }
             _ => None,
         };
-        let record = match (self.records, worked) {
-            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => workspace.record(span),
-            (Some(Records::Gpu { at, count, stride }), Worked::Gpu(workspace)) => {
+        let record = match (self.records, memory) {
+            (Some(Records::Cpu(span)), RunMemory::Cpu(workspace)) => workspace.record(span),
+            (Some(Records::Gpu { at, count, stride }), RunMemory::Gpu(workspace)) => {
                 Some(joined(workspace, at, count, stride)?)
             }
             _ => None,

@@ -2,12 +2,12 @@
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
-use super::worked::Worked;
+use super::run_memory::RunMemory;
 use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::RunError;
-use elsa_core::attention::plan::Span;
 use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
+use elsa_core::room::Span;
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
@@ -103,10 +103,10 @@ impl Recorded {
     ///
     /// # Errors
     /// Returns an error if the memory is not that of the run, or if the device fails.
-    pub fn traversed<'w>(&self, worked: Worked<'w>) -> Result<Traversed<'w>, RunError> {
-        match (self, worked) {
-            (Recorded::Cpu(on), Worked::Cpu(workspace)) => on.traversed(workspace),
-            (Recorded::Gpu(on), Worked::Gpu(workspace)) => on.traversed(workspace),
+    pub fn traversed<'w>(&self, memory: RunMemory<'w>) -> Result<Traversed<'w>, RunError> {
+        match (self, memory) {
+            (Recorded::Cpu(on), RunMemory::Cpu(workspace)) => on.traversed(workspace),
+            (Recorded::Gpu(on), RunMemory::Gpu(workspace)) => on.traversed(workspace),
             _ => Err(RunError::Exact),
         }
     }

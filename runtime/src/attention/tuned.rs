@@ -31,6 +31,7 @@
 //! A file is used only if all of it is valid for this device and library; otherwise it is rejected as a whole.
 
 use crate::cuda::gpu::DeviceInfo;
+use crate::error::PlanError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{Changes, Division, GpuKernelSpec, ShapeClass};
 use elsa_core::dtype::DType;
@@ -67,43 +68,6 @@ pub enum Tuning {
     File(PathBuf),
 }
 
-/// Why a tuned file is not used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TunedError {
-    /// It cannot be read.
-    #[error("cannot be read: {0}; allowed: a file that elsa tune has written")]
-    Read(String),
-    /// There is no folder in which it could lie.
-    #[error("no folder: neither XDG_CONFIG_HOME nor HOME is set; allowed: a file by name")]
-    NoFolder,
-    /// It is no tuned file, or only a part of one.
-    #[error("not a tuned file: {0}; allowed: a file that elsa tune has written")]
-    Format(String),
-    /// It was measured elsewhere.
-    #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
-    Other {
-        /// What differs: device, compute capability, SMs, driver or library.
-        what: &'static str,
-        /// Value in the file.
-        found: String,
-        /// Actual value on this machine.
-        allowed: String,
-    },
-    /// An entry cannot be right.
-    #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
-    Entry {
-        /// The number of the entry in the file, from one.
-        number: usize,
-        /// The kernel that it names.
-        kernel: String,
-        /// The splits that it names.
-        splits: usize,
-        /// Reason why the file is invalid.
-        reason: String,
-    },
-}
-
 /// The fastest kernel and splits of a class of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedShape {
@@ -123,12 +87,12 @@ pub struct Tuned {
 }
 
 /// A tuned file that an engine was asked to use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
     /// The file.
     pub path: PathBuf,
     /// Its contents, or why they are not used.
-    pub contents: Result<Tuned, TunedError>,
+    pub contents: Result<Tuned, PlanError>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -187,7 +151,7 @@ impl Device {
     }
 
     /// Returns whether this is `other`.
-    fn check(&self, other: &Device) -> Result<(), TunedError> {
+    fn check(&self, other: &Device) -> Result<(), PlanError> {
         let facts = |d: &Device| {
             [
                 ("device", d.name.clone()),
@@ -199,7 +163,7 @@ impl Device {
         };
         for ((what, found), (_, allowed)) in facts(self).into_iter().zip(facts(other)) {
             if found != allowed {
-                return Err(TunedError::Other { what, found, allowed });
+                return Err(PlanError::TunedOther { what, found, allowed });
             }
         }
         Ok(())
@@ -243,7 +207,7 @@ impl Tuned {
     ///
     /// # Errors
     /// Returns an error if a shape is impossible, or occurs twice.
-    pub fn new(device: &DeviceInfo, shapes: Vec<TunedShape>) -> Result<Tuned, TunedError> {
+    pub fn new(device: &DeviceInfo, shapes: Vec<TunedShape>) -> Result<Tuned, PlanError> {
         let entries = shapes.into_iter().map(|TunedShape { class, kernel, splits }| Entry {
             dtype: class.dtype.name().to_owned(),
             heads: class.heads,
@@ -266,8 +230,8 @@ impl Tuned {
     /// # Errors
     /// Returns an error if the text is no tuned file, or only a part of one, or if one of its shapes is impossible or
     /// occurs twice.
-    pub fn parse(text: &str) -> Result<Tuned, TunedError> {
-        let fault = |found: String| TunedError::Format(found);
+    pub fn parse(text: &str) -> Result<Tuned, PlanError> {
+        let fault = |found: String| PlanError::TunedFormat(found);
         let document: Document = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|at| text.get(..at.start).unwrap_or(text).lines().count().max(1));
             let line = line.map_or(String::new(), |line| format!("line {line}: "));
@@ -289,14 +253,14 @@ impl Tuned {
     /// # Errors
     /// Returns an error if the file cannot be read, if it is longer than a mebibyte, if it is not valid, or if it was
     /// measured on another device, with another driver, or with another version of this library.
-    pub fn load(path: &Path, device: &DeviceInfo) -> Result<Tuned, TunedError> {
-        let read = |e: io::Error| TunedError::Read(e.to_string());
+    pub fn load(path: &Path, device: &DeviceInfo) -> Result<Tuned, PlanError> {
+        let read = |e: io::Error| PlanError::TunedRead(e.to_string());
         let metadata = fs::metadata(path).map_err(read)?;
         if !metadata.is_file() {
-            return Err(TunedError::Read("not a file".into()));
+            return Err(PlanError::TunedRead("not a file".into()));
         }
         if metadata.len() > LARGEST {
-            return Err(TunedError::Format(format!(
+            return Err(PlanError::TunedFormat(format!(
                 "{} bytes, and at most {LARGEST} are read",
                 metadata.len()
             )));
@@ -374,11 +338,11 @@ impl Tuned {
 }
 
 /// Checks each entry, alone and against those before it.
-fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, TunedError> {
+fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, PlanError> {
     let mut shapes: Vec<(TunedShape, Division)> = Vec::new();
     for (at, entry) in entries.into_iter().enumerate() {
         let (kernel, splits) = (entry.kernel.clone(), entry.splits);
-        let refused = |reason| TunedError::Entry { number: at + 1, kernel, splits, reason };
+        let refused = |reason| PlanError::TunedEntry { number: at + 1, kernel, splits, reason };
         match entry.checked() {
             Ok((shape, _)) if shapes.iter().any(|(other, _)| other.class == shape.class) => {
                 return Err(refused("a shape before it is the same".into()));
@@ -417,7 +381,7 @@ impl Tuning {
         };
         let contents = match &named {
             Some(path) => Tuned::load(path, device),
-            None => Err(TunedError::NoFolder),
+            None => Err(PlanError::TunedNoFolder),
         };
         let path = named.unwrap_or_else(|| PathBuf::from(STANDARD));
         match &contents {

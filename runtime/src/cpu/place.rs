@@ -1,6 +1,7 @@
 //! Places the standing threads: cores and priority.
 
-use crate::error::EngineError;
+use crate::error::PlanError;
+use elsa_core::argument::ArgumentError;
 
 /// Number of cores that a set of cores can name (`CPU_SETSIZE`).
 const MAX_CORES: usize = 1024;
@@ -19,16 +20,17 @@ impl Placement {
     ///
     /// # Errors
     /// Returns an error if a core or the priority is out of range, or if this system does not support them.
-    pub fn new(cores: &[usize], priority: Option<u8>) -> Result<Placement, EngineError> {
+    pub fn new(cores: &[usize], priority: Option<u8>) -> Result<Placement, PlanError> {
         if let Some(&found) = cores.iter().find(|core| **core >= MAX_CORES) {
-            return Err(EngineError::CoreRange { found, max: MAX_CORES });
+            return Err(PlanError::CoreRange { found, max: MAX_CORES });
         }
         if let Some(found) = priority.filter(|priority| !PRIORITIES.contains(priority)) {
-            return Err(EngineError::PriorityRange { found });
+            let (argument, found, max) = ("priority", found.into(), (*PRIORITIES.end()).into());
+            return Err(ArgumentError::Count { argument, found, min: 1, max }.into());
         }
         let placement = Placement { cores: cores.to_vec(), priority };
         if let (Some(option), false) = (placement.option(), cfg!(target_os = "linux")) {
-            return Err(EngineError::Placement { option });
+            return Err(PlanError::Placement { option });
         }
         Ok(placement)
     }
@@ -46,13 +48,13 @@ impl Placement {
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.
-    pub fn apply(&self, index: usize) -> Result<(), EngineError> {
+    pub fn apply(&self, index: usize) -> Result<(), PlanError> {
         if !self.cores.is_empty() {
             let core = self.cores[(index - 1) % self.cores.len()];
-            system::pin(core).map_err(|reason| EngineError::Core { found: core, reason })?;
+            system::pin(core).map_err(|reason| PlanError::Core { found: core, reason })?;
         }
         match self.priority {
-            Some(found) => system::urge(found).map_err(|reason| EngineError::Priority { found, reason }),
+            Some(found) => system::urge(found).map_err(|reason| PlanError::Priority { found, reason }),
             None => Ok(()),
         }
     }

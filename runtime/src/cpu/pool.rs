@@ -19,7 +19,7 @@ use super::place::Placement;
 use super::process::Process;
 use super::spin::Spin;
 use super::standing::Standing;
-use crate::error::{EngineError, RunError};
+use crate::error::{PlanError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -52,7 +52,7 @@ impl Pool {
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread, or refuses its place.
-    pub fn standing(workers: usize, spin: Spin, placement: &Placement) -> Result<Pool, EngineError> {
+    pub fn standing(workers: usize, spin: Spin, placement: &Placement) -> Result<Pool, PlanError> {
         let others = Others::Standing(Standing::new(workers, spin.limit(), placement)?);
         Ok(Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) })
     }
@@ -147,7 +147,7 @@ mod tests {
     use std::cell::UnsafeCell;
     use std::sync::atomic::AtomicBool;
 
-    fn standing(workers: usize) -> Result<Pool, EngineError> {
+    fn standing(workers: usize) -> Result<Pool, PlanError> {
         Pool::standing(workers, Spin::default(), &Placement::default())
     }
 
@@ -304,7 +304,7 @@ mod tests {
         }
         let absent = (0..1024).rev().find(|core| !allowed.contains(core)).unwrap();
         let refused = at(&[allowed[0], absent], None).unwrap_err();
-        assert!(matches!(refused, EngineError::Core { found, .. } if found == absent), "{refused}");
+        assert!(matches!(refused, PlanError::Core { found, .. } if found == absent), "{refused}");
         assert!(refused.to_string().starts_with(&format!("cores: {absent}: ")), "{refused}");
         let urgent = at(&[], Some(7));
         match urgent {

@@ -23,7 +23,7 @@ use super::float;
 use super::place::Placement;
 use super::process::Process;
 use super::spin::spin;
-use crate::error::{EngineError, RunError};
+use crate::error::{PlanError, RunError};
 #[cfg(unix)]
 use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,12 +74,12 @@ pub struct Standing {
 /// Reports of threads that were placed: their number, and the first refusal.
 #[derive(Default)]
 struct Reports {
-    state: Mutex<(usize, Option<EngineError>)>,
+    state: Mutex<(usize, Option<PlanError>)>,
     news: Condvar,
 }
 
 impl Reports {
-    fn add(&self, report: Result<(), EngineError>) {
+    fn add(&self, report: Result<(), PlanError>) {
         let mut state = lock(&self.state);
         state.0 += 1;
         if let Err(e) = report {
@@ -89,7 +89,7 @@ impl Reports {
     }
 
     /// Waits for the reports of `threads` threads.
-    fn wait(&self, threads: usize) -> Result<(), EngineError> {
+    fn wait(&self, threads: usize) -> Result<(), PlanError> {
         let mut state = lock(&self.state);
         while state.0 < threads {
             state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ impl Standing {
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread, or refuses its placement. All threads have then ended.
-    pub fn new(workers: usize, limit: Duration, placement: &Placement) -> Result<Standing, EngineError> {
+    pub fn new(workers: usize, limit: Duration, placement: &Placement) -> Result<Standing, PlanError> {
         let shared = Arc::new(Shared {
             limit,
             job: Mutex::new((0, None)),
@@ -139,7 +139,7 @@ impl Standing {
                 Ok(handle) => standing.handles.push(handle),
                 Err(e) => {
                     let reason = e.to_string();
-                    return Err(EngineError::Spawn { started: index, wanted: workers, reason });
+                    return Err(PlanError::Spawn { started: index, wanted: workers, reason });
                 }
             }
         }

@@ -6,5 +6,5 @@ mod prefetch;
 mod source;
 
 pub use excerpt::Excerpt;
-pub use prefetch::{PrefetchError, Times, prefetch};
+pub use prefetch::{Times, prefetch};
 pub use source::{PieceError, RowSink, RowSource, Sink, Source};

@@ -65,21 +65,6 @@ impl Times {
     }
 }
 
-/// Error of [`prefetch`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PrefetchError<E> {
-    /// Reading or computing failed.
-    #[error(transparent)]
-    Failed(E),
-    /// The system cannot start the reading thread.
-    #[error("reader: its thread cannot be started: {0}")]
-    Thread(io::Error),
-    /// The function that reads panicked.
-    #[error("reader: it panicked")]
-    Panicked,
-}
-
 /// A message of the reader: a part in a buffer, or an error.
 type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
 
@@ -96,11 +81,11 @@ pub fn prefetch<P, B, E>(
     parts: impl IntoIterator<Item = P, IntoIter: Send>,
     mut read: impl FnMut(&P, &mut B) -> Result<u64, E> + Send,
     mut compute: impl FnMut(P, &mut B) -> Result<(), E>,
-) -> Result<Times, PrefetchError<E>>
+) -> Result<Times, E>
 where
     P: Send,
     B: Send,
-    E: Send,
+    E: Send + From<io::Error>,
 {
     let start = Instant::now();
     let mut parts = parts.into_iter();
@@ -122,7 +107,7 @@ where
             .name("elsa-reader".into())
             .stack_size(STACK)
             .spawn_scoped(scope, reader)
-            .map_err(PrefetchError::Thread)?;
+            .map_err(|e| io::Error::new(e.kind(), format!("reader: its thread cannot be started: {e}")))?;
         let mut times = Times::default();
         let mut failed = None;
         loop {
@@ -151,9 +136,9 @@ where
         let ended = thread.join();
         times.total = start.elapsed();
         match (failed, ended) {
-            (Some(e), _) => Err(PrefetchError::Failed(e)),
+            (Some(e), _) => Err(e),
             (None, Ok(Ok((read, bytes)))) => Ok(Times { read, bytes, ..times }),
-            (None, _) => Err(PrefetchError::Panicked),
+            (None, _) => Err(io::Error::other("reader: it panicked").into()),
         }
     })
 }
@@ -192,21 +177,21 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Reads each number into the buffer, and sums the computed ones.
-    fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> Result<(u64, Times), PrefetchError<String>> {
+    fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> io::Result<(u64, Times)> {
         let mut sum = 0;
         let times = prefetch(
             &mut [0u64; 2],
             0..n,
             |part, buffer| {
                 if fails == Some(*part) {
-                    return Err(format!("read {part}"));
+                    return Err(io::Error::other(format!("read {part}")));
                 }
                 *buffer = part * part;
                 Ok(8)
             },
             |part, buffer| {
                 if stops == Some(part) {
-                    return Err(format!("compute {part}"));
+                    return Err(io::Error::other(format!("compute {part}")));
                 }
                 assert_eq!(*buffer, part * part);
                 sum += *buffer;
@@ -239,8 +224,9 @@ mod tests {
                 assert!(both == format!("compute {}", at.saturating_sub(1)) || at == 0, "{both}");
             }
         }
-        let panicked = prefetch(&mut [(), ()], 0..3, |_, ()| panic!("of a source"), |_, ()| Ok::<(), ()>(()));
-        assert!(matches!(panicked, Err(PrefetchError::Panicked)));
+        let panicked =
+            prefetch(&mut [(), ()], 0..3, |_, ()| panic!("of a source"), |_, ()| io::Result::Ok(()));
+        assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
     /// The next part is read while one is computed, but not a later one.
@@ -250,7 +236,7 @@ mod tests {
         prefetch(
             &mut [(), ()],
             0..5usize,
-            |_, ()| Ok::<_, ()>(reads.fetch_add(1, Ordering::SeqCst) as u64),
+            |_, ()| io::Result::Ok(reads.fetch_add(1, Ordering::SeqCst) as u64),
             |part, ()| {
                 let ahead = (part + 2).min(5);
                 let mut spins = 0u64;
@@ -274,7 +260,7 @@ mod tests {
         let of = |read: Duration, compute: Duration| {
             let read = |_: &i32, (): &mut ()| {
                 thread::sleep(read);
-                Ok::<u64, ()>(0)
+                io::Result::Ok(0)
             };
             let compute = |_, (): &mut ()| {
                 thread::sleep(compute);

@@ -15,7 +15,7 @@ use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
-    GradientSizes, Held, TaskError, TaskGradients,
+    GradientSizes, Held, PlanError, TaskGradients,
 };
 use elsa_tests::cases::{Case, Data, MaskParams, Params};
 use elsa_tests::gradients::{Found, Given};
@@ -323,7 +323,7 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     assert!(of(&plain, "7", Held::Whole).contains("allowed: 0 to 6"));
     let small = BackwardPlanOptions { budget: Some(1000), ..options() };
     let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, Held::Whole, &small);
-    assert!(matches!(error, Err(TaskError::Plan(_))));
+    assert!(matches!(error, Err(PlanError::Refused(_))));
 
     let mut task = plan(&engine, &plain, &seven, &path, Held::Whole);
     let sizes = task.sizes();

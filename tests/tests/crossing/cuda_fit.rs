@@ -6,7 +6,7 @@
 use crate::cuda_stream::{bits, run};
 use elsa_core::attention::Alignment;
 use elsa_runtime::{
-    Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, StreamBudget,
+    Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, KeysFrom, StreamBudget, StreamError,
     StreamFit, StreamWants,
 };
 use elsa_tests::cases::{Case, Params};
@@ -63,7 +63,7 @@ fn budgets_are_kept_and_used() {
     case.naive().check_all(&run(&mut stream, &engine, &case, KeysFrom::Function).0, 5000).unwrap();
     let none = StreamBudget { device: Some(1000), pinned: Some(1000) };
     let error = GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &none).unwrap_err();
-    assert!(matches!(error, GpuStreamError::Budget { budget: 1000, .. }), "{error}");
+    assert!(matches!(error, StreamError::Budget { budget: 1000, .. }), "{error}");
 }
 
 /// In a child: prints `fit` with the resident tasks and the number of refusals, `cpu`, or `error`.

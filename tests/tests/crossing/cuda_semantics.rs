@@ -8,8 +8,8 @@ use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_runtime::{
-    Engine, Fallback, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, PlanOptions,
-    StreamBudget, StreamDivision, StreamWants,
+    Engine, Fallback, Fitted, GpuStream, GpuStreamOptions, KeysFrom, PlanOptions, StreamBudget,
+    StreamDivision, StreamError, StreamWants,
 };
 use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
 use elsa_tests::gpu_engine;
@@ -319,11 +319,11 @@ fn files_have_the_same_bits_from_any_unit_on() {
                 );
             }
         }
-        assert!(matches!(run(units + 1, None), Err(GpuStreamError::Unit { .. })));
+        assert!(matches!(run(units + 1, None), Err(StreamError::Unit { .. })));
         for operand in [Operand::Mask, Operand::Bias, Operand::BiasIndex, Operand::PastValue] {
             if case.problem().memory(operand).is_some() {
                 let error = run(0, Some(operand)).unwrap_err();
-                let GpuStreamError::Io { reason, .. } = &error else { panic!("{error}") };
+                let StreamError::Io { reason, .. } = &error else { panic!("{error}") };
                 assert!(reason.contains(operand.argument()), "{operand:?}: {error}");
             }
         }
@@ -412,12 +412,12 @@ fn budgets_and_chunks_are_those_asked_for() {
     }
     for eta in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let error = fit(&StreamWants { eta, ..wants }, None).unwrap_err();
-        assert!(matches!(error, GpuStreamError::Problem(_)), "{error}");
+        assert!(matches!(error, StreamError::Argument(_)), "{error}");
     }
     let given = StreamWants { division: Some(division), ..wants };
     assert_eq!(stream(fit(&given, None).unwrap()).division(), division);
     let error = fit(&given, Some(bytes(&masked) / 4)).unwrap_err();
-    assert!(matches!(error, GpuStreamError::Budget { needed, .. } if needed > 0), "{error}");
+    assert!(matches!(error, StreamError::Budget { needed, .. } if needed > 0), "{error}");
     // Less room: fewer rows with their masks, and the same bits.
     let narrow = stream(fit(&wants, Some(5 << 20)).unwrap());
     assert!(narrow.bytes().iter().all(|bytes| *bytes <= 5 << 20), "{:?}", narrow.bytes());

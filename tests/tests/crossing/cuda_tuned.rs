@@ -8,7 +8,7 @@ use elsa_core::attention::plan::{Division, ShapeClass};
 use elsa_core::attention::{Alignment, MaskKind, Outputs};
 use elsa_core::dtype::DType;
 use elsa_runtime::{
-    Backend, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedError, TunedShape, Tuning,
+    Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions, Tuned, TunedShape, Tuning,
 };
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
 use std::hash::{DefaultHasher, Hasher};
@@ -125,7 +125,7 @@ fn a_tuned_file_decides_and_nothing_else_does() {
         assert_eq!(run(&ignored, &alone, None), (own, chosen));
     }
     let none = engine(Tuning::File(folder.path().join("none")));
-    assert!(matches!(none.tuned().unwrap().contents, Err(TunedError::Read(_))));
+    assert!(matches!(none.tuned().unwrap().contents, Err(PlanError::TunedRead(_))));
     assert_eq!(none.tuned().unwrap().path.parent(), Some(Path::new(folder.path())));
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }

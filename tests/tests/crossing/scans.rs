@@ -4,9 +4,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_core::argument::ArgumentError;
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::{
-    Block, Form, Scan, ScanError, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
+    Block, Form, Scan, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
 };
 use elsa_core::state::State;
 use elsa_tests::random::seeded;
@@ -48,7 +49,7 @@ fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>>
     match result {
         Ok(()) => Some(items),
         Err(e) => {
-            assert_eq!(e, ScanError::Form { scan: scan.name(), form });
+            assert_eq!(e, ArgumentError::Form { scan: scan.name(), form: form.name() });
             None
         }
     }
@@ -190,7 +191,7 @@ fn other_block_sizes_and_short_scratch() {
         if needed > 0 {
             let mut same = items.clone();
             let mut short = vec![Matrix::identity(); needed - 1];
-            let error = Err(ScanError::Scratch { found: needed - 1, needed });
+            let error = Err(ArgumentError::Short { argument: "scratch", found: needed - 1, needed });
             assert_eq!(scan.inclusive(&mut same, &mut short), error);
             assert_eq!(scan.reduce(&mut same, &mut short).map(|_| ()), error);
             assert_eq!(same, items, "nothing is changed when refused");

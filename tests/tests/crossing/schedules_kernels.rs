@@ -12,9 +12,7 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::Division;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{
-    Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskError, TaskPlan,
-};
+use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_tests::cpu_engines;
@@ -164,7 +162,7 @@ fn refusals_name_the_option() {
             let division = Division::new(&[3]).unwrap();
             let path = division.path(0).unwrap();
             let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
-            assert_eq!(refused, TaskError::Argument(conflict(name, "a task")));
+            assert_eq!(refused, PlanError::Option(conflict(name, "a task")));
         }
         // The workspace of an exact run has no room for left-out sums.
         let plan = engine.plan(&problem, &plain).unwrap();

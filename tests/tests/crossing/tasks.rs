@@ -10,7 +10,8 @@ use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, Run, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Engine, EngineOptions, Held, PlanOptions, RowStates, TaskError, TaskMerge, TaskPlan, TaskReport,
+    BindError, Engine, EngineOptions, Held, PlanError, PlanOptions, RowStates, RunError, TaskMerge, TaskPlan,
+    TaskReport,
 };
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
 use elsa_tests::{SLOW, engines};
@@ -275,7 +276,7 @@ fn what_a_task_does_not_take_is_refused() {
     let path: TaskPath = "3".parse().unwrap();
     let plan = |case: &Case, held| TaskPlan::new(&engine, &case.problem(), &seven, &path, held, &options());
     let past = Params { past: Some(3), ..Params::plain(9, 9, 8, 8) }.build("past");
-    let refused = |result: Result<TaskPlan, TaskError>, want: &str| {
+    let refused = |result: Result<TaskPlan, PlanError>, want: &str| {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(want) && error.contains("allowed"), "{error}");
     };
@@ -292,7 +293,12 @@ fn what_a_task_does_not_take_is_refused() {
     let error = task.run(&plain.inputs(), out).unwrap_err();
     assert!(matches!(
         error,
-        TaskError::Argument(ArgumentError::Mismatch { argument: "state_w", found: 71, allowed: 72, .. })
+        RunError::Bind(BindError::Problem(ArgumentError::Mismatch {
+            argument: "state_w",
+            found: 71,
+            allowed: 72,
+            ..
+        }))
     ));
     let mask = MaskElements::Bool(&[1; 21]);
     let inputs = Inputs { mask: Some(mask), ..plain.inputs() };
@@ -313,7 +319,7 @@ fn what_a_task_does_not_take_is_refused() {
         found: -1.0,
         allowed: "a positive number or NaN",
     };
-    assert!(matches!(refused, Err(TaskError::Argument(e)) if e == found), "{refused:?}");
+    assert_eq!(refused, Err(found));
     let last = Task::new(&seven, &"6".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(last.queries(), &states).is_err(), "tokens beyond the whole");
     assert!(merge.push(&last.queries()[1..], &states).is_err(), "too few rows");

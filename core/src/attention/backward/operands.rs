@@ -48,21 +48,7 @@ impl Operand {
 
     /// Returns the operand of the forward pass that this one is; `None` for gradients, and for the upstream one.
     #[must_use]
-    pub const fn of_forward(self) -> Option<operands::Operand> {
-        Some(match self {
-            Operand::Query => operands::Operand::Query,
-            Operand::Key => operands::Operand::Key,
-            Operand::Value => operands::Operand::Value,
-            Operand::Mask => operands::Operand::Mask,
-            Operand::Bias => operands::Operand::Bias,
-            Operand::BiasIndex => operands::Operand::BiasIndex,
-            Operand::Output => operands::Operand::Output,
-            Operand::LogSumExp => operands::Operand::LogSumExp,
-            Operand::StateReference => operands::Operand::StateReference,
-            Operand::StateSum => operands::Operand::StateSum,
-            Operand::Upstream | Operand::QueryGradient | Operand::KeyGradient | Operand::ValueGradient => {
-                return None;
-            }
-        })
+    pub(crate) fn of_forward(self) -> Option<operands::Operand> {
+        operands::Operand::ALL.into_iter().find(|forward| forward.argument() == self.argument())
     }
 }

@@ -70,7 +70,7 @@ const OUTWARD: f64 = 1.0 + 1e-12;
 
 /// Returns `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
 #[must_use]
-pub fn gamma(k: f64) -> f64 {
+pub(crate) fn gamma(k: f64) -> f64 {
     let x = k * U;
     if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
 }

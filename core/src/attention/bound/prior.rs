@@ -163,7 +163,7 @@ impl Arithmetic {
     /// Bounds the error of rows whose reference is zero because [their scores stay near it](Arithmetic::stays_near_zero),
     /// otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
     #[must_use]
-    pub fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
+    pub(crate) fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum: libm::exp2(GATE + 2.0) })
     }

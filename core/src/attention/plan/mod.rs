@@ -10,9 +10,10 @@ mod kernel;
 mod layout;
 mod race;
 mod share;
+#[cfg(test)]
+mod testing;
 mod tuned;
 
-pub use crate::room::Span;
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
 pub use choice::{
     BLOCK_SIZES, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,

@@ -2,7 +2,7 @@
 //!
 //! A row whose reference did not follow its scores is as exact as any other under three conditions:
 //!
-//! 1. `2^-24 ≤ S ≤ 2^24` ([`FROZEN_RANGE`](crate::state::FROZEN_RANGE)). Then every weight that vanished, below
+//! 1. `2^-24 ≤ S ≤ 2^24` (`FROZEN_RANGE`). Then every weight that vanished, below
 //!    `2^`[`WEIGHT_FLOOR`] of the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
 //!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the rounding
 //!    of the subtraction.
@@ -65,11 +65,6 @@ impl Exponents {
         let dropped = from - to < WEIGHT_FLOOR;
         self.largest -= to - from;
         self.broken |= self.peak > HEADROOM || (dropped && self.largest > WEIGHT_FLOOR);
-    }
-
-    /// Marks the row as broken.
-    pub fn break_row(&mut self) {
-        self.broken = true;
     }
 
     /// Returns `true` if a row with sum `s` is accepted; `finite` says that every element of `W` is finite. `near_zero` says
@@ -151,8 +146,6 @@ mod tests {
         row.moved(0.0, 8.0);
         row.moved(8.0, 128.0);
         assert!(row.accept(1.0, true, false));
-        row.break_row();
-        assert!(!row.accept(1.0, true, false));
     }
 
     /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S does not

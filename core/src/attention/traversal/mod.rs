@@ -31,7 +31,7 @@
 //!    every tile independently keeps `D ≤ E (S + D)`, which implies it for all tiles, segments, splits and boards together.
 //!    BLASST's rules promise nothing, but their answers carry the same bound.
 //! 3. **Representatives only see attended keys.** The representative of a block is computed from the keys that every row of
-//!    the tile attends ([`proxy`]), so a causal row never sees the future through it.
+//!    the tile attends (`proxy`), so a causal row never sees the future through it.
 //! 4. **Values that are not finite stay.** A block with such a value that some row of the tile attends is never skipped.
 //!
 //! | step | items |
@@ -39,7 +39,7 @@
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
 //! | the state with `D`, the budget, the error of skipping | [`Thinned`], [`odds`], [`fits`], [`share`] |
 //! | upper bound of an unseen block's weights, lower bound of a row's own key | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
-//! | representatives of a block and of a tile's queries | [`proxy`] |
+//! | representatives of a block and of a tile's queries | `proxy` |
 //! | acceptance of rows | [`guard`] |
 //! | the scalar run, its memory, and its counters | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
 //!
@@ -49,7 +49,7 @@
 //! [`Arithmetic::stays_near_zero`](super::bound::Arithmetic::stays_near_zero). `core/BOUNDS.md` derives them.
 
 pub mod guard;
-pub mod proxy;
+mod proxy;
 mod report;
 mod room;
 pub mod scalar;
@@ -64,4 +64,4 @@ pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, fits, odds, share};
 pub use unseen::{LEAST_QUERIES, foresees, own_score, own_weight, reach, unseen};
-pub use visits::{Visit, own_blocks, visits};
+pub use visits::{Visit, own_blocks};

@@ -218,7 +218,7 @@ impl Schedule {
 
     /// Returns the same schedule without the norm gate.
     #[must_use]
-    pub const fn ungated(self) -> Schedule {
+    pub(crate) const fn ungated(self) -> Schedule {
         Schedule { gate: false, ..self }
     }
 

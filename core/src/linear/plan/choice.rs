@@ -109,7 +109,7 @@ impl Choice {
 
     /// Returns the number of columns of the widest group, with padding.
     #[must_use]
-    pub fn group_columns(&self) -> usize {
+    pub(crate) fn group_columns(&self) -> usize {
         (0..self.groups).map(|g| self.strips.columns(self.columns, &self.group(g)).len()).max().unwrap_or(0)
     }
 
@@ -152,7 +152,7 @@ impl Choice {
 
     /// Returns the approximate number of multiply-adds of a token and state.
     #[must_use]
-    pub fn work_of_token(&self) -> f64 {
+    pub(crate) fn work_of_token(&self) -> f64 {
         let (rows, columns) = (self.rows as f64, self.columns as f64);
         let reads = self.readers as f64 + if self.rule.is_delta() { 2.0 } else { 1.0 };
         let meets = self.pass as f64 / 2.0 * (rows + columns) * (reads - 1.0);

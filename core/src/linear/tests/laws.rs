@@ -4,8 +4,7 @@ use super::*;
 use crate::linear::law::{Affine, AffineSlots, Transition};
 use crate::scan::{Form as ScanForm, Scan, Slots};
 
-const ALL: [Transition; 4] =
-    [Transition::Scalar, Transition::Diagonal, Transition::Dense, Transition::LowRank];
+const ALL: [Transition; 3] = [Transition::Scalar, Transition::Diagonal, Transition::Dense];
 
 /// Returns the elements of `n` random tokens, and their tokens: gates, rate, key, value.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
@@ -16,12 +15,10 @@ fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
             let key: Vec<f32> = (0..law.rows).map(|_| 0.5 * random.normal()).collect();
             let value: Vec<f32> = (0..law.columns).map(|_| random.normal()).collect();
             let gates: Vec<f32> = match law.transition {
-                Transition::LowRank => vec![],
                 Transition::Scalar => vec![random.unit() as f32],
                 _ => (0..law.rows).map(|_| random.unit() as f32).collect(),
             };
-            let beta = matches!(law.transition, Transition::Dense | Transition::LowRank)
-                .then(|| random.unit() as f32);
+            let beta = (law.transition == Transition::Dense).then(|| random.unit() as f32);
             law.token(&mut element, &gates, beta, &key, &value);
             element
         })
@@ -74,33 +71,8 @@ fn identity_and_associativity() {
 }
 
 #[test]
-fn low_ranks_are_the_dense_map_and_become_it() {
-    let low = Affine { transition: Transition::LowRank, rows: 8, columns: 3 };
-    let full = Affine { transition: Transition::Dense, ..low };
-    let mut random = Random::new(8);
-    let (mut a, mut b) = (vec![0.0; low.element_len()], vec![0.0; full.element_len()]);
-    low.identity(&mut a);
-    full.identity(&mut b);
-    for n in 1..=20usize {
-        let key: Vec<f32> = (0..8).map(|_| 0.4 * random.normal()).collect();
-        let value: Vec<f32> = (0..3).map(|_| random.normal()).collect();
-        let (mut next, mut dense) = (a.clone(), b.clone());
-        low.token(&mut next, &[], Some(0.8), &key, &value);
-        full.token(&mut dense, &[], Some(0.8), &key, &value);
-        // Sometimes the earlier run is the shorter one.
-        if n.is_multiple_of(3) {
-            (a, b) = (combined(&low, &next, &a), combined(&full, &dense, &b));
-        } else {
-            (a, b) = (combined(&low, &a, &next), combined(&full, &b, &dense));
-        }
-        assert_eq!(a[0], if n <= 4 { n as f32 } else { -1.0 });
-        assert!(near(&applied(&low, &a), &applied(&full, &b)), "{n}");
-    }
-}
-
-#[test]
 fn cleared_rows_select() {
-    for transition in [Transition::Scalar, Transition::Diagonal, Transition::Dense] {
+    for transition in ALL {
         let law = Affine { transition, rows: 3, columns: 2 };
         let mut x = tokens(&law, 4, 4);
         let beta = (transition == Transition::Dense).then_some(0.5);

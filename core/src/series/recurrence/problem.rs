@@ -4,7 +4,9 @@ use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements};
 use crate::memory::Memory;
 use crate::operands::{by_operand, operands};
-use crate::series::tensor::{OutputTensors, Outputs, Series, check_written, countable, memory_of, states};
+use crate::series::tensor::{
+    OutputTensors, Outputs, Series, check_written, countable, memory_of, problem, states,
+};
 
 operands! {
     /// A tensor that a recurrence reads or writes.
@@ -72,37 +74,12 @@ impl Spec {
     }
 }
 
-/// A checked recurrence. Created by [`Spec::check`].
-#[derive(Clone, Copy, Debug)]
-pub struct Problem {
-    spec: Spec,
+problem! {
+    /// A checked recurrence. Created by [`Spec::check`].
+    b
 }
 
 impl Problem {
-    /// The specification.
-    #[must_use]
-    pub const fn spec(&self) -> &Spec {
-        &self.spec
-    }
-
-    /// Number of sequences.
-    #[must_use]
-    pub const fn batch(&self) -> usize {
-        self.spec.b.batch()
-    }
-
-    /// Number of tokens of each sequence.
-    #[must_use]
-    pub const fn tokens(&self) -> usize {
-        self.spec.b.tokens()
-    }
-
-    /// Number of channels.
-    #[must_use]
-    pub const fn channels(&self) -> usize {
-        self.spec.b.channels()
-    }
-
     /// Number of values of the past and of the present states, `[batch, channels]`.
     #[must_use]
     pub const fn states(&self) -> usize {

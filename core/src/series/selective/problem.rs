@@ -5,7 +5,7 @@ use crate::dtype::{DType, Elements};
 use crate::memory::Memory;
 use crate::operands::{by_operand, operands};
 use crate::series::tensor::{
-    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, states,
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states,
 };
 
 operands! {
@@ -137,37 +137,12 @@ impl Spec {
     }
 }
 
-/// A checked selective scan. Created by [`Spec::check`].
-#[derive(Clone, Copy, Debug)]
-pub struct Problem {
-    spec: Spec,
+problem! {
+    /// A checked selective scan. Created by [`Spec::check`].
+    u
 }
 
 impl Problem {
-    /// The specification.
-    #[must_use]
-    pub const fn spec(&self) -> &Spec {
-        &self.spec
-    }
-
-    /// Number of sequences.
-    #[must_use]
-    pub const fn batch(&self) -> usize {
-        self.spec.u.batch()
-    }
-
-    /// Number of tokens of each sequence.
-    #[must_use]
-    pub const fn tokens(&self) -> usize {
-        self.spec.u.tokens()
-    }
-
-    /// Number of channels, `D`.
-    #[must_use]
-    pub const fn channels(&self) -> usize {
-        self.spec.u.channels()
-    }
-
     /// Numbers of a channel's state, `N`.
     #[must_use]
     pub const fn states(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use crate::request::named_wrongly;
 use elsa_core::argument::ArgumentError;
-use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, PlanError, RunError};
 use std::path::PathBuf;
 
 /// Reason why there is no model, or no answer.
@@ -37,7 +37,7 @@ pub enum ModelError {
     },
     /// The engine is not available. Its text starts with the argument.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(PlanError),
     /// Attention of these shapes is refused.
     #[error("model: {0}")]
     Problem(#[from] ArgumentError),
@@ -59,7 +59,7 @@ impl ModelError {
         match self {
             ModelError::Read { source, .. } => named_wrongly(source),
             ModelError::Engine(error) => {
-                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
+                !matches!(error, PlanError::Spawn { .. } | PlanError::Unusable { .. })
             }
             ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
             _ => true,

@@ -142,7 +142,7 @@ impl Model {
         let qkv = View::new("qkv", [1, heads, TOKENS, dim], [TOKENS * 3 * width, dim, 3 * width, 1])?;
         let output = View::new("attended", [1, heads, TOKENS, dim], [TOKENS * width, dim, width, 1])?;
         let problem = Spec::new(DType::F32, qkv, qkv, qkv, output).check()?;
-        let engine = Engine::new(options)?;
+        let engine = Engine::new(options).map_err(ModelError::Engine)?;
         let plan = engine.plan(&problem, &PlanOptions::default())?;
         let rows = |columns: usize| vec![0.0; TOKENS * columns];
         let shared = |columns: usize| -> Shared {

@@ -96,7 +96,7 @@ pub struct BackwardKernel {
     pub primitives: &'static Primitives,
     /// [`super::step`], with its clauses and presence.
     pub step: unsafe fn(&BackwardTile, &BackwardBlock),
-    /// [`crate::attention::mask::bias`], with its clauses and presence.
+    /// `attention::mask::bias`, with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
 }
 

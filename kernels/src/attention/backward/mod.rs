@@ -11,7 +11,7 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Five products of one form* ([`crate::product`]). Scores and `dP` have query rows in the lanes, as in the forward
+//! 1. *Five products of one form* (`product`). Scores and `dP` have query rows in the lanes, as in the forward
 //!    pass: keys and values are read in place and broadcast. `dQ^T = K^T dS^T`, which runs down the keys, does the
 //!    same. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and run along the rows of the tile, with
 //!    probabilities broadcast. A tile therefore stores queries and upstream gradients both by columns and by rows; both

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::task::load::{Rows, token_axis};
 use crate::task::origin::misfit;
+use crate::task::planned;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
@@ -126,7 +127,8 @@ impl Forward {
     pub fn compute(args: &BackwardArgs, job: &Job, engine: &Engine) -> Result<Forward, Error> {
         let problem = &job.problem;
         let plan = engine.plan(problem, &args.engine.plan_options())?;
-        let mut states = RowStates::empty(problem.rows(), problem.value_dim())?;
+        let mut states =
+            RowStates::empty(problem.rows(), problem.value_dim()).map_err(planned("state-out"))?;
         let mut workspace = plan.workspace()?;
         leaves_enough("budget", plan.workspace_bytes())?;
         let state = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };

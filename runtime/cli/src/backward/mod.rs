@@ -15,8 +15,8 @@ use crate::progress;
 use crate::report;
 use crate::task::load::Rows;
 use crate::task::origin;
-use crate::task::shares as shares_error;
 use crate::task::sums::Sums;
+use crate::task::{planned, ran};
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
 use elsa_core::quorum::Division;
@@ -89,16 +89,16 @@ fn by_tasks(
     let named = |source| Error::Quorum { argument: "quorum", source };
     let count = usize::try_from(division.tasks()).unwrap_or(usize::MAX);
     let sizes = GradientSizes::of_problem(problem.forward());
-    let mut merge = GradientMerge::new(&sizes, count).map_err(shares_error)?;
+    let mut merge = GradientMerge::new(&sizes, count).map_err(planned("shares-out"))?;
     let gradients = room(problem)?;
     let mut done = Done { gradients, tasks: division.tasks(), kernel: None, workspace_bytes: 0, last: None };
     for number in 0..division.tasks() {
         let path = division.path(number).map_err(named)?;
         let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, Held::Whole, options)
-            .map_err(shares_error)?;
-        let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
-        let report = plan.run(&inputs, shares.borrow()).map_err(shares_error)?;
-        merge.push(plan.task(), &shares).map_err(shares_error)?;
+            .map_err(planned("shares-out"))?;
+        let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
+        let report = plan.run(&inputs, shares.borrow()).map_err(ran)?;
+        merge.push(plan.task(), &shares)?;
         done.kernel = done.kernel.or(plan.plans().first().map(BackwardPlan::kernel));
         done.workspace_bytes = done.workspace_bytes.max(plan.workspace_bytes());
         done.last = report.last.or(done.last);

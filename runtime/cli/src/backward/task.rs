@@ -9,8 +9,8 @@ use crate::task::file::{Description, Kind, Whole};
 use crate::task::load::{Loaded, load};
 use crate::task::origin;
 use crate::task::report::TaskReport;
-use crate::task::shares as shares_error;
 use crate::task::sums::Sums;
+use crate::task::{planned, ran};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
 use elsa_files::{Output, Writer};
@@ -41,8 +41,8 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let problem = BackwardProblem::new(&job.problem)?;
     let engine = args.engine.engine()?;
     let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
-    let mut plan =
-        BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options).map_err(shares_error)?;
+    let mut plan = BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options)
+        .map_err(planned("shares-out"))?;
     let mut writer = Writer::new(args.reads());
     writer.add_archive("shares-out", path)?;
 
@@ -59,7 +59,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     };
     let shape = whole.shape;
     let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
-    let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
+    let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
     let inputs = BackwardInputs {
         forward: given,
         output: forward.output()?,
@@ -74,7 +74,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let done = plan.run(&inputs, shares.borrow());
     let ms = start.elapsed().as_secs_f64() * 1e3;
     spinner.finish_and_clear();
-    let done = done.map_err(shares_error)?;
+    let done = done.map_err(ran)?;
     let bytes_written = 4 * (shares.query.len() + shares.key.len() + shares.value.len());
     let description = Description { kind: Kind::Gradients, whole, path: name };
     let arrays = description.shares_to_arrays(plan.task(), sums, shares);

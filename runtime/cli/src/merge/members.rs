@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::task::file::{Description, Kind, Whole};
 use crate::task::origin::{self, misfit};
 use crate::task::sums::{Sums, TOKENS};
-use elsa_core::quorum::{QuorumError, Run, Task, TaskPath, Tree};
+use elsa_core::plan::ChooseError;
+use elsa_core::quorum::{Run, Task, TaskPath, Tree};
 use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
 use std::path::Path;
@@ -140,11 +141,11 @@ pub fn tree(members: &mut [Member<'_>]) -> Result<(Kind, Whole), Error> {
     };
     match Tree::new(&division, &mut paths) {
         Ok(_) => Ok((kind, whole)),
-        Err(QuorumError::Doubled { path }) => Err(Error::States(format!(
+        Err(ChooseError::TaskTwice { path }) => Err(Error::States(format!(
             "{}: task {path} is there twice, or below another; allowed: each task once",
             at(path).join(", ")
         ))),
-        Err(QuorumError::Missing { path }) => {
+        Err(ChooseError::TaskMissing { path }) => {
             let quorum: Vec<String> = whole.quorum.iter().map(ToString::to_string).collect();
             let which = match division.number(&path) {
                 Some(number) => format!("--task {number}/{}", division.tasks()),

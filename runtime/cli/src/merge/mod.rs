@@ -9,7 +9,7 @@ use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::report;
 use crate::task::file::{Kind, Whole};
-use crate::task::{origin, shares};
+use crate::task::{origin, planned};
 use clap::Args;
 use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
@@ -218,7 +218,8 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     }
     let tokens = members::sums(members, Kind::States, whole)?;
     let [batch, heads, _, queries, _, _, dim] = whole.shape;
-    let mut merge = TaskMerge::new(whole.sequences(), queries, dim, members.len())?;
+    let mut merge =
+        TaskMerge::new(whole.sequences(), queries, dim, members.len()).map_err(planned("state-out"))?;
     let sums = Sums::of(members, |member| {
         let states = member.read(|description, task, file, length| description.states(task, file, length))?;
         member.check(&states)?;
@@ -278,7 +279,7 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
         outputs.push((argument, source, shape, view));
     }
     members::sums(members, Kind::Gradients, whole)?;
-    let mut merge = GradientMerge::new(&whole.gradients(), members.len()).map_err(shares)?;
+    let mut merge = GradientMerge::new(&whole.gradients(), members.len()).map_err(planned("shares-out"))?;
     let sums = Sums::of(members, |member| {
         let shares = member.read(|description, task, file, length| description.shares(task, file, length))?;
         merge.push(&member.task, &shares)?;

@@ -13,8 +13,8 @@ use crate::progress;
 use elsa_core::attention::Problem;
 use elsa_files::{FileError, Writer};
 use elsa_runtime::{
-    Engine, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, PlanOptions, StreamBudget, StreamDivision,
-    StreamFit, StreamReport, StreamWants, Times, peak_memory,
+    Engine, Fallback, Fitted, GpuStream, KeysFrom, PlanOptions, RunError, StreamBudget, StreamDivision,
+    StreamError, StreamFit, StreamReport, StreamWants, Times, peak_memory,
 };
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ fn fitted(
     asked: &Asked<'_>,
     wanted: Wanted,
     division: Option<StreamDivision>,
-) -> Result<Result<(GpuStream, StreamFit), GpuStreamError>, Error> {
+) -> Result<Result<(GpuStream, StreamFit), StreamError>, Error> {
     let wants = StreamWants {
         keys: KeysFrom::Function,
         output: true,
@@ -73,25 +73,25 @@ fn fitted(
         Ok(Fitted::Gpu(stream, fit)) => Ok(Ok((*stream, fit))),
         Ok(Fitted::Cpu { reason, .. }) => Ok(Err(reason)),
         Err(reason) if asked.fallback == Fallback::Cpu => Ok(Err(reason)),
-        Err(GpuStreamError::Budget { budget, needed, .. })
+        Err(StreamError::Budget { budget, needed, .. })
             if integrated && asked.device_budget == Some(budget) =>
         {
-            Err(failed(GpuStreamError::Budget { argument: "device", budget, needed }, taken))
+            Err(failed(StreamError::Budget { argument: "device", budget, needed }, taken))
         }
         Err(reason) => Err(failed(reason, taken)),
     }
 }
 
 /// Builds the error of the tool. `taken` are bytes of the host that no page-locked memory may have.
-fn failed(error: GpuStreamError, taken: usize) -> Error {
+fn failed(error: StreamError, taken: usize) -> Error {
     match error {
-        GpuStreamError::Problem(error) => Error::Problem(error),
-        GpuStreamError::Argument { argument, allowed } => Error::Argument {
+        StreamError::Argument(error) => Error::Problem(error),
+        StreamError::Unsupported { argument, allowed } => Error::Argument {
             argument,
             found: "given in a stream on a GPU".into(),
             allowed: format!("{allowed}, or --fallback cpu"),
         },
-        GpuStreamError::Budget { argument, budget, needed } => {
+        StreamError::Budget { argument, budget, needed } => {
             let (argument, more) = match argument {
                 "device" => ("device-budget", 0),
                 _ => ("host-budget", taken),
@@ -167,7 +167,7 @@ pub fn run(
     job.unchanged()?;
     let times = match ran {
         Ok(times) => times,
-        Err(reason @ GpuStreamError::Device(_)) if asked.fallback == Fallback::Cpu => {
+        Err(reason @ StreamError::Run(RunError::Device(_))) if asked.fallback == Fallback::Cpu => {
             // The CPU begins anew: its units and its bits are others.
             if let Some(path) = journal.filter(|_| asked.resume) {
                 let gone = std::fs::remove_file(&path);

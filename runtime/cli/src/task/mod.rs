@@ -13,33 +13,27 @@ use crate::run::RunArgs;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
 use elsa_files::{MemoryError, Output, Writer};
-use elsa_runtime::{RowStates, TaskError, TaskPlan};
+use elsa_runtime::{PlanError, RowStates, RunError, TaskPlan};
 use file::{Description, Kind, Whole};
 use load::{Loaded, load};
 use report::TaskReport;
 use std::time::Instant;
 use sums::Sums;
 
-impl From<TaskError> for Error {
-    fn from(error: TaskError) -> Error {
-        match error {
-            TaskError::Quorum(source) => Error::Quorum { argument: "task", source },
-            TaskError::Argument(fault) => Error::Problem(fault),
-            TaskError::Plan(e) => Error::Plan(e),
-            TaskError::Bind(e) => Error::Bind(e),
-            TaskError::Run(e) => Error::Run(e),
-            TaskError::Memory { bytes } => MemoryError { argument: "state-out", bytes }.into(),
-            _ => Error::States(error.to_string()),
-        }
+/// Returns a function that builds the error of a task's plan, or of memory for its results, which `argument` takes.
+pub fn planned(argument: &'static str) -> impl Fn(PlanError) -> Error {
+    move |e| match e {
+        PlanError::TaskMemory { bytes } => MemoryError { argument, bytes }.into(),
+        e => e.into(),
     }
 }
 
-/// Builds the error of a task's shares of gradients.
+/// Builds the error of a task's run.
 #[must_use]
-pub fn shares(error: TaskError) -> Error {
-    match error {
-        TaskError::Memory { bytes } => MemoryError { argument: "shares-out", bytes }.into(),
-        other => other.into(),
+pub fn ran(e: RunError) -> Error {
+    match e {
+        RunError::Bind(e) => e.into(),
+        e => e.into(),
     }
 }
 
@@ -69,7 +63,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let problem = job.problem;
     let engine = args.engine.engine()?;
     let options = args.engine.plan_options();
-    let mut plan = TaskPlan::new(&engine, &problem, &division, &name, held, &options)?;
+    let mut plan =
+        TaskPlan::new(&engine, &problem, &division, &name, held, &options).map_err(planned("state-out"))?;
     if let Some(plan) = plan.plans().first() {
         warn_without_half_scores(&options, plan);
     }
@@ -85,7 +80,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     };
     let shape = whole.shape;
     let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
-    let mut states = RowStates::empty(whole.sequences() * tokens[0], problem.value_dim())?;
+    let mut states =
+        RowStates::empty(whole.sequences() * tokens[0], problem.value_dim()).map_err(planned("state-out"))?;
     let pairs = plan.task().pair_count() as f64;
     let dims = (problem.head_dim() + problem.value_dim()) as f64;
     // A small board does ten billion operations a second.
@@ -95,7 +91,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let done = plan.run(&inputs, out);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     spinner.finish_and_clear();
-    let done = done?;
+    let done = done.map_err(ran)?;
     let bytes_written = 4 * (2 * states.m.len() + states.w.len());
     let description = Description { kind: Kind::States, whole, path: name };
     let arrays = description.states_to_arrays(plan.task(), sums, states);

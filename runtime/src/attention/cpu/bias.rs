@@ -8,13 +8,13 @@
 //!    fully attended ([`coverage`]), and a bias is written only in the remaining case.
 //! 2. *The kernel converts a mask to a bias* and reports its contents: a block that a mask empties is skipped, and one that
 //!    it leaves whole needs no bias.
-//! 3. *Values that tasks share are kept* ([`Kept`]), and other values are added to a copy: another mask, the sides of a
+//! 3. *Values that tasks share are kept* ([`MaskCache`]), and other values are added to a copy: another mask, the sides of a
 //!    shifted window, intervals.
 //! 4. *A row shared by all queries stays a row*: the kernel adds its elements to whole vectors.
 
 use super::added::{self, MaskOf};
 use super::context::{Context, TileRows};
-use super::kept::Kept;
+use super::mask_cache::MaskCache;
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
@@ -51,13 +51,13 @@ type Found = (Seen, *const f32);
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are those of a block, or its first ones, and `to` is the worker's.
-/// - `kept` holds the worker's data for the task of the tile.
+/// - `cache` holds the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
     to: Room,
-    (kept, place): (&Kept, usize),
+    (cache, place): (&MaskCache, usize),
 ) -> Option<Bias> {
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
     match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
@@ -71,24 +71,24 @@ pub(super) unsafe fn cover(
     let mut row = (Seen::Plain, std::ptr::null());
     if c.choice.row_mask {
         // SAFETY: the plan keeps a row, and the block has keys.
-        row = unsafe { kept.row(c, keys.start) };
+        row = unsafe { cache.row(c, keys.start) };
         if row.0 == Seen::Nothing {
             return None;
         }
     }
     // SAFETY: the same clauses.
-    let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, to, (kept, place)) };
+    let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, to, (cache, place)) };
     if seen == Seen::Nothing {
         return None;
     }
-    let divided = !kept.sides.is_null();
+    let divided = !cache.sides.is_null();
     if row.0 == Seen::Biased {
         if seen == Seen::Plain && whole && !divided {
             return Some(Bias { data: row.1, is_row: true });
         }
         // SAFETY: the same clauses.
-        let spread = unsafe { write(c, MaskOf::Mask, tile, keys, kept, at) };
-        // SAFETY: as above; the bias of the tile is kept, or in the second region.
+        let spread = unsafe { write(c, MaskOf::Mask, tile, keys, cache, at) };
+        // SAFETY: as above; the bias of the tile is cached, or in the second region.
         (seen, bias) = unsafe { together(c, width, keys, (seen, bias), spread, at) };
     }
     if divided {
@@ -97,8 +97,8 @@ pub(super) unsafe fn cover(
         unsafe {
             let mut found = Seen::Biased;
             let sides = SideTile {
-                rows: kept.sides.add(rows.start),
-                keys: kept.sides.add(keys.start),
+                rows: cache.sides.add(rows.start),
+                keys: cache.sides.add(keys.start),
                 count: keys.len(),
                 bias: if seen == Seen::Plain { std::ptr::null() } else { bias },
             };
@@ -136,7 +136,7 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add, except a mask that is one row: kept, or in one of the two regions for a bias;
+/// Computes the values that mask and bias add, except a mask that is one row: cached, or in one of the two regions for a bias;
 /// in the second one if the mask is a row.
 ///
 /// # Safety
@@ -146,7 +146,7 @@ unsafe fn of_tile(
     tile: &TileRows<'_>,
     keys: &Range<usize>,
     to: Room,
-    (kept, place): (&Kept, usize),
+    (cache, place): (&MaskCache, usize),
 ) -> Found {
     let (keeps, spec) = (c.choice.keeps, c.problem.spec());
     let Room { first: at, second } = to;
@@ -158,8 +158,8 @@ unsafe fn of_tile(
     unsafe {
         if keeps.any() {
             let all = keys.start..tile.sequence.keys.min(keys.start + c.choice.block);
-            found = kept.tile(c, place, keys.start, |to| {
-                let of = |of, to| write(c, of, tile, &all, kept, to);
+            found = cache.tile(c, place, keys.start, |to| {
+                let of = |of, to| write(c, of, tile, &all, cache, to);
                 match (keeps.mask, keeps.bias) {
                     (true, true) => {
                         let mask = of(MaskOf::Mask, to);
@@ -179,7 +179,7 @@ unsafe fn of_tile(
             if wanted && found.0 != Seen::Nothing {
                 // If a row or a second bias follows, the first one is written elsewhere.
                 let first = of == MaskOf::Bias && c.choice.adds_two;
-                let next = write(c, of, tile, keys, kept, if first { second } else { at });
+                let next = write(c, of, tile, keys, cache, if first { second } else { at });
                 found = together(c, tile.width, keys, found, next, at);
             }
         }
@@ -196,11 +196,11 @@ unsafe fn write(
     of: MaskOf,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
-    kept: &Kept,
+    cache: &MaskCache,
     to: *mut f32,
 ) -> Found {
     // SAFETY: the same clauses.
-    (unsafe { added::write(c, of, tile, keys, kept.entries, to) }, to)
+    (unsafe { added::write(c, of, tile, keys, cache.entries, to) }, to)
 }
 
 /// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.

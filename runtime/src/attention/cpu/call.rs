@@ -2,7 +2,7 @@
 
 use super::context::{Context, Shared, tiles_per_task};
 use super::finish;
-use super::kept::Kept;
+use super::mask_cache::MaskCache;
 use super::plan::CpuPlan;
 use super::{math, measure, norms, stage, traverse, walk};
 use crate::cpu::memory::{Memory, write_list};
@@ -98,7 +98,7 @@ impl plan::CpuCall for CpuCall<'_> {
         }
         for worker in 0..context.choice.workers {
             // SAFETY: no worker is active yet.
-            unsafe { Kept::forget(context, context.worker_part(worker)) };
+            unsafe { MaskCache::forget(context, context.worker_part(worker)) };
         }
         // SAFETY: no worker is active yet.
         unsafe { finish::begin(context) };

@@ -3,8 +3,8 @@
 use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
-use elsa_core::attention::plan::Span;
 use elsa_core::attention::traversal::{Report, share};
+use elsa_core::room::Span;
 use elsa_core::state::{NaturalState, State, log_sum_exp};
 use elsa_kernels::attention::{Entries, Sums};
 

@@ -16,7 +16,7 @@
 
 use super::added;
 use super::context::{Context, TileRows};
-use super::kept::Kept;
+use super::mask_cache::MaskCache;
 use super::norms::{Known, known_of_all};
 use elsa_core::attention::Operand;
 use elsa_core::attention::bound::{Arithmetic, Norms};
@@ -27,9 +27,9 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `kept` holds the
+/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `cache` holds the
 ///   worker's data for its task.
-pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, kept: &Kept) -> bool {
+pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
@@ -47,5 +47,5 @@ pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize,
         return false;
     }
     // SAFETY: the same clauses.
-    !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, kept.entries) })
+    !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, cache.entries) })
 }

@@ -6,7 +6,7 @@
 use super::bias::{Room, cover};
 use super::context::{Context, Shared, Task, TileRows};
 use super::finish::{Finished, finish};
-use super::kept::Kept;
+use super::mask_cache::MaskCache;
 use super::{stage, walk};
 use crate::cpu::pool::Crew;
 use crate::error::RunError;
@@ -22,7 +22,7 @@ struct MatrixTile<'a> {
     /// The worker's region of the workspace, and in it the region for rows.
     own: *mut f32,
     scratch: *mut f32,
-    kept: Kept,
+    cache: MaskCache,
 }
 
 impl<'a> MatrixTile<'a> {
@@ -51,7 +51,7 @@ impl<'a> MatrixTile<'a> {
             own,
             scratch: own.wrapping_add(l.rows.start),
             // SAFETY: `own` is this worker's region (clause).
-            kept: unsafe { Kept::of(c, task, own) },
+            cache: unsafe { MaskCache::of(c, task, own) },
         }
     }
 }
@@ -89,7 +89,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
-            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.kept, 0)) else {
+            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.cache, 0)) else {
                 // Up to a whole vector of keys, as required by kernels that hold keys in lanes.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
@@ -143,7 +143,7 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let weights = p.scores.add(start * p.rows.width);
-            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.kept, 0)) else { continue };
+            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.cache, 0)) else { continue };
             let v = stage::values(c, sequence, kv_head, &keys, p.own);
             let mut block = Block {
                 keys: v.data,

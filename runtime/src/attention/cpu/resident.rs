@@ -5,7 +5,7 @@
 //! of excerpts. Nothing outside the excerpt is read.
 
 use super::context::{Context, Pass, Task, Tensor};
-use super::kept::Kept;
+use super::mask_cache::MaskCache;
 use super::plan::CpuPlan;
 use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
@@ -156,7 +156,7 @@ impl Resident {
         if begins {
             for worker in 0..c.choice.workers {
                 // SAFETY: no worker is active yet, and the workspace has the plan's layout.
-                unsafe { Kept::forget(c, c.worker_part(worker)) };
+                unsafe { MaskCache::forget(c, c.worker_part(worker)) };
             }
         }
         let (tiles, group) = (unit.tiles.len(), c.choice.group.max(1));

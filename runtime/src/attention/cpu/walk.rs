@@ -32,7 +32,7 @@
 //! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two chunks
 //!    they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by operation, to one
 //!    over all keys.
-//! 6. *Within an error budget* a tile votes block by block on skipping it ([`within`](elsa_kernels::attention::within)), also
+//! 6. *Within an error budget* a tile votes block by block on skipping it (`within.rs` of the kernels), also
 //!    before it sees a block if numbers are added to scores ([`unseen`]), and its states have a fourth sum.
 //! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
@@ -41,10 +41,10 @@
 use super::added;
 use super::bias::{Bias, Room, cover};
 use super::context::{Context, Task, TileRows};
+use super::diagonal;
 use super::finish::{Finished, finish};
 use super::gate;
-use super::kept::Kept;
-use super::own;
+use super::mask_cache::MaskCache;
 use super::stage::{self, Rows};
 use super::unseen::{self, Vote};
 use crate::cpu::pool::Crew;
@@ -283,7 +283,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let part = c.worker_part(worker);
     let (l, choice, sequence) = (c.layout, c.choice, task.sequence);
     // SAFETY: `part` is this worker's region.
-    let kept = unsafe { Kept::of(c, task, part) };
+    let cache = unsafe { MaskCache::of(c, task, part) };
     let apart = Room::of(c, part);
     let kv_head = c.problem.kv_head(task.head);
     let tiling = choice.tiling(sequence.queries);
@@ -315,7 +315,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             }
         };
         // SAFETY: the plan gates, and keys and values have been measured.
-        let near_zero = choice.gates() && unsafe { gate::is_open(c, &rows, task.index, &kept) };
+        let near_zero = choice.gates() && unsafe { gate::is_open(c, &rows, task.index, &cache) };
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
             let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
@@ -325,7 +325,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                 if choice.foresees {
                     let line = |n: usize| totals.wrapping_add(n * width);
                     unseen::write_norms(c, &rows, line(NORMS_LINE));
-                    own::write_scores(c, &rows, query, line(OWN_LINE));
+                    diagonal::write_scores(c, &rows, query, line(OWN_LINE));
                 }
             }
             Budget { odds, left_out, totals, top, largest: -1.0, near_zero, skipped: false, moved: false }
@@ -355,7 +355,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let any = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
     // SAFETY: the keys are in the sequence.
-    let any = unsafe { kept.visited(c, any) };
+    let any = unsafe { cache.visited(c, any) };
     let in_place = match choice.bias_in_place() {
         true => Room { first: part.wrapping_add(l.weights.start), ..apart },
         false => apart,
@@ -377,7 +377,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             };
             let Some(walk) = walks.get_mut(place) else { continue };
             // SAFETY: the regions for biases and weights belong to this worker and hold a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&kept, place)) }) else {
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&cache, place)) }) else {
                 continue;
             };
             let at = (&keys, start / choice.segment);
@@ -411,7 +411,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                     known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
                         // The step needs the bias again once weights have replaced scores.
-                        let again = cover(c, &walk.rows, &keys, apart, (&kept, place));
+                        let again = cover(c, &walk.rows, &keys, apart, (&cache, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }
                 }

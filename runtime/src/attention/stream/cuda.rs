@@ -1,9 +1,10 @@
 //! A stream on a GPU between a source and a sink: tensors in the layout of files.
 
+use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
 use super::tensors::{table_of, tensors_of};
 use crate::attention::cuda::stream::{
-    GpuStream, GpuStreamError, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes, StreamTokens,
+    GpuStream, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
 use crate::stream::{Excerpt, PieceError, RowSink, RowSource};
 use elsa_core::attention::{BiasView, Lengths, Operand, Operands, Problem};
@@ -97,7 +98,7 @@ impl GpuStream {
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
-    pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), GpuStreamError> {
+    pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), StreamError> {
         let problem = self.problem();
         lengths.check(problem)?;
         let copied = copies(problem);
@@ -120,11 +121,11 @@ impl GpuStream {
         source: &mut impl RowSource<Operand>,
         sink: &mut impl RowSink<Operand>,
         from: usize,
-    ) -> Result<StreamTimes, GpuStreamError> {
+    ) -> Result<StreamTimes, StreamError> {
         let problem = *self.problem();
         let (units, _) = self.count(lengths, from)?;
         if from > units {
-            return Err(GpuStreamError::Unit { found: from, units });
+            return Err(StreamError::Unit { found: from, units });
         }
         let (spec, tensors) = (problem.spec(), tensors_of(&problem)?);
         let (size, past, copied) = (spec.dtype.size(), problem.past(), copies(&problem));
@@ -190,7 +191,7 @@ impl GpuStream {
         number: usize,
         source: &mut impl RowSource<Operand>,
         sink: &mut impl RowSink<Operand>,
-    ) -> Result<u64, GpuStreamError> {
+    ) -> Result<u64, StreamError> {
         let (problem, division) = (*self.problem(), self.division());
         let source = RefCell::new(source);
         let mut written = 0;
@@ -213,6 +214,6 @@ impl GpuStream {
     }
 }
 
-fn failed(error: io::Error) -> GpuStreamError {
-    GpuStreamError::Io { what: "present", reason: error.to_string() }
+fn failed(error: io::Error) -> StreamError {
+    StreamError::Io { what: "present", reason: error.to_string() }
 }

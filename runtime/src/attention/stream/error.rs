@@ -1,16 +1,17 @@
 //! Errors of streamed runs.
 
-use crate::error::{PlanError, RunError};
-use crate::stream::{PieceError, PrefetchError};
+use crate::error::{DeviceError, PlanError, RunError};
+use crate::stream::PieceError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
+use elsa_core::plan::ChooseError;
 use std::io;
 
-/// Error of a streamed run. The outputs written before it are incomplete.
+/// Error of a stream or of its run. Results that were handed out before it are complete, others are not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The run has no plan.
+    /// The stream has no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The lengths do not match the problem, or an index exceeds its table.
@@ -68,15 +69,93 @@ pub enum StreamError {
         /// The requested number of bytes.
         bytes: usize,
     },
-    /// A worker panicked, or the run was cancelled.
+    /// A worker panicked, the run was cancelled, or the GPU failed.
     #[error(transparent)]
     Run(#[from] RunError),
     /// The reading thread cannot be started, or the source panicked in it.
-    #[error("{0}")]
-    Reader(String),
+    #[error(transparent)]
+    Reader(#[from] io::Error),
+    /// The problem has an argument that streams on a GPU do not support.
+    #[error("{argument}: given; allowed: {allowed}")]
+    Unsupported {
+        /// Name of the argument.
+        argument: &'static str,
+        /// A supported alternative.
+        allowed: &'static str,
+    },
+    /// A number of the division is not supported.
+    #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
+    Division {
+        /// Name of the number.
+        argument: &'static str,
+        /// Value of the number.
+        found: usize,
+        /// Supported values.
+        allowed: &'static str,
+        /// A number that it must be a multiple of.
+        multiple: usize,
+    },
+    /// The engine computes on the CPU.
+    #[error("backend: no GPU computes; allowed: an engine whose back end is cuda")]
+    NoGpu,
+    /// The call requests no output.
+    #[error("out: no output, log-sum-exp or state is wanted; allowed: at least one")]
+    NoOutput,
+    /// The system would kill the process.
+    #[error("memory: {needed} bytes are needed; allowed: at most {available}, by {limit}")]
+    Limit {
+        /// Number of bytes needed.
+        needed: usize,
+        /// Number of bytes that are still available to the process.
+        available: u64,
+        /// The limit that applies.
+        limit: &'static str,
+    },
+    /// The budget has no room for the smallest division.
+    #[error("{argument}: {budget} bytes; allowed: at least {needed}")]
+    Budget {
+        /// Name of the budget.
+        argument: &'static str,
+        /// The budget in bytes.
+        budget: usize,
+        /// Number of bytes that the smallest division needs.
+        needed: usize,
+    },
+    /// The location of the keys differs from the one declared for the stream.
+    #[error("keys: {found}; allowed: {allowed}")]
+    Keys {
+        /// Location of the keys.
+        found: &'static str,
+        /// Allowed locations.
+        allowed: &'static str,
+    },
+    /// Keys, queries or results could not be read or written.
+    #[error("{what}: {reason}")]
+    Io {
+        /// Name of the data that could not be read or written.
+        what: &'static str,
+        /// Message of the system.
+        reason: String,
+    },
 }
 
 impl StreamError {
+    /// Returns `true` if memory was not available, so a smaller division may succeed.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        /// The driver's code for memory that is not available, which any call may return.
+        const OUT_OF_MEMORY: u32 = 2;
+        match self {
+            StreamError::Memory { .. } | StreamError::Limit { .. } | StreamError::Budget { .. } => true,
+            StreamError::Run(RunError::Device(e)) => match **e {
+                DeviceError::Memory { .. } | DeviceError::HostMemory { .. } => true,
+                DeviceError::Call { code, .. } => code == OUT_OF_MEMORY,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// Creates the error of rows that were not read.
     pub(super) fn read(operand: Operand, e: PieceError) -> StreamError {
         StreamError::Read { operand, offset: e.offset, bytes: e.bytes, source: e.source }
@@ -88,11 +167,14 @@ impl StreamError {
     }
 }
 
-impl From<PrefetchError<StreamError>> for StreamError {
-    fn from(e: PrefetchError<StreamError>) -> StreamError {
-        match e {
-            PrefetchError::Failed(e) => e,
-            other => StreamError::Reader(other.to_string()),
-        }
+impl From<ChooseError> for StreamError {
+    fn from(e: ChooseError) -> StreamError {
+        StreamError::Plan(e.into())
+    }
+}
+
+impl From<DeviceError> for StreamError {
+    fn from(e: DeviceError) -> StreamError {
+        StreamError::Run(e.into())
     }
 }

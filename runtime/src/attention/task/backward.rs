@@ -26,11 +26,11 @@
 //! more additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
-use super::error::TaskError;
 use super::gradients::{GradientSizes, TaskGradients};
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardWorkspace};
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
+use crate::error::{PlanError, RunError};
 use crate::report::Report;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{
@@ -84,7 +84,7 @@ impl BackwardTaskPlan {
         path: &TaskPath,
         held: Held,
         options: &BackwardPlanOptions,
-    ) -> Result<BackwardTaskPlan, TaskError> {
+    ) -> Result<BackwardTaskPlan, PlanError> {
         let calls = Calls::new(problem.forward(), division, path, held)?;
         let mut plans = Vec::new();
         for shape in calls.shapes() {
@@ -110,7 +110,7 @@ impl BackwardTaskPlan {
         let count = sizes.query_sequences.saturating_mul(sizes.queries);
         let mut rows = [Vec::new(), Vec::new()];
         for rows in &mut rows {
-            let refused = TaskError::Memory { bytes: count.saturating_mul(4) };
+            let refused = PlanError::TaskMemory { bytes: count.saturating_mul(4) };
             rows.try_reserve_exact(count).map_err(|_| refused)?;
         }
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
@@ -170,7 +170,7 @@ impl BackwardTaskPlan {
         &mut self,
         inputs: &BackwardInputs<'_>,
         shares: Gradients<'_>,
-    ) -> Result<BackwardTaskReport, TaskError> {
+    ) -> Result<BackwardTaskReport, RunError> {
         let lengths = self.calls.lengths(inputs.forward.lengths);
         let whole = Inputs { lengths, ..inputs.forward };
         BackwardInputs { forward: whole, ..*inputs }.check(&self.problem)?;
@@ -209,7 +209,7 @@ impl BackwardTaskPlan {
         shares: &mut Gradients<'_>,
         crew: &Crew<'_>,
         report: &mut BackwardTaskReport,
-    ) -> Result<(), TaskError> {
+    ) -> Result<(), RunError> {
         let (queries, count) = (self.calls.runs()[run].0, self.calls.runs()[run].1.len());
         if count == 0 {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The calls of a task: tiles of a run of queries and a range of keys, and what each takes of the task's tensors.
 
-use super::error::TaskError;
 use super::mask::Tile;
+use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Chunk, Inputs, Lengths, MaskView, Problem, Spec};
 use elsa_core::dtype::Elements;
@@ -52,7 +52,7 @@ impl Calls {
         division: &Division,
         path: &TaskPath,
         held: Held,
-    ) -> Result<Calls, TaskError> {
+    ) -> Result<Calls, PlanError> {
         let spec = problem.spec();
         refuse_what_tasks_do_not_take(spec)?;
         let tokens = [spec.query.tokens(), spec.key.tokens()];
@@ -60,7 +60,7 @@ impl Calls {
             Held::Whole => tokens,
             Held::Gathered { queries, keys } => [queries, keys],
         };
-        let task = Task::new(division, path, totals[0], totals[1])?;
+        let task = Task::new(division, path, totals[0], totals[1]).map_err(PlanError::Task)?;
         if held != Held::Whole {
             for (argument, found, allowed) in
                 [("q", tokens[0], task.query_tokens()), ("k", tokens[1], task.key_tokens())]
@@ -79,7 +79,7 @@ impl Calls {
     }
 
     /// Finds the shapes of all calls.
-    fn prepare(&mut self) -> Result<(), TaskError> {
+    fn prepare(&mut self) -> Result<(), PlanError> {
         let mut largest_tile = 0;
         for run in self.task.queries() {
             let queries = run.span();
@@ -240,9 +240,9 @@ fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
 ///
 /// # Errors
 /// Memory that the system refuses.
-pub(super) fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), TaskError> {
+pub(super) fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), PlanError> {
     let bytes = list.len().saturating_add(1).saturating_mul(size_of::<T>());
-    list.try_reserve(1).map_err(|_| TaskError::Memory { bytes })?;
+    list.try_reserve(1).map_err(|_| PlanError::TaskMemory { bytes })?;
     list.push(entry);
     Ok(())
 }

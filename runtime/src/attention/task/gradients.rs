@@ -1,6 +1,6 @@
 //! The shares that tasks have in gradients, and their sums.
 
-use super::error::TaskError;
+use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::backward::Gradients;
@@ -69,14 +69,14 @@ impl TaskGradients {
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
-    pub fn zeros(sizes: &GradientSizes) -> Result<TaskGradients, TaskError> {
+    pub fn zeros(sizes: &GradientSizes) -> Result<TaskGradients, PlanError> {
         let of = |sizes: [usize; 3]| {
             let count = sizes.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
             let mut data: Vec<f32> = Vec::new();
-            let refused = TaskError::Memory { bytes: count.saturating_mul(4) };
+            let refused = PlanError::TaskMemory { bytes: count.saturating_mul(4) };
             data.try_reserve_exact(count).map_err(|_| refused)?;
             data.resize(count, 0.0);
-            Ok::<_, TaskError>(data)
+            Ok::<_, PlanError>(data)
         };
         let [query, key, value] = sizes.each();
         Ok(TaskGradients { query: of(query)?, key: of(key)?, value: of(value)? })
@@ -130,7 +130,7 @@ impl GradientMerge {
     /// # Errors
     /// Returns an error if the system refuses the memory: the gradients of the whole, and once more for each time that the
     /// number of tasks doubles.
-    pub fn new(sizes: &GradientSizes, tasks: usize) -> Result<GradientMerge, TaskError> {
+    pub fn new(sizes: &GradientSizes, tasks: usize) -> Result<GradientMerge, PlanError> {
         let slots = (0..MergeStack::capacity(tasks)).map(|_| TaskGradients::zeros(sizes));
         let slots = slots.collect::<Result<_, _>>()?;
         Ok(GradientMerge { sizes: *sizes, stack: MergeStack::default(), slots, next: 0 })
@@ -147,26 +147,26 @@ impl GradientMerge {
     /// # Errors
     /// Returns an error if the shares are not those of the task's tokens, if these lie beyond the whole, or if there are more
     /// tasks than were announced.
-    pub fn push(&mut self, task: &Task, shares: &TaskGradients) -> Result<(), TaskError> {
+    pub fn push(&mut self, task: &Task, shares: &TaskGradients) -> Result<(), ArgumentError> {
         let own = self.sizes.of(task);
         for ((argument, sizes), found) in ["d_q", "d_k", "d_v"].into_iter().zip(own.each()).zip(shares.each())
         {
             let (found, allowed) = (found.len(), sizes.into_iter().fold(1, usize::saturating_mul));
             if found != allowed {
                 let (axis, of) = ("elements", "the task");
-                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
             }
         }
         let runs: [&[Run]; 3] = [task.queries(), task.keys(), task.keys()];
         for (runs, max) in [(runs[0], self.sizes.queries), (runs[1], self.sizes.keys)] {
             let end = |run: &Run| run.span().start.saturating_add(run.span().tokens);
             if let Some(found) = runs.iter().map(end).find(|end| *end > max) {
-                return Err(ArgumentError::Count { argument: "task", found, min: 0, max }.into());
+                return Err(ArgumentError::Count { argument: "task", found, min: 0, max });
             }
         }
         if MergeStack::capacity(self.next + 1) > self.slots.len() {
             let (argument, found, max) = ("tasks", self.next + 1, self.next);
-            return Err(ArgumentError::Count { argument, found, min: 0, max }.into());
+            return Err(ArgumentError::Count { argument, found, min: 0, max });
         }
         let slots = &mut self.slots;
         let slot = self.stack.push(self.next, |slot| add(slots, slot));

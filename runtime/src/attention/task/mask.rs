@@ -1,6 +1,6 @@
 //! A tile of a mask, cut into dense memory of its own.
 
-use super::error::TaskError;
+use crate::error::PlanError;
 use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::dtype::{DType, Elements};
 use half::{bf16, f16};
@@ -20,10 +20,10 @@ impl Tile {
     ///
     /// # Errors
     /// Memory that the system refuses.
-    pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, TaskError> {
-        fn room<T>(elements: usize) -> Result<Vec<T>, TaskError> {
+    pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, PlanError> {
+        fn room<T>(elements: usize) -> Result<Vec<T>, PlanError> {
             let mut data = Vec::new();
-            let refused = TaskError::Memory { bytes: elements.saturating_mul(size_of::<T>()) };
+            let refused = PlanError::TaskMemory { bytes: elements.saturating_mul(size_of::<T>()) };
             data.try_reserve_exact(elements).map_err(|_| refused)?;
             Ok(data)
         }

@@ -1,8 +1,8 @@
 //! The states of tasks, merged into those of the whole.
 
-use super::error::TaskError;
 use super::merge as merge_slots;
 use super::states::RowStates;
+use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
@@ -27,8 +27,8 @@ impl TaskMerge {
     /// # Errors
     /// Returns an error if the system refuses the memory: one state of the whole, and one more for each time that the number of
     /// tasks doubles.
-    pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, TaskError> {
-        let rows = sequences.checked_mul(tokens).ok_or(TaskError::Memory { bytes: usize::MAX })?;
+    pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, PlanError> {
+        let rows = sequences.checked_mul(tokens).ok_or(PlanError::TaskMemory { bytes: usize::MAX })?;
         let slots = (0..MergeStack::capacity(tasks)).map(|_| RowStates::empty(rows, dim));
         let slots = slots.collect::<Result<_, _>>()?;
         Ok(TaskMerge { sequences, tokens, dim, stack: MergeStack::default(), slots, next: 0 })
@@ -39,7 +39,7 @@ impl TaskMerge {
     /// # Errors
     /// Returns an error if the states are not as many as the runs have rows, if one of them is none that a run leaves
     /// ([`RowStates::check`]), or if they lie beyond the whole.
-    pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), TaskError> {
+    pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), ArgumentError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);
         for (argument, found, allowed) in [
@@ -49,14 +49,14 @@ impl TaskMerge {
         ] {
             if found != allowed {
                 let (axis, of) = ("elements", "the task");
-                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
             }
         }
         states.check()?;
         let end = |run: &Run| run.span().start.saturating_add(run.span().tokens);
         if let Some(found) = runs.iter().map(end).find(|end| *end > self.tokens) {
             let (argument, min, max) = ("task", 0, self.tokens);
-            return Err(ArgumentError::Count { argument, found, min, max }.into());
+            return Err(ArgumentError::Count { argument, found, min, max });
         }
         let rows = self.sequences * self.tokens;
         let slots = &mut self.slots;
@@ -64,7 +64,7 @@ impl TaskMerge {
         self.next += 1;
         let Some(whole) = self.slots.get_mut(slot) else {
             let (argument, found, max) = ("tasks", self.next, self.next - 1);
-            return Err(ArgumentError::Count { argument, found, min: 0, max }.into());
+            return Err(ArgumentError::Count { argument, found, min: 0, max });
         };
         whole.clear();
         for run in runs {

@@ -25,7 +25,6 @@
 
 mod backward;
 mod calls;
-mod error;
 mod gradients;
 mod mask;
 mod merge;
@@ -33,7 +32,6 @@ mod states;
 
 pub use backward::{BackwardTaskPlan, BackwardTaskReport};
 pub use calls::Held;
-pub use error::TaskError;
 pub use gradients::{GradientMerge, GradientSizes, TaskGradients};
 pub use merge::TaskMerge;
 pub use states::RowStates;
@@ -43,6 +41,7 @@ use super::options::PlanOptions;
 use crate::backend::Backend;
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
+use crate::error::{PlanError, RunError};
 use crate::report::Reason;
 use calls::{Calls, push};
 use elsa_core::argument::ArgumentError;
@@ -95,7 +94,7 @@ impl TaskPlan {
         path: &TaskPath,
         held: Held,
         options: &PlanOptions,
-    ) -> Result<TaskPlan, TaskError> {
+    ) -> Result<TaskPlan, PlanError> {
         if !options.traversal()?.is_exact() {
             let argument = if options.error_budget.is_some() { "error_budget" } else { "schedule" };
             return Err(ArgumentError::Conflict { argument, other: "a task" }.into());
@@ -107,7 +106,7 @@ impl TaskPlan {
     }
 
     /// Makes the plans of all calls, and everything that they need.
-    fn prepare(&mut self, engine: &Engine, options: &PlanOptions) -> Result<(), TaskError> {
+    fn prepare(&mut self, engine: &Engine, options: &PlanOptions) -> Result<(), PlanError> {
         for problem in self.calls.shapes() {
             push(&mut self.plans, engine.plan(problem, options)?)?;
         }
@@ -162,7 +161,7 @@ impl TaskPlan {
     /// # Errors
     /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails or is cancelled
     /// ([`Engine::cancel`]); the states are then incomplete.
-    pub fn run(&mut self, inputs: &Inputs<'_>, states: StateOut<'_>) -> Result<TaskReport, TaskError> {
+    pub fn run(&mut self, inputs: &Inputs<'_>, states: StateOut<'_>) -> Result<TaskReport, RunError> {
         Inputs { lengths: self.calls.lengths(inputs.lengths), ..*inputs }.check(self.problem())?;
         let (rows, dim) = (self.rows(), self.problem().value_dim());
         for (argument, found, allowed) in [
@@ -210,7 +209,7 @@ impl TaskPlan {
         inputs: &Inputs<'_>,
         crew: &Crew<'_>,
         report: &mut TaskReport,
-    ) -> Result<(), TaskError> {
+    ) -> Result<(), RunError> {
         let (queries, count) = (self.calls.runs()[run].0, self.calls.runs()[run].1.len());
         let rows = self.problem().spec().query.batch() * self.problem().heads() * queries.tokens;
         let slots = &mut self.slots;

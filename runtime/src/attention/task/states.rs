@@ -1,6 +1,6 @@
 //! States of rows in memory of their own, and their merge.
 
-use super::error::TaskError;
+use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
 use elsa_core::dtype::ElementsMut;
@@ -24,13 +24,13 @@ impl RowStates {
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
-    pub fn empty(rows: usize, dim: usize) -> Result<RowStates, TaskError> {
-        let refused = |count: usize| TaskError::Memory { bytes: count.saturating_mul(4) };
+    pub fn empty(rows: usize, dim: usize) -> Result<RowStates, PlanError> {
+        let refused = |count: usize| PlanError::TaskMemory { bytes: count.saturating_mul(4) };
         let of = |count: usize, value: f32| {
             let mut data = Vec::new();
             data.try_reserve_exact(count).map_err(|_| refused(count))?;
             data.resize(count, value);
-            Ok::<_, TaskError>(data)
+            Ok::<_, PlanError>(data)
         };
         let elements = rows.checked_mul(dim).ok_or_else(|| refused(usize::MAX))?;
         Ok(RowStates { m: of(rows, f32::NEG_INFINITY)?, s: of(rows, 0.0)?, w: of(elements, 0.0)? })

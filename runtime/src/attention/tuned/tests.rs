@@ -56,19 +56,19 @@ fn a_file_is_read_as_it_was_written() {
         ),
     ] {
         let refused = Tuned::load(&path, &found);
-        assert!(matches!(&refused, Err(TunedError::Other { what, .. }) if *what == fact), "{refused:?}");
+        assert!(matches!(&refused, Err(PlanError::TunedOther { what, .. }) if *what == fact), "{refused:?}");
     }
     let old = text.replace(&format!("library = \"{VERSION}\""), "library = \"0.0.1\"");
     fs::write(&path, old).unwrap();
     let refused = Tuned::load(&path, &device());
-    assert!(matches!(refused, Err(TunedError::Other { what: "library", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(PlanError::TunedOther { what: "library", .. })), "{refused:?}");
     fs::write(&path, vec![b'#'; LARGEST as usize + 1]).unwrap();
-    assert!(matches!(Tuned::load(&path, &device()), Err(TunedError::Format(_))));
+    assert!(matches!(Tuned::load(&path, &device()), Err(PlanError::TunedFormat(_))));
     for unreadable in [folder.as_path(), &folder.join("none"), Path::new("/dev/null")] {
-        assert!(matches!(Tuned::load(unreadable, &device()), Err(TunedError::Read(_))));
+        assert!(matches!(Tuned::load(unreadable, &device()), Err(PlanError::TunedRead(_))));
     }
     fs::write(&path, [0xff, 0xfe]).unwrap();
-    assert!(matches!(Tuned::load(&path, &device()), Err(TunedError::Read(_))));
+    assert!(matches!(Tuned::load(&path, &device()), Err(PlanError::TunedRead(_))));
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -119,8 +119,8 @@ fn impossible_values_are_refused() {
     assert!(refused("splits = 3", "splits = 4").contains("shape 1: "));
     assert!(refused("format = 1", "format = one").contains("line 2: "));
     let shapes = vec![TunedShape { splits: 4, ..shape(70, DType::F32, 1) }];
-    assert!(matches!(Tuned::new(&device(), shapes), Err(TunedError::Entry { number: 1, splits: 4, .. })));
+    assert!(matches!(Tuned::new(&device(), shapes), Err(PlanError::TunedEntry { number: 1, splits: 4, .. })));
     let mut order = tuned().text();
     order = order.replace("sms = 2\n", "");
-    assert!(matches!(Tuned::parse(&order), Err(TunedError::Format(_))));
+    assert!(matches!(Tuned::parse(&order), Err(PlanError::TunedFormat(_))));
 }

@@ -9,7 +9,8 @@
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
 //!     share/python/elsa.py        the library for Python, which it finds in lib/
-//!     share/NAME/                 the board: profile, required kernels, toolchain files, board.md
+//!     share/NAME/                 the board: profile, toolchain files, board.md
+//!     share/required.txt          kernels that must run there
 //!     share/licences/             of this project and of what is linked in
 //! ```
 //!
@@ -224,7 +225,9 @@ fn assemble(
     }
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
-        copy(&tree.root.join("targets/aarch64.cmake"), &dist.join("share/aarch64.cmake"))?;
+        for file in ["aarch64.cmake", "required.txt"] {
+            copy(&tree.root.join("targets").join(file), &dist.join("share").join(file))?;
+        }
     }
     let licences = dist.join("share/licences");
     for name in ["LICENSE-APACHE", "LICENSE-MIT"] {

@@ -13,12 +13,13 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Files of every board's folder.
-const HANDED_OUT: [&str; 5] = [
+const HANDED_OUT: [&str; 6] = [
     "bin/elsa",
     "lib/libelsa_ort.so",
     "share/aarch64.cmake",
     "share/licences/LICENSE-MIT",
     "share/licences/THIRD-PARTY.txt",
+    "share/required.txt",
 ];
 /// Files of the C library among them.
 const OF_LIBRARY: [&str; 11] = [
@@ -35,7 +36,7 @@ const OF_LIBRARY: [&str; 11] = [
     "share/python/elsa.py",
 ];
 /// Files of the board itself among them.
-const OF_BOARD: [&str; 5] = ["board.md", "config.toml", "profile.toml", "required.txt", "toolchain.cmake"];
+const OF_BOARD: [&str; 4] = ["board.md", "config.toml", "profile.toml", "toolchain.cmake"];
 
 /// Arguments of the bench that the emulator runs: a decoding call and the short end of the grid.
 const SHORT_GRID: &str = "bench --force --json --seconds 0.1 --shape 1,1,1,256,64 --shape 1,1,64,64,64 \

@@ -71,6 +71,7 @@ pub const STAGES: &[Stage] = &[
             "targets/jetson-tx1",
             "targets/jetson-tx2",
             "targets/jetson-xavier",
+            "targets/required.txt",
             "targets/src",
             "targets/tool.ld",
             "targets/xtask/src/boards",

@@ -2,6 +2,7 @@
 
 use super::super::gpu_choice::{ByteSpan, GpuResources, SEQUENCE_BYTES};
 use super::super::race::{Pace, Paces};
+use super::super::testing::{H200, TX2, alike, kernel as spec};
 use super::*;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::plan::race::MOST_SPLITS;
@@ -9,55 +10,6 @@ use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::attention::windows::Windows;
 use crate::view::{Layout, View};
-
-/// Returns the same pace for every generation.
-const fn alike(pace: Pace) -> Paces {
-    Paces { early: pace, late: pace }
-}
-
-const H200: GpuProfile = GpuProfile {
-    capability: (9, 0),
-    sms: 132,
-    lanes_per_sm: 128,
-    shared_memory: 48 << 10,
-    shared_per_sm: 64 << 10,
-    l2: 50 << 20,
-    mhz: 1980,
-    integrated: false,
-};
-const TX2: GpuProfile =
-    GpuProfile { capability: (6, 2), sms: 2, mhz: 1300, l2: 512 << 10, integrated: true, ..H200 };
-
-const fn spec(
-    name: &'static str,
-    head_dim: usize,
-    sixteen_bit: bool,
-    most: usize,
-    rows: usize,
-) -> GpuKernelSpec {
-    GpuKernelSpec {
-        name,
-        head_dim,
-        sixteen_bit,
-        most_queries: most,
-        most_plain: most,
-        most_causal: most,
-        most_added: most,
-        few_blocks: false,
-        joins_race: false,
-        serial: false,
-        slow_edges: false,
-        idles: false,
-        rows,
-        paces: alike(Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 }),
-        keys: 64,
-        resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
-        summation: Summation::Tiles { columns: 8, flush: 512 },
-        chain: head_dim,
-        exp2_relative: 2.4e-7,
-        half_chain: 0,
-    }
-}
 
 const ALL: usize = usize::MAX;
 const KERNELS: [GpuKernelSpec; 7] = [

@@ -1,39 +1,21 @@
 //! Tests of the plan of method math on GPUs.
 
 use super::super::gpu_choice::{GpuResources, GpuWorkspaceLayout, Summation};
-use super::super::race::{Pace, Paces};
+use super::super::race::Pace;
+use super::super::testing::{alike, kernel};
 use super::*;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Window;
 use crate::dtype::DType;
 use crate::view::{Layout, View};
 
-/// Returns the same pace for every generation.
-const fn alike(pace: Pace) -> Paces {
-    Paces { early: pace, late: pace }
-}
-
 const KERNEL: GpuKernelSpec = GpuKernelSpec {
-    name: "values",
     head_dim: usize::MAX,
-    sixteen_bit: false,
-    most_queries: usize::MAX,
-    most_plain: usize::MAX,
-    most_causal: usize::MAX,
-    most_added: usize::MAX,
-    few_blocks: false,
-    joins_race: false,
-    serial: false,
-    slow_edges: false,
-    idles: false,
-    rows: 64,
     paces: alike(Pace { shared: 1, alone: 1 }),
-    keys: 64,
     resources: GpuResources { threads: 128, shared: 16 << 10, registers: 168 },
     summation: Summation::Tiles { columns: 2, flush: 256 },
     chain: usize::MAX,
-    exp2_relative: 2.4e-7,
-    half_chain: 0,
+    ..kernel("values", 0, false, usize::MAX, 64)
 };
 
 fn device() -> GpuProfile {

@@ -1,51 +1,18 @@
 //! Tests of measured decisions.
 
-use super::super::race::{Pace, Paces};
+use super::super::race::Pace;
+use super::super::testing::{self, TX2, alike};
 use super::*;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::view::{Layout, View};
 
-/// Returns the same pace for every generation.
-const fn alike(pace: Pace) -> Paces {
-    Paces { early: pace, late: pace }
-}
-
-const DEVICE: GpuProfile = GpuProfile {
-    capability: (6, 2),
-    sms: 8,
-    lanes_per_sm: 128,
-    shared_memory: 48 << 10,
-    shared_per_sm: 64 << 10,
-    l2: 512 << 10,
-    mhz: 1300,
-    integrated: true,
-};
+const DEVICE: GpuProfile = GpuProfile { sms: 8, ..TX2 };
 
 const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: usize) -> GpuKernelSpec {
-    GpuKernelSpec {
-        name,
-        head_dim,
-        sixteen_bit,
-        most_queries: usize::MAX,
-        most_plain: usize::MAX,
-        most_added: usize::MAX,
-        most_causal: usize::MAX,
-        few_blocks: false,
-        joins_race: false,
-        serial: false,
-        slow_edges: false,
-        idles: false,
-        rows,
-        keys: 64,
-        resources: super::super::gpu_choice::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
-        summation: Summation::Tiles { columns: 8, flush: 512 },
-        paces: alike(Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 }),
-        chain: head_dim,
-        exp2_relative: 2.4e-7,
-        half_chain: 0,
-    }
+    let paces = alike(Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 });
+    GpuKernelSpec { paces, ..testing::kernel(name, head_dim, sixteen_bit, usize::MAX, rows) }
 }
 
 const KERNELS: [GpuKernelSpec; 6] = [

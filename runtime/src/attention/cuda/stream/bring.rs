@@ -2,12 +2,12 @@
 
 use super::added;
 use super::call::{StreamBox, StreamKeys, StreamTokens};
-use super::error::GpuStreamError;
 use super::memory::Area;
 use super::plan::KeysFrom;
 use super::run::{Run, io_error, milliseconds};
 use super::steps::Step;
 use crate::attention::cuda::marshal;
+use crate::attention::stream::error::StreamError;
 use crate::cuda::staging::for_runs;
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 impl Run<'_, '_, '_> {
     /// Transfers the keys of a step into the buffer that the step before the last has released, and the table of sequences.
-    pub(super) fn bring(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
+    pub(super) fn bring(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if let Some(before) = number.checked_sub(2) {
             self.read_times(before)?;
         }
@@ -90,7 +90,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Fills an area with a box of a mask, bias or index, and enqueues its copy.
-    fn fill_added(&mut self, area: Area, part: &StreamBox, size: usize) -> Result<(), GpuStreamError> {
+    fn fill_added(&mut self, area: Area, part: &StreamBox, size: usize) -> Result<(), StreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let bytes = part.count.iter().product::<usize>() * size;
         let (Some((data, len)), Some(fill)) = (stream.memory.on_host(area), &mut self.call.added) else {
@@ -120,7 +120,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Transfers the table of relative positions, which serves all steps.
-    pub(super) fn bring_table(&mut self) -> Result<(), GpuStreamError> {
+    pub(super) fn bring_table(&mut self) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
         let (Some([_, size]), Some(BiasView::Table(table))) = (added::table(problem), &problem.spec().bias)
         else {
@@ -131,7 +131,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Transfers the mask, bias and index of a step.
-    fn bring_added(&mut self, buffer: usize, step: &Step) -> Result<(), GpuStreamError> {
+    fn bring_added(&mut self, buffer: usize, step: &Step) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
         for operand in added::BOXES {
             if let Some((part, size)) = added::part(problem, operand, step) {
@@ -142,7 +142,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Writes the table of sequences of a step, if the problem has one, and enqueues its copy.
-    fn write_table(&self, buffer: usize, step: &Step) -> Result<(), GpuStreamError> {
+    fn write_table(&self, buffer: usize, step: &Step) -> Result<(), StreamError> {
         let (stream, area) = (self.stream, Area::Table(buffer));
         let Some((table, bytes)) = stream.memory.on_host(area) else { return Ok(()) };
         let [(key, _), (value, _)] = self.chunk(buffer, step)?;
@@ -162,7 +162,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Fills the queries of a block.
-    pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), GpuStreamError> {
+    pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, problem) = (self.stream, &self.stream.plan.problem);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();
         let bytes = rows * problem.head_dim() * problem.spec().dtype.size();

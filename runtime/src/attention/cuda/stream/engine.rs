@@ -1,9 +1,9 @@
 //! A stream: its plan, its memory, and the ordering of its work.
 
-use super::error::GpuStreamError;
 use super::memory::Memory;
 use super::plan::{self, GpuStreamOptions, StreamDivision, StreamPlan};
 use super::steps;
+use crate::attention::stream::error::StreamError;
 use crate::cpu::limits::available_memory;
 use crate::cuda::driver::{Context, Event, Function, Stream};
 use crate::cuda::gpu::Gpu;
@@ -65,8 +65,8 @@ pub struct GpuStream {
     pub(super) memory: Memory,
 }
 
-fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, GpuStreamError> {
-    engine.gpu().ok_or(GpuStreamError::NoGpu)
+fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, StreamError> {
+    engine.gpu().ok_or(StreamError::NoGpu)
 }
 
 impl GpuStream {
@@ -80,7 +80,7 @@ impl GpuStream {
         engine: &Engine,
         problem: &Problem,
         options: &GpuStreamOptions,
-    ) -> Result<GpuStream, GpuStreamError> {
+    ) -> Result<GpuStream, StreamError> {
         let gpu = gpu_of(engine)?;
         let plan = StreamPlan::new(gpu, problem, options)?;
         let [device, pinned] = plan.bytes();
@@ -88,7 +88,7 @@ impl GpuStream {
         if let Some(room) = available_memory()
             && needed as u64 > room.bytes
         {
-            return Err(GpuStreamError::Limit { needed, available: room.bytes, limit: room.limit.name() });
+            return Err(StreamError::Limit { needed, available: room.bytes, limit: room.limit.name() });
         }
         let context = gpu.context()?;
         let attention = gpu.function(&context, plan.kernel)?;
@@ -115,11 +115,7 @@ impl GpuStream {
     ///
     /// # Errors
     /// Returns an error if no GPU computes, or if its kernels do not support the problem.
-    pub fn kernel_rows(
-        engine: &Engine,
-        problem: &Problem,
-        half_scores: bool,
-    ) -> Result<usize, GpuStreamError> {
+    pub fn kernel_rows(engine: &Engine, problem: &Problem, half_scores: bool) -> Result<usize, StreamError> {
         let (_, choice) = plan::kernel(gpu_of(engine)?, problem, half_scores)?;
         Ok(choice.kernel.rows)
     }
@@ -133,7 +129,7 @@ impl GpuStream {
         engine: &Engine,
         problem: &Problem,
         options: &GpuStreamOptions,
-    ) -> Result<[usize; 2], GpuStreamError> {
+    ) -> Result<[usize; 2], StreamError> {
         Ok(StreamPlan::new(gpu_of(engine)?, problem, options)?.bytes())
     }
 

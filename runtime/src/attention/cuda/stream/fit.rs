@@ -1,10 +1,10 @@
 //! Fits a stream into budgets: finds the largest division that fits, and tries finer ones if memory is refused.
 
 use super::engine::GpuStream;
-use super::error::GpuStreamError;
 use super::plan::{self, GpuStreamOptions, KeysFrom, MOST_KEYS, StreamDivision, StreamPlan};
 use super::steps;
 use crate::attention::guard::{Attempt, Guard, Limits, MOST_TASKS, StreamFit, parallel};
+use crate::attention::stream::error::StreamError;
 use crate::cuda::gpu::Gpu;
 use crate::engine::{Engine, Fallback};
 use elsa_core::argument::ArgumentError;
@@ -76,7 +76,7 @@ pub enum Fitted {
     /// Not even the finest division fits, and [`Fallback::Cpu`] lets the CPU compute.
     Cpu {
         /// Reason for which the last attempt was refused.
-        reason: GpuStreamError,
+        reason: StreamError,
         /// Number of times that memory was refused.
         refused: usize,
     },
@@ -105,8 +105,8 @@ impl GpuStream {
         problem: &Problem,
         wants: &StreamWants,
         budget: &StreamBudget,
-    ) -> Result<Fitted, GpuStreamError> {
-        let gpu = engine.gpu().ok_or(GpuStreamError::NoGpu)?;
+    ) -> Result<Fitted, StreamError> {
+        let gpu = engine.gpu().ok_or(StreamError::NoGpu)?;
         if !(wants.eta.is_finite() && wants.eta > 0.0) {
             let (argument, allowed) = ("eta", "a positive finite number");
             return Err(ArgumentError::Number { argument, found: wants.eta as f32, allowed }.into());
@@ -127,7 +127,7 @@ impl GpuStream {
 }
 
 impl Search<'_> {
-    fn run(&self) -> Result<Fitted, GpuStreamError> {
+    fn run(&self) -> Result<Fitted, StreamError> {
         if let Some(division) = self.wants.division {
             return self.given(division);
         }
@@ -135,7 +135,7 @@ impl Search<'_> {
         let split = self.split(&limits);
         let (task, tasks, splits) = self.first(&limits, split);
         let mut guard = Guard::new(limits, task, tasks, split, splits);
-        let mut reason = GpuStreamError::NoGpu;
+        let mut reason = StreamError::NoGpu;
         while let Some(attempt) = guard.next() {
             match self.allocate(division(&attempt)) {
                 Ok(stream) => {
@@ -166,7 +166,7 @@ impl Search<'_> {
     }
 
     /// Tries the division of an earlier run.
-    fn given(&self, division: StreamDivision) -> Result<Fitted, GpuStreamError> {
+    fn given(&self, division: StreamDivision) -> Result<Fitted, StreamError> {
         match self.allocate(division) {
             Ok(stream) => {
                 let blocks = self.blocks(division.rows, division.splits);
@@ -180,7 +180,7 @@ impl Search<'_> {
     }
 
     /// Returns the result for a stream without memory.
-    fn given_up(&self, reason: GpuStreamError, refused: usize) -> Result<Fitted, GpuStreamError> {
+    fn given_up(&self, reason: StreamError, refused: usize) -> Result<Fitted, StreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
                 self.gpu.warn(&reason);
@@ -216,7 +216,7 @@ impl Search<'_> {
     }
 
     /// Returns the bytes of a division, and the page-locked ones among them; on an integrated GPU both are the same memory.
-    fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], GpuStreamError> {
+    fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
         Ok(if self.gpu.profile().integrated { [device.saturating_add(pinned); 2] } else { [device, pinned] })
@@ -307,12 +307,12 @@ impl Search<'_> {
     }
 
     /// Allocates a stream if it fits the budget.
-    fn allocate(&self, division: StreamDivision) -> Result<GpuStream, GpuStreamError> {
+    fn allocate(&self, division: StreamDivision) -> Result<GpuStream, StreamError> {
         let (needed, budget) = (self.bytes(division)?, self.budget);
         for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
             if needed[which] > budget[which] {
                 let (budget, needed) = (budget[which], needed[which]);
-                return Err(GpuStreamError::Budget { argument, budget, needed });
+                return Err(StreamError::Budget { argument, budget, needed });
             }
         }
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
@@ -320,7 +320,7 @@ impl Search<'_> {
 
     /// Returns the number of additional tasks that fit, from the bytes of one more and the rest of the budget and of the
     /// device's memory.
-    fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, GpuStreamError> {
+    fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);
         let free = stream.context.enter()?.free_memory()?;

@@ -33,7 +33,6 @@ mod added;
 mod bring;
 mod call;
 mod engine;
-mod error;
 mod fit;
 mod memory;
 mod plan;
@@ -47,6 +46,5 @@ pub use call::{
     StreamTokens, TakeRows,
 };
 pub use engine::GpuStream;
-pub use error::GpuStreamError;
 pub use fit::{Fitted, StreamBudget, StreamWants};
 pub use plan::{GpuStreamOptions, KeysFrom, StreamDivision};

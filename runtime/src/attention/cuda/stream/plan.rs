@@ -1,9 +1,9 @@
 //! Decisions of a stream that are made once per shape: the kernel, the division, the layout of its memory.
 
-use super::error::GpuStreamError;
 use super::memory::{Area, Layout};
 use super::{added, steps};
 use crate::attention::cuda::plan::GpuPlan;
+use crate::attention::stream::error::StreamError;
 use crate::cuda::gpu::Gpu;
 use elsa_core::attention::plan::{GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu};
 use elsa_core::attention::{MaskView, Problem};
@@ -87,15 +87,15 @@ pub fn kernel(
 }
 
 /// Returns an error for arguments that streams do not support.
-fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), GpuStreamError> {
+fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), StreamError> {
     let s = problem.spec();
     if s.append {
         let allowed = "a past and a present apart, in a stream";
-        return Err(GpuStreamError::Argument { argument: "append", allowed });
+        return Err(StreamError::Unsupported { argument: "append", allowed });
     }
     if s.has_past() && options.keys != KeysFrom::Function {
         let allowed = "a stream on a GPU whose keys a function fills";
-        return Err(GpuStreamError::Argument { argument: "past_k", allowed });
+        return Err(StreamError::Unsupported { argument: "past_k", allowed });
     }
     Ok(())
 }
@@ -109,16 +109,16 @@ impl StreamPlan {
         gpu: &Arc<Gpu>,
         problem: &Problem,
         options: &GpuStreamOptions,
-    ) -> Result<StreamPlan, GpuStreamError> {
+    ) -> Result<StreamPlan, StreamError> {
         refuse(problem, options)?;
         if !(options.output || options.lse || options.states) {
-            return Err(GpuStreamError::NoOutput);
+            return Err(StreamError::NoOutput);
         }
         let (kernel, mut choice) = kernel(gpu, problem, options.half_scores)?;
         let StreamDivision { rows, keys, splits } = options.division;
         let (queries, tile) = (problem.spec().query.tokens(), choice.kernel.keys.max(1));
         let division = |argument, found, allowed, multiple| {
-            Err(GpuStreamError::Division { argument, found, allowed, multiple })
+            Err(StreamError::Division { argument, found, allowed, multiple })
         };
         if rows == 0 || (rows < queries && !rows.is_multiple_of(choice.kernel.rows)) {
             return division("rows", rows, "all queries, or fewer", choice.kernel.rows);

@@ -3,12 +3,13 @@
 use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
 use super::engine::{GpuStream, MARKS, Marks, merging};
-use super::error::GpuStreamError;
 use super::memory::Area;
 use super::plan::KeysFrom;
 use super::steps::{self, Step, Steps};
 use crate::attention::cuda::marshal::{self, PartialStates, Sequences};
+use crate::attention::stream::error::StreamError;
 use crate::cuda::driver::{Entered, RawStream};
+use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Chunk, Lengths, Operand, Operands, Problem, Spec};
 use elsa_core::view::{Layout, View};
@@ -58,18 +59,18 @@ impl GpuStream {
     /// # Errors
     /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
     /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's memory.
-    pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
+    pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, StreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
             let argument = if spec.present_key.is_some() { "present_k" } else { "present_v" };
             let allowed = "a stream between a source and a sink";
-            return Err(GpuStreamError::Argument { argument, allowed });
+            return Err(StreamError::Unsupported { argument, allowed });
         }
         self.pass(call)
     }
 
     /// Runs like [`GpuStream::run`], for a problem whose present is written elsewhere.
-    pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
+    pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, StreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
@@ -80,7 +81,7 @@ impl GpuStream {
         }
         let (units, _) = self.blocks_and_steps(&call.lengths, 0);
         if call.from > units {
-            return Err(GpuStreamError::Unit { found: call.from, units });
+            return Err(StreamError::Unit { found: call.from, units });
         }
         let context = self.context.clone();
         let entered = context.enter()?;
@@ -117,7 +118,7 @@ impl GpuStream {
         &self,
         entered: &Entered<'_>,
         keys: &StreamKeys<'_>,
-    ) -> Result<Option<[InPlace; 2]>, GpuStreamError> {
+    ) -> Result<Option<[InPlace; 2]>, StreamError> {
         let from = self.plan.options.keys;
         let [found, allowed] = [
             match keys {
@@ -128,7 +129,7 @@ impl GpuStream {
             from,
         ];
         if found != allowed {
-            return Err(GpuStreamError::Keys { found: place_name(found), allowed: place_name(allowed) });
+            return Err(StreamError::Keys { found: place_name(found), allowed: place_name(allowed) });
         }
         let of = |operand: Operand| {
             let memory = self.plan.problem.memory(operand);
@@ -147,12 +148,12 @@ impl GpuStream {
                     let mut device = 0;
                     if self.plan.gpu.profile().integrated && needed > 0 {
                         let address = data.as_ptr().expose_provenance() as u64;
-                        device = entered.mapped(address, needed).ok_or(GpuStreamError::Keys {
+                        device = entered.mapped(address, needed).ok_or(StreamError::Keys {
                             found: "ordinary host memory",
                             allowed: "page-locked memory, on an integrated GPU",
                         })?;
                     }
-                    Ok::<InPlace, GpuStreamError>(InPlace { view, host: data.as_ptr(), device })
+                    Ok::<InPlace, StreamError>(InPlace { view, host: data.as_ptr(), device })
                 };
                 Some([place(key, k)?, place(value, v)?])
             }
@@ -162,7 +163,7 @@ impl GpuStream {
                         || (address.is_multiple_of(size as u64)
                             && entered.usable_at(address, needed).is_ok());
                     if !usable {
-                        return Err(GpuStreamError::Keys {
+                        return Err(StreamError::Keys {
                             found: "an address that the device cannot use, or too few bytes",
                             allowed: "aligned memory of the device and its context for the whole view",
                         });
@@ -185,8 +186,8 @@ const fn place_name(keys: KeysFrom) -> &'static str {
     }
 }
 
-pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> GpuStreamError {
-    move |error| GpuStreamError::Io { what, reason: error.to_string() }
+pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> StreamError {
+    move |error| StreamError::Io { what, reason: error.to_string() }
 }
 
 /// Returns a dense view of `tokens` tokens of `batch` sequences of a tensor, in its order of heads and tokens.
@@ -200,7 +201,7 @@ fn packed(view: &View, batch: usize, tokens: usize) -> Result<View, ArgumentErro
 }
 
 impl Run<'_, '_, '_> {
-    fn all(&mut self) -> Result<(), GpuStreamError> {
+    fn all(&mut self) -> Result<(), StreamError> {
         let stream = self.stream;
         let crew = stream.engine.pool().begin();
         let lengths = self.call.lengths;
@@ -216,7 +217,7 @@ impl Run<'_, '_, '_> {
         }
         while let Some(present) = step {
             if crew.is_cancelled() {
-                return Err(GpuStreamError::Cancelled);
+                return Err(RunError::Cancelled.into());
             }
             self.compute(number, &present)?;
             step = steps.next();
@@ -229,7 +230,7 @@ impl Run<'_, '_, '_> {
             number += 1;
         }
         if crew.is_cancelled() {
-            return Err(GpuStreamError::Cancelled);
+            return Err(RunError::Cancelled.into());
         }
         for number in number.saturating_sub(2)..number {
             self.read_times(number)?;
@@ -242,7 +243,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Adds the times of a finished step.
-    pub(super) fn read_times(&mut self, number: usize) -> Result<(), GpuStreamError> {
+    pub(super) fn read_times(&mut self, number: usize) -> Result<(), StreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
         end.synchronize(entered)?;
@@ -277,7 +278,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Returns the views of the keys and the values of a step as the kernels read them, and their addresses.
-    pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], GpuStreamError> {
+    pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], StreamError> {
         let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
         let areas = [Area::Key(number % 2), Area::Value(number % 2)];
         let count = step.batch().len();
@@ -326,7 +327,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Enqueues the products of a step and their merge, after the copy of its keys.
-    fn compute(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
+    fn compute(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if step.first {
             self.bring_queries(step)?;
         }
@@ -391,7 +392,7 @@ impl Run<'_, '_, '_> {
         choice: &elsa_core::attention::plan::GpuChoice,
         call: AttentionArgs,
         pending: Pending,
-    ) -> Result<(), GpuStreamError> {
+    ) -> Result<(), StreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let compute = stream.compute.raw();
         let heads = problem.heads() / choice.heads_at_once.max(1);
@@ -410,7 +411,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Waits for the results of a block and returns them.
-    fn hand_out(&mut self, step: &Step) -> Result<(), GpuStreamError> {
+    fn hand_out(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let (problem, memory) = (&stream.plan.problem, &stream.memory);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();

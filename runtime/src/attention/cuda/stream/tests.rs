@@ -1,7 +1,8 @@
 //! Keys in device memory: used in place, with the same bits as transferred keys; and rejected addresses.
 
-use super::{DeviceKeys, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
+use super::{DeviceKeys, GpuStream, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
 use super::{StreamKeys, StreamRows, StreamTokens};
+use crate::attention::stream::error::StreamError;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::testing::gpu_engine;
 use elsa_core::attention::{Alignment, Lengths, Problem, Spec};
@@ -25,7 +26,7 @@ fn noise(seed: u64, n: usize) -> Vec<u8> {
 }
 
 /// Returns the outputs of all blocks, one after another.
-fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec<u8>, GpuStreamError> {
+fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec<u8>, StreamError> {
     let mut output = Vec::new();
     let mut results = |rows: &StreamRows<'_>| {
         output.extend_from_slice(rows.output);
@@ -89,7 +90,7 @@ fn keys_in_device_memory_are_used_in_place() {
         (key.address(), host[1].as_ptr().expose_provenance() as u64),
     ] {
         let error = run(&mut placed, &query, at(key, value)).unwrap_err();
-        assert!(matches!(error, GpuStreamError::Keys { .. }), "{error}");
+        assert!(matches!(error, StreamError::Keys { .. }), "{error}");
     }
     placed.close().unwrap();
 }

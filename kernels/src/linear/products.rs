@@ -9,7 +9,7 @@
 //!    multiply the writes of as many tokens, and these terms cancel while the errors of the products do not. A sum of
 //!    64 dims in f32 has three times the error of a single rounding.
 
-use super::kernel::{MEETING, MOST_TOGETHER, Segment};
+use super::kernel::{MOST_TOGETHER, ROWS_TOGETHER, Segment};
 use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
@@ -20,7 +20,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 /// # Safety
 /// - `t` is one of the segment's tokens, and `n` at most its query rows, below it for the rules without rates.
 #[inline(always)]
-unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
+unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
     let token = t as isize;
     // SAFETY: a row of token `t` (clause).
     unsafe {
@@ -39,7 +39,7 @@ unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, 
 /// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a
 ///   token, and once more for the delta rules.
 #[inline(always)]
-pub(super) unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
+pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
         let mut t = 0;
         while t < segment.tokens {
@@ -50,11 +50,11 @@ pub(super) unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products
                 // SAFETY: four tokens of a pass, and fours before them in it; the same clauses.
                 unsafe {
                     for i in (first..t).step_by(MOST_TOGETHER) {
-                        meet_four::<L, 4>(isa, segment, n, (first, t, i), products);
+                        multiply_four::<L, 4>(isa, segment, n, (first, t, i), products);
                     }
                     match n < segment.group {
-                        true => meet_four::<L, 1>(isa, segment, n, (first, t, t), products),
-                        false => meet_four::<L, 0>(isa, segment, n, (first, t, t), products),
+                        true => multiply_four::<L, 1>(isa, segment, n, (first, t, t), products),
+                        false => multiply_four::<L, 0>(isa, segment, n, (first, t, t), products),
                     }
                 }
                 t += MOST_TOGETHER;
@@ -62,7 +62,7 @@ pub(super) unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products
             }
             // SAFETY: rows of tokens below `tokens` (clause).
             unsafe {
-                let (x, _, itself) = meeting(segment, n, t);
+                let (x, _, itself) = reading_row(segment, n, t);
                 let count = t - first + itself;
                 let to = products.add((n * segment.tokens + t) * segment.row);
                 let mut i = 0;
@@ -87,9 +87,9 @@ pub(super) unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products
 /// with `first`.
 ///
 /// # Safety
-/// - As for [`meet_few`]; the tokens are among those of the pass.
+/// - As for [`multiply_few`]; the tokens are among those of the pass.
 #[inline(always)]
-unsafe fn meet_four<L: Lanes, const MORE: usize>(
+unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     isa: L::Isa,
     segment: &Segment,
     n: usize,
@@ -102,7 +102,7 @@ unsafe fn meet_four<L: Lanes, const MORE: usize>(
     let mut sums = [[L::splat(isa, 0.0); B]; B];
     // SAFETY: rows of the tokens of the pass, and their products (clauses).
     unsafe {
-        let x: [*const f32; B] = core::array::from_fn(|r| meeting(segment, n, t + r).0);
+        let x: [*const f32; B] = core::array::from_fn(|r| reading_row(segment, n, t + r).0);
         let writers: [*const f32; B] =
             core::array::from_fn(|i| segment.writers.offset((writer + i) as isize * segment.writer_stride));
         for d in (0..whole).step_by(L::N) {
@@ -136,10 +136,15 @@ unsafe fn meet_four<L: Lanes, const MORE: usize>(
 /// like a state. Products that a token does not need are written too, up to the end of a vector.
 ///
 /// # Safety
-/// - As for [`meet_few`], where rows of products are whole vectors.
+/// - As for [`multiply_few`], where rows of products are whole vectors.
 /// - `columns` is writable for `dim · row` values.
 #[inline(always)]
-pub(super) unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, columns: *mut f32) {
+pub(super) unsafe fn multiply_rows<L: Lanes>(
+    isa: L::Isa,
+    segment: &Segment,
+    products: *mut f32,
+    columns: *mut f32,
+) {
     const R: usize = 8;
     for first in (0..segment.tokens).step_by(segment.pass) {
         let count = segment.pass.min(segment.tokens - first);
@@ -152,7 +157,7 @@ pub(super) unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *m
                 for i in (0..t + rows).step_by(L::N) {
                     // SAFETY: rows of tokens of the pass, and a vector of products of each (clauses).
                     unsafe {
-                        let (x, stride, _) = meeting(segment, n, first + t);
+                        let (x, stride, _) = reading_row(segment, n, first + t);
                         let keys = columns.add(i * segment.dim).cast_const();
                         let to = products.add((n * segment.tokens + first + t) * segment.row + i);
                         if rows == R {
@@ -174,7 +179,7 @@ pub(super) unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *m
 /// Writes the writing keys of `count` tokens from `first` on to `columns`: vectors of tokens, each `[dim][N]`.
 ///
 /// # Safety
-/// - As for [`meet`]; the tokens are a pass.
+/// - As for [`multiply_rows`]; the tokens are a pass.
 #[inline(always)]
 unsafe fn write_columns<L: Lanes>(
     isa: L::Isa,
@@ -193,13 +198,13 @@ unsafe fn write_columns<L: Lanes>(
     }
 }
 
-/// Does the same as [`meet`] with products that are summed in f64 and rounded once. A vector of keys is multiplied with
-/// [`MEETING`] rows while it is in the first cache, in tiles of `R`.
+/// Does the same as [`multiply_rows`] with products that are summed in f64 and rounded once. A vector of keys is multiplied with
+/// [`ROWS_TOGETHER`] rows while it is in the first cache, in tiles of `R`.
 ///
 /// # Safety
-/// - As for [`meet`]; `rows` is writable for `MEETING · dim` values, at any alignment. `MEETING` is a multiple of `R`.
+/// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` values, at any alignment. `ROWS_TOGETHER` is a multiple of `R`.
 #[inline(always)]
-pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
+pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
     isa: L::Isa,
     segment: &Segment,
     products: *mut f32,
@@ -212,16 +217,19 @@ pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
         // SAFETY: tokens of the pass; the same clauses.
         unsafe { write_columns::<L>(isa, segment, first, count, columns) };
         for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
-            for top in (0..count).step_by(MEETING) {
-                let end = count.min(top + MEETING);
+            for top in (0..count).step_by(ROWS_TOGETHER) {
+                let end = count.min(top + ROWS_TOGETHER);
                 // Tiles, each `[dim][R]`, with zeros past the last token.
                 for t in top..end.next_multiple_of(R) {
-                    // SAFETY: a row of a token of the pass, and its values among those of `MEETING` rows (clauses).
+                    // SAFETY: a row of a token of the pass, and its values among those of `ROWS_TOGETHER` rows (clauses).
                     unsafe {
                         let to = rows.add((t - top) / R * R * dim + (t - top) % R);
                         for d in 0..dim {
-                            let value =
-                                if t < end { meeting(segment, n, first + t).0.add(d).read() } else { 0.0 };
+                            let value = if t < end {
+                                reading_row(segment, n, first + t).0.add(d).read()
+                            } else {
+                                0.0
+                            };
                             to.add(d * R).write_unaligned(value.into());
                         }
                     }

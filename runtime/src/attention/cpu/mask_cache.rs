@@ -23,7 +23,7 @@ type Names = [usize; 6];
 
 /// The data that a worker keeps.
 #[derive(Clone, Copy)]
-pub(super) struct Kept {
+pub(super) struct MaskCache {
     /// Words for the blocks of tiles, `[tile][blocks]`: zero if unknown, else a [`code`].
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
@@ -57,7 +57,7 @@ fn seen_of(word: u32) -> Option<Seen> {
     }
 }
 
-impl Kept {
+impl MaskCache {
     /// Discards the worker's kept data, if it has any.
     ///
     /// # Safety
@@ -72,14 +72,14 @@ impl Kept {
     /// Returns the kept data for a task. Data of other tasks that differ is discarded.
     ///
     /// # Safety
-    /// - As for [`Kept::forget`], which was called at the beginning of the run.
-    pub unsafe fn of(c: &Context<'_>, task: &Task<'_>, part: *mut f32) -> Kept {
+    /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
+    pub unsafe fn of(c: &Context<'_>, task: &Task<'_>, part: *mut f32) -> MaskCache {
         let (l, choice) = (c.layout, c.choice);
         let line = part.wrapping_add(l.kept.start);
         let rows = if choice.row_mask { choice.blocks() } else { 0 };
         let words = l.kept.len.saturating_sub(WORDS + rows);
         let tiles = line.wrapping_add(WORDS).cast::<u32>();
-        let mut kept = Kept {
+        let mut cache = MaskCache {
             tiles,
             bias: part.wrapping_add(l.kept_bias.start),
             row_words: tiles.wrapping_add(words),
@@ -89,12 +89,12 @@ impl Kept {
         };
         let (batch, head) = (task.sequence.batch, task.head);
         if !choice.keeps_something() {
-            return kept;
+            return cache;
         }
         let sides = c.problem.spec().windows.and_then(|windows| windows.sides(batch));
         let to = part.wrapping_add(l.sides.start);
         if sides.is_some() {
-            kept.sides = to;
+            cache.sides = to;
         }
         let line = line.cast::<Names>();
         // SAFETY: the line belongs to the worker (layout), and is aligned to 64 bytes.
@@ -116,17 +116,17 @@ impl Kept {
                 tiles.write_bytes(0, words);
             }
             if choice.entries > 0 && found[3] != names[3] {
-                added::write_entries(c, head, kept.entries);
+                added::write_entries(c, head, cache.entries);
             }
             if choice.row_mask && found[4] != names[4] {
-                kept.read_row(c, task);
+                cache.read_row(c, task);
             }
             if let Some(sides) = sides.filter(|_| found[5] != names[5]) {
                 added::write_sides(&sides, task.sequence.queries, l.sides.len, to);
             }
             line.write(names);
         }
-        kept
+        cache
     }
 
     /// Reads the row of the mask of the task, block by block.

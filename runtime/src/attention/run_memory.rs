@@ -4,17 +4,17 @@ use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
 
 /// The working memory of a run.
-pub enum Worked<'w> {
+pub enum RunMemory<'w> {
     Cpu(&'w mut Memory),
     Gpu(&'w mut GpuWorkspace),
 }
 
-impl Worked<'_> {
+impl RunMemory<'_> {
     /// Reborrows the same memory.
-    pub fn again(&mut self) -> Worked<'_> {
+    pub fn again(&mut self) -> RunMemory<'_> {
         match self {
-            Worked::Cpu(memory) => Worked::Cpu(memory),
-            Worked::Gpu(workspace) => Worked::Gpu(workspace),
+            RunMemory::Cpu(memory) => RunMemory::Cpu(memory),
+            RunMemory::Gpu(workspace) => RunMemory::Gpu(workspace),
         }
     }
 }

@@ -2,28 +2,30 @@
 
 use super::certify::Ran;
 use super::operator::{Attention, Bound, DeviceBound, Workspace};
+use super::run_memory::RunMemory;
 use super::traversed::Traversed;
-use super::worked::Worked;
 use crate::bound::Calls;
 use crate::error::RunError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
 /// Returns the part of a workspace's memory in which a run worked.
-fn worked<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<Worked<'w>> {
+fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     match memory {
-        Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(Worked::Gpu(gpu)),
-        Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => Some(Worked::Cpu(cpu)),
+        Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu)),
+        Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
+            Some(RunMemory::Cpu(cpu))
+        }
         _ => None,
     }
 }
 
 /// Returns the same part for a bound call.
-fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worked<'w>> {
+fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<RunMemory<'w>> {
     match calls {
-        Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(Worked::Gpu(gpu.workspace())),
+        Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),
         Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
-            Some(Worked::Cpu(cpu.memory()))
+            Some(RunMemory::Cpu(cpu.memory()))
         }
         _ => None,
     }
@@ -39,7 +41,7 @@ impl Workspace {
     /// failed, if there was none, or if the GPU fails.
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(worked(&mut self.memory, ran).ok_or(RunError::NoRun)?)
+        ran.certified(memory_of(&mut self.memory, ran).ok_or(RunError::NoRun)?)
     }
 
     /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the run, if
@@ -51,7 +53,7 @@ impl Workspace {
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
         let recorded = ran.recorded().ok_or(RunError::Exact)?;
-        recorded.traversed(worked(&mut self.memory, ran).ok_or(RunError::Exact)?)
+        recorded.traversed(memory_of(&mut self.memory, ran).ok_or(RunError::Exact)?)
     }
 }
 
@@ -63,7 +65,7 @@ impl Bound<'_> {
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
         let recorded = ran.recorded().ok_or(RunError::Exact)?;
-        recorded.traversed(worked_by(&mut self.calls, ran).ok_or(RunError::Exact)?)
+        recorded.traversed(memory_of_call(&mut self.calls, ran).ok_or(RunError::Exact)?)
     }
 
     /// Returns the certificate of the last run; see [`Workspace::certified`].
@@ -72,7 +74,7 @@ impl Bound<'_> {
     /// The same as [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(worked_by(&mut self.calls, ran).ok_or(RunError::NoRun)?)
+        ran.certified(memory_of_call(&mut self.calls, ran).ok_or(RunError::NoRun)?)
     }
 }
 
@@ -83,6 +85,6 @@ impl DeviceBound<'_> {
     /// The same as [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
-        ran.certified(Worked::Gpu(self.call.workspace()))
+        ran.certified(RunMemory::Gpu(self.call.workspace()))
     }
 }
