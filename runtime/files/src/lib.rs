@@ -36,7 +36,9 @@ mod places;
 pub mod safetensors;
 mod source;
 mod stored;
+pub mod sums;
 mod target;
+pub mod task;
 pub mod temporary;
 mod turn;
 

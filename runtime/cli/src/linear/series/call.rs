@@ -5,17 +5,13 @@
 use crate::args::values::one_of;
 use crate::args::{EngineArgs, FILE, ForceArgs};
 use crate::error::{Error, dashed, one_line, say};
-use crate::report;
+use crate::report::{self, object};
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
-use elsa_files::{
-    Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, leaves_enough, zeros,
-};
+use elsa_files::{Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, zeros};
 use elsa_runtime::{Backend, Engine, Report};
-use serde::Serialize;
-use std::time::Instant;
 
 /// The order of the axes of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,25 +151,6 @@ pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&
     given.map(|given| given.numbers(shape)).transpose()
 }
 
-/// The object that `--json` prints.
-#[derive(Serialize)]
-struct Told {
-    what: &'static str,
-    backend: String,
-    kernel: &'static str,
-    threads: usize,
-    /// Batch, tokens and channels.
-    shape: [usize; 3],
-    /// Form of the computation: the method of a convolution, or the number of parts.
-    form: String,
-    workspace_bytes: usize,
-    /// Reason why the CPU computed instead of a GPU.
-    fallback: Option<String>,
-    /// Largest error relative to its bound, with --verify.
-    worst: Option<f64>,
-    ms: f64,
-}
-
 /// Result of a plan.
 pub struct Done {
     /// The command.
@@ -193,7 +170,6 @@ pub struct Done {
 /// The outputs of a call in memory.
 pub struct Outputs {
     writer: Writer,
-    start: Instant,
     /// Elements of the output.
     pub out: Buffer,
     out_shape: Vec<usize>,
@@ -222,27 +198,11 @@ impl Outputs {
         let present = args.present_state.as_ref().map(|_| zeros("present-state", values)).transpose()?;
         Ok(Outputs {
             writer,
-            start: Instant::now(),
             out: Buffer::zeros("out", like.elements()?.dtype(), count)?,
             out_shape: like.shape().to_vec(),
             present,
             state_shape: state.to_vec(),
         })
-    }
-
-    /// Returns the type of the output.
-    pub fn dtype(&self) -> DType {
-        self.out.elements().dtype()
-    }
-
-    /// Checks that the workspace leaves enough memory to the process, and restarts the clock.
-    ///
-    /// # Errors
-    /// Memory that leaves too little to the process.
-    pub fn begin(&mut self, workspace_bytes: usize) -> Result<(), Error> {
-        leaves_enough("budget", workspace_bytes)?;
-        self.start = Instant::now();
-        Ok(())
     }
 
     /// Writes the files and prints the report. `worst` is the result of a verification after `ms` milliseconds of
@@ -274,17 +234,19 @@ impl Outputs {
         let Done { what, ref report, kernel, workspace_bytes, shape, .. } = *done;
         let fallback = report.fallback.as_ref().map(ToString::to_string);
         if args.json {
-            let told = Told {
-                what,
+            let told = object! {
+                what: what,
                 backend: report.backend.to_string(),
-                kernel,
+                kernel: kernel,
                 threads: engine.threads(),
-                shape,
-                form: done.form.clone(),
-                workspace_bytes,
-                fallback,
-                worst,
-                ms,
+                shape: shape,
+                form: &done.form,
+                workspace_bytes: workspace_bytes,
+                // Why the CPU computed in place of a GPU.
+                fallback: fallback,
+                // Largest error relative to its bound, with --verify.
+                worst: worst,
+                ms: ms,
             };
             report::json(&mut crate::foreign::stdout(), &told)?;
         } else {
@@ -301,16 +263,29 @@ impl Outputs {
         }
         Ok(())
     }
-
-    /// Returns the milliseconds since the clock was started.
-    pub fn ms(&self) -> f64 {
-        self.start.elapsed().as_secs_f64() * 1e3
-    }
 }
 
 /// Formats a number of parts.
 pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
+}
+
+/// Compares the output of a call with the exact one, which `each` calls its last argument with for every token of a batch
+/// and channel. Returns the largest error relative to its bound.
+pub fn worst(
+    outputs: &Outputs,
+    series: &Series,
+    mut each: impl FnMut([usize; 2], DType, &mut dyn FnMut(usize, Judged)),
+) -> f64 {
+    let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.out.elements().dtype());
+    for [batch, channel] in
+        (0..series.batch()).flat_map(|batch| (0..series.channels()).map(move |channel| [batch, channel]))
+    {
+        each([batch, channel], dtype, &mut |token, exact| {
+            worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
+        });
+    }
+    worst
 }
 
 /// Returns the larger of `worst` and the distance of another value: infinite once one is a NaN.
