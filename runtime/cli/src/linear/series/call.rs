@@ -8,9 +8,10 @@ use crate::error::{Error, dashed, one_line, say};
 use crate::report::{self, object};
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
+use elsa_core::series::{self, Series};
 use elsa_files::{Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, zeros};
+use elsa_runtime::operators::{Operator, Plan};
 use elsa_runtime::{Backend, Engine, Report};
 
 /// The order of the axes of series.
@@ -151,22 +152,6 @@ pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&
     given.map(|given| given.numbers(shape)).transpose()
 }
 
-/// Result of a plan.
-pub struct Done {
-    /// The command.
-    pub what: &'static str,
-    /// The report of the run.
-    pub report: Report,
-    /// Name of the kernel.
-    pub kernel: &'static str,
-    /// Size of the workspace in bytes.
-    pub workspace_bytes: usize,
-    /// Method or parts.
-    pub form: String,
-    /// Batch, tokens and channels.
-    pub shape: [usize; 3],
-}
-
 /// The outputs of a call in memory.
 pub struct Outputs {
     writer: Writer,
@@ -205,17 +190,23 @@ impl Outputs {
         })
     }
 
-    /// Writes the files and prints the report. `worst` is the result of a verification after `ms` milliseconds of
-    /// computation.
+    /// Borrows the outputs for a call.
+    pub fn tensors(&mut self) -> series::Outputs<'_> {
+        series::Outputs { out: Some(self.out.elements_mut()), present_state: self.present.as_deref_mut() }
+    }
+
+    /// Writes the files and prints the report of a run of `plan`: the command, its method or parts, and a series of its sizes.
+    /// `worst` is the result of a verification after `ms` milliseconds of computation.
     ///
     /// # Errors
     /// Inputs that have changed, files that cannot be written; the error of a failed verification.
-    pub fn finish(
+    pub fn finish<O: Operator>(
         self,
         args: &CallArgs,
         engine: &Engine,
         inputs: &[&Given],
-        done: &Done,
+        (plan, report): (&Plan<O>, &Report),
+        (what, form, series): (&'static str, &str, &Series),
         (worst, ms): (Option<f64>, f64),
     ) -> Result<(), Error> {
         if let Some(worst) = worst
@@ -231,7 +222,7 @@ impl Outputs {
             contents.push(Output::Tensor(Content { shape: self.state_shape, data: Buffer::F32(present) }));
         }
         self.writer.commit(&contents)?;
-        let Done { what, ref report, kernel, workspace_bytes, shape, .. } = *done;
+        let (kernel, workspace_bytes) = (plan.kernel_of(report.backend), plan.workspace_bytes());
         let fallback = report.fallback.as_ref().map(ToString::to_string);
         if args.json {
             let told = object! {
@@ -239,8 +230,8 @@ impl Outputs {
                 backend: report.backend.to_string(),
                 kernel: kernel,
                 threads: engine.threads(),
-                shape: shape,
-                form: &done.form,
+                shape: [series.batch(), series.tokens(), series.channels()],
+                form: form,
                 workspace_bytes: workspace_bytes,
                 // Why the CPU computed in place of a GPU.
                 fallback: fallback,
@@ -252,10 +243,9 @@ impl Outputs {
         } else {
             let each = if report.backend == Backend::Cuda { "blocks" } else { "threads" };
             say(&format!(
-                "wrote {} in {ms:.3} ms ({}, {kernel}, {}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
+                "wrote {} in {ms:.3} ms ({}, {kernel}, {form}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
                 one_line(&args.out.to_string()),
                 report.backend,
-                done.form,
                 report.workers,
                 worst.map(|worst| format!("; PASS: {worst:.3} of the error bound")).unwrap_or_default(),
                 fallback.map(|why| format!("; {why}")).unwrap_or_default()

@@ -2,7 +2,7 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Outputs, numbers, worst};
+use super::call::{CallArgs, Given, Outputs, numbers, worst};
 use crate::args::FILE;
 use crate::args::values::{AUTO, Choice, auto_or, one_of};
 use crate::error::Error;
@@ -97,10 +97,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;
-    let to = convolution::Outputs {
-        out: Some(outputs.out.elements_mut()),
-        present_state: outputs.present.as_deref_mut(),
-    };
+    let to = outputs.tensors();
     let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
     let (report, ms) = progress::timed(0.0, bind_and_run)?;
     let division = plan.division_of(report.backend);
@@ -112,13 +109,12 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
             convolution::reference::outputs(&problem, &inputs, before, method, precision, dtype, at, see);
         })
     });
-    let done = Done {
-        what: "convolution",
-        kernel: plan.kernel_of(report.backend),
-        report,
-        workspace_bytes: plan.workspace_bytes(),
-        form: division.method.name().into(),
-        shape: [problem.batch(), problem.tokens(), channels],
-    };
-    outputs.finish(call, &engine, &files, &done, (worst, ms))
+    outputs.finish(
+        call,
+        &engine,
+        &files,
+        (&plan, &report),
+        ("convolution", division.method.name(), &series),
+        (worst, ms),
+    )
 }

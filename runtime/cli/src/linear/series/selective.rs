@@ -2,7 +2,7 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Order, Outputs, numbers, parts_of, worst};
+use super::call::{CallArgs, Given, Order, Outputs, numbers, parts_of, worst};
 use crate::args::FILE;
 use crate::error::Error;
 use crate::progress;
@@ -125,10 +125,7 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     leaves_enough("budget", plan.workspace_bytes())?;
-    let to = selective::Outputs {
-        out: Some(outputs.out.elements_mut()),
-        present_state: outputs.present.as_deref_mut(),
-    };
+    let to = outputs.tensors();
     let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
     let (report, ms) = progress::timed(0.0, bind_and_run)?;
     let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
@@ -139,13 +136,12 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
             selective::reference::outputs(&problem, &inputs, before, &precision, dtype, at, &mut [], see);
         })
     });
-    let done = Done {
-        what: "selective scan",
-        kernel: plan.kernel_of(report.backend),
-        report,
-        workspace_bytes: plan.workspace_bytes(),
-        form: parts_of(parts),
-        shape: [problem.batch(), problem.tokens(), channels],
-    };
-    outputs.finish(call, &engine, &files, &done, (worst, ms))
+    outputs.finish(
+        call,
+        &engine,
+        &files,
+        (&plan, &report),
+        ("selective scan", &parts_of(parts), &series),
+        (worst, ms),
+    )
 }
