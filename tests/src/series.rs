@@ -1,11 +1,13 @@
-//! Series with owned elements, and comparisons with what is exact.
+//! Layouts of series, and comparisons with what is exact.
 
-use elsa_core::dtype::{DType, Elements, ElementsMut};
+use crate::cases::Data;
+use elsa_core::dtype::DType;
 use elsa_core::random::Random;
-use elsa_core::series::Series;
-use elsa_core::series::bound::Judged;
+use elsa_core::series::bound::{Judged, Precision};
+use elsa_core::series::{Outputs, Series};
 use elsa_core::view::View;
-use half::{bf16, f16};
+use elsa_kernels::registry::series_of;
+use elsa_runtime::{Backend, Engine};
 
 /// Memory layout of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,61 +45,6 @@ impl Order {
     }
 }
 
-/// Owned elements.
-#[derive(Clone, Debug)]
-pub enum Values {
-    /// f32.
-    F32(Vec<f32>),
-    /// f16.
-    F16(Vec<f16>),
-    /// bf16.
-    Bf16(Vec<bf16>),
-}
-
-impl Values {
-    /// Creates `n` values of `of`, rounded to `dtype`.
-    pub fn of(dtype: DType, n: usize, mut of: impl FnMut(usize) -> f32) -> Values {
-        let values = (0..n).map(&mut of);
-        match dtype {
-            DType::F32 => Values::F32(values.collect()),
-            DType::F16 => Values::F16(values.map(f16::from_f32).collect()),
-            DType::Bf16 => Values::Bf16(values.map(bf16::from_f32).collect()),
-        }
-    }
-
-    /// Creates `n` values that no computation produces, for outputs.
-    #[must_use]
-    pub fn unwritten(dtype: DType, n: usize) -> Values {
-        Values::of(dtype, n, |_| UNWRITTEN)
-    }
-
-    /// Borrows the elements for reading.
-    #[must_use]
-    pub fn elements(&self) -> Elements<'_> {
-        match self {
-            Values::F32(x) => Elements::F32(x),
-            Values::F16(x) => Elements::F16(x),
-            Values::Bf16(x) => Elements::Bf16(x),
-        }
-    }
-
-    /// Borrows the elements for writing.
-    pub fn elements_mut(&mut self) -> ElementsMut<'_> {
-        match self {
-            Values::F32(x) => ElementsMut::F32(x),
-            Values::F16(x) => ElementsMut::F16(x),
-            Values::Bf16(x) => ElementsMut::Bf16(x),
-        }
-    }
-
-    /// Returns the bits of all elements.
-    #[must_use]
-    pub fn bits(&self) -> Vec<u32> {
-        let x = self.elements();
-        (0..x.len()).map(|i| x.get(i).to_bits()).collect()
-    }
-}
-
 /// A number that no test computes.
 pub const UNWRITTEN: f32 = -1.5 * 16_384.0;
 
@@ -115,4 +62,35 @@ pub fn check(what: &str, found: f32, exact: Judged, dtype: DType, worst: &mut f6
     let distance = exact.distance(found, dtype);
     assert!(distance <= 1.0, "{what}: {found:e} for {exact:?}, {distance} of the bound");
     *worst = worst.max(distance);
+}
+
+/// Outputs of a call.
+pub struct Found {
+    /// The output.
+    pub out: Data,
+    /// The states after the last token.
+    pub present: Vec<f32>,
+}
+
+impl Found {
+    /// Creates room for outputs of `extent` elements, none of them written, with these states.
+    #[must_use]
+    pub fn unwritten(dtype: DType, extent: usize, present: Vec<f32>) -> Found {
+        Found { out: Data::filled(dtype, extent, UNWRITTEN), present }
+    }
+
+    /// Borrows the outputs for a call.
+    pub fn outputs(&mut self) -> Outputs<'_> {
+        Outputs { out: Some(self.out.elements_mut()), present_state: Some(&mut self.present) }
+    }
+}
+
+/// Returns the precision of the kernels of an engine.
+///
+/// # Panics
+/// Panics if the engine is not one of the CPU.
+#[must_use]
+pub fn precision(engine: &Engine) -> Precision {
+    let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
+    series_of(set).expect("kernels of the engine").spec.precision
 }

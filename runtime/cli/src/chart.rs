@@ -154,6 +154,14 @@ pub struct Point {
     pub tip: String,
 }
 
+impl Point {
+    /// Creates a point without a band.
+    #[must_use]
+    pub fn new(x: f64, y: f64, tip: String) -> Point {
+        Point { x, y, band: None, tip }
+    }
+}
+
 /// A curve before it has a scale.
 #[derive(Debug)]
 pub struct Raw {
@@ -163,6 +171,13 @@ pub struct Raw {
     pub points: Vec<Point>,
     /// `true` if it has the last colour, which is the faint one.
     pub faint: bool,
+}
+
+impl Raw {
+    /// Creates a curve with a colour of its own.
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = Point>) -> Raw {
+        Raw { name: name.into(), points: points.into_iter().collect(), faint: false }
+    }
 }
 
 /// Draws curves; `None` if no curve has two points. A scale is logarithmic if `x_log` or `y_log` is set, and `dots`

@@ -13,7 +13,7 @@ use crate::run::RunArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, demo, info, linear, listen, merge, onnx, run, task, tune, verify, warmup};
+use crate::{backward, bench, demo, info, linear, listen, merge, onnx, run, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -76,10 +76,8 @@ impl Command {
     pub fn run(&self) -> Result<(), Error> {
         match self {
             Command::Demo(args) => demo::demo(args),
-            Command::Run(args) if args.task.is_given() => task::run(args),
             Command::Run(args) => run::run(args),
             Command::Merge(args) => merge::merge(args),
-            Command::Backward(args) if args.task.is_given() => backward::task(args),
             Command::Backward(args) => backward::backward(args),
             Command::Linear(args) => linear::linear(args),
             Command::Verify(args) => verify::verify(args),

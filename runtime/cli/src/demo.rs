@@ -6,8 +6,8 @@
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
 use crate::error::Error;
-use crate::oracle::{Bounded, Comparison, Oracle, Total};
-use crate::rows::{for_rows, output_row, rows, sample};
+use crate::oracle::{Bounded, Total, compare};
+use crate::rows::{rows, sample};
 use crate::shape::{Data, Shape};
 use crate::stats::Latencies;
 use clap::Args;
@@ -201,17 +201,8 @@ fn measure(
 
     let executed = certify.certificate_of(report.backend).executed;
     let found = answer.elements();
-    let compared = for_rows(
-        &sample(&rows(problem, &inputs), ROWS),
-        || Oracle::bounded(problem, inputs, Bounded { executed: &executed, shares: None }),
-        |oracle, row| {
-            oracle.row(row);
-            let at = output_row(problem, &inputs, row);
-            Comparison::of(oracle, |c| f64::from(found.get(at + c)))
-        },
-        |_| {},
-    );
-    let total = Total::of(&compared);
+    let some = sample(&rows(problem, &inputs), ROWS);
+    let total = Total::of(&compare(problem, inputs, Bounded::by(&executed), &some, found, |_| {}));
     if !total.explained.holds() {
         return Err(Error::Verification(format!(
             "{name}: the answer differs from f64 by {:.3e}, more than rounding explains",

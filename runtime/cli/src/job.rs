@@ -9,6 +9,7 @@ use elsa_core::attention::{
     BiasView, Chunk, Inputs, Lengths, MaskKind, MaskView, Operand, Operands, Problem, Spec, TableView,
     Windows,
 };
+use elsa_core::dtype::Elements;
 use elsa_core::view::{Layout, View};
 use elsa_files::{Accept, FileError, Source, Tensor, TensorError};
 use std::fs::Metadata;
@@ -108,7 +109,7 @@ impl Job {
         files: &Files,
     ) -> Result<Job, Error> {
         let packed = lengths.sequences()?;
-        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
+        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand.argument()));
         let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
         let layout =
             layout(args.layout, args.heads, packed.map(|_| &PACKED), [("q", q), ("k", k), ("v", v)])?;
@@ -116,19 +117,7 @@ impl Job {
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let key = View::dense("k", layout, k.shape(), kv_heads)?;
         let value = View::dense("v", layout, v.shape(), kv_heads)?;
-        for (argument, given, view, of) in
-            [("heads", args.heads, &query, "q"), ("kv-heads", args.kv_heads, &key, "k")]
-        {
-            if let Some(given) = given
-                && given != view.heads()
-            {
-                return Err(Error::Argument {
-                    argument,
-                    found: given.to_string(),
-                    allowed: format!("{}, as {of} has ({})", view.heads(), files.of(of).unwrap_or_default()),
-                });
-            }
-        }
+        check_heads(files, [("heads", args.heads, &query, "q"), ("kv-heads", args.kv_heads, &key, "k")])?;
         let mut out = q.shape().to_vec();
         if let Some(last) = out.last_mut() {
             let width = match layout {
@@ -139,7 +128,7 @@ impl Job {
         }
         let output = View::dense("out", layout, &out, args.heads)?;
 
-        let dtype = q.elements().ok_or_else(|| not_float(Operand::Query))?.dtype();
+        let dtype = floats("q", q)?.dtype();
         let mut spec = Spec::new(dtype, query, key, value, output);
         // Past and present always have the axes of the default layout.
         let dense =
@@ -168,7 +157,8 @@ impl Job {
         spec.window = args.window.unwrap_or_default();
         spec.softcap = args.softcap;
         if let Some(mask) = &tensors[Operand::Mask] {
-            let elements = mask.mask().ok_or_else(|| not_float(Operand::Mask))?;
+            let other = "floating-point elements";
+            let elements = mask.mask().ok_or(ArgumentError::Needs { argument: "mask", other })?;
             spec.mask = Some(MaskView::dense(elements.kind(), mask.shape())?);
         }
         spec.windows = windows(args)?;
@@ -231,6 +221,13 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
+    /// Returns the multiplications of both products over all pairs, for a progress display.
+    #[must_use]
+    pub fn multiplications(&self) -> f64 {
+        let dims = self.problem.head_dim() + self.problem.value_dim();
+        self.problem.rows() as f64 * self.problem.keys() as f64 * dims as f64
+    }
+
     /// Returns the axes of an input in its file; empty without a file.
     #[must_use]
     pub fn shape(&self, operand: Operand) -> Vec<usize> {
@@ -243,7 +240,10 @@ impl Job {
     /// A tensor without floating-point elements, which [`Job::load`] rules out.
     pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
         let elements = |operand| self.tensors[operand].as_deref().and_then(Tensor::elements);
-        let required = |operand| elements(operand).ok_or_else(|| not_float(operand));
+        let required = |operand: Operand| match self.tensors[operand].as_deref() {
+            Some(tensor) => floats(operand.argument(), tensor),
+            None => Err(missing(operand.argument())),
+        };
         Ok(Inputs {
             query: required(Operand::Query)?,
             key: required(Operand::Key)?,
@@ -301,7 +301,7 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
         }
     }
     let Some(tensor) = tensors[Operand::Bias].as_deref() else { return Ok(None) };
-    let dtype = tensor.elements().ok_or_else(|| not_float(Operand::Bias))?.dtype();
+    let dtype = floats("bias", tensor)?.dtype();
     if args.bias_table.is_none() {
         let view = MaskView::dense(MaskKind::Additive(dtype), tensor.shape());
         return Ok(Some(BiasView::Dense(view.map_err(|fault| fault.renamed(|_| "bias"))?)));
@@ -311,15 +311,58 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-fn missing(operand: Operand) -> Error {
-    Error::Argument { argument: flag(operand.argument()), found: "missing".into(), allowed: FILE_IS.into() }
+/// Requires that numbers of heads that are given are those of views: flag, number, view and its tensor.
+///
+/// # Errors
+/// The first number that is another.
+pub fn check_heads(
+    files: &Files,
+    given: [(&'static str, Option<usize>, &View, &str); 2],
+) -> Result<(), Error> {
+    for (argument, given, view, of) in given {
+        if let Some(given) = given.filter(|given| *given != view.heads()) {
+            return Err(Error::Argument {
+                argument,
+                found: given.to_string(),
+                allowed: format!("{}, as {of} has ({})", view.heads(), files.of(of).unwrap_or_default()),
+            });
+        }
+    }
+    Ok(())
 }
 
-fn not_float(operand: Operand) -> Error {
-    Error::Problem(ArgumentError::Needs {
-        argument: flag(operand.argument()),
-        other: "floating-point elements",
-    })
+/// Returns the error of a tensor without a file.
+#[must_use]
+pub fn missing(argument: &'static str) -> Error {
+    Error::Argument { argument: flag(argument), found: "missing".into(), allowed: FILE_IS.into() }
+}
+
+/// Returns the elements of a tensor.
+///
+/// # Errors
+/// A tensor without floating-point elements.
+pub fn floats<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements<'a>, Error> {
+    let other = "floating-point elements";
+    tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument: flag(argument), other }))
+}
+
+/// Reads a tensor with one axis: lengths, or bounds of packed sequences.
+///
+/// # Errors
+/// A file that cannot be read, or is another tensor.
+pub fn list(
+    argument: &'static str,
+    source: &Option<Source>,
+    files: &mut Files,
+) -> Result<Option<Tensor>, Error> {
+    let Some(source) = source else { return Ok(None) };
+    let tensor = Tensor::load(argument, source, Accept::Lengths)?;
+    files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
+    if tensor.shape().len() != 1 {
+        let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
+        return Err(FileError::Tensor { argument, path: source.path.clone(), source: fault }.into());
+    }
+    Ok(Some(tensor))
 }
 
 /// The tensors of [`Lengths`], each with one axis.
@@ -333,20 +376,10 @@ struct Lists {
 
 impl Lists {
     fn load(args: &ProblemArgs, files: &mut Files) -> Result<Lists, Error> {
-        let mut list = |argument, source: &Option<Source>| -> Result<Option<Tensor>, Error> {
-            let Some(source) = source else { return Ok(None) };
-            let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-            files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
-            if tensor.shape().len() != 1 {
-                let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
-                return Err(FileError::Tensor { argument, path: source.path.clone(), source: fault }.into());
-            }
-            Ok(Some(tensor))
-        };
         Ok(Lists {
-            keys: list("kv-lens", &args.kv_lens)?,
-            cu_seqlens_q: list("cu-seqlens-q", &args.cu_seqlens_q)?,
-            cu_seqlens_k: list("cu-seqlens-k", &args.cu_seqlens_k)?,
+            keys: list("kv-lens", &args.kv_lens, files)?,
+            cu_seqlens_q: list("cu-seqlens-q", &args.cu_seqlens_q, files)?,
+            cu_seqlens_k: list("cu-seqlens-k", &args.cu_seqlens_k, files)?,
             chunk: None,
         })
     }

@@ -59,6 +59,7 @@ pub mod stream;
 pub mod task;
 pub mod tune;
 mod usage;
+mod verdict;
 pub mod verify;
 pub mod warmup;
 

@@ -1,7 +1,7 @@
 //! The f64 oracle, row by row, and the comparison of answers with it and with the bounds of
 //! [`elsa_core::attention::bound::rounding`].
 
-use crate::rows::RowId;
+use crate::rows::{RowId, for_rows, output_row};
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
 use elsa_core::attention::bound::{Arithmetic, LN_RANGE, UNLIKELY};
 use elsa_core::attention::certificate::Executed;
@@ -95,8 +95,7 @@ impl<'a> Oracle<'a> {
     /// Creates the oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
-        let shares = None;
-        Oracle::bounded(problem, inputs, Bounded { executed, shares })
+        Oracle::bounded(problem, inputs, Bounded::by(executed))
     }
 
     /// Creates the oracle of a problem, with the bounds for a run.
@@ -368,6 +367,25 @@ impl Comparison {
         }
         comparison
     }
+}
+
+/// Compares `rows` of the answer `found`, computed as `bounded` says, with the oracle, on all cores. `done` receives the
+/// number of rows that have just been finished, from any thread.
+#[must_use]
+pub fn compare(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    bounded: Bounded<'_, '_>,
+    rows: &[RowId],
+    found: Elements<'_>,
+    done: impl Fn(u64) + Sync,
+) -> Vec<Comparison> {
+    let each = |oracle: &mut Oracle<'_>, row| {
+        oracle.row(row);
+        let at = output_row(problem, &inputs, row);
+        Comparison::of(oracle, |c| f64::from(found.get(at + c)))
+    };
+    for_rows(rows, || Oracle::bounded(problem, inputs, bounded), each, done)
 }
 
 /// The comparisons of some rows, taken together.

@@ -1,7 +1,7 @@
 //! Progress on standard error, only on a terminal and for work of more than a second.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Creates a bar for `steps` steps that take about `seconds` together.
 #[must_use]
@@ -16,13 +16,19 @@ pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     bar
 }
 
-/// Creates a spinner for one call of about `seconds`.
-#[must_use]
-pub fn spinner(seconds: f64) -> ProgressBar {
-    if seconds <= 1.0 {
-        return ProgressBar::hidden();
+/// Makes one call of about `operations`, behind a spinner. Returns its result and its milliseconds.
+///
+/// # Errors
+/// The error of the call.
+pub fn timed<T, E>(operations: f64, call: impl FnOnce() -> Result<T, E>) -> Result<(T, f64), E> {
+    // A small board does ten billion operations a second.
+    let spinner = if operations > 1e10 { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    if operations > 1e10 {
+        spinner.enable_steady_tick(Duration::from_millis(100));
     }
-    let bar = ProgressBar::new_spinner();
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
+    let start = Instant::now();
+    let done = call();
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    spinner.finish_and_clear();
+    Ok((done?, ms))
 }

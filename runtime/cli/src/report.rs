@@ -9,6 +9,23 @@ use serde_json::value::RawValue;
 use std::fmt::{self, Formatter};
 use std::io::{Error, Result, Write};
 
+/// Makes an object that serializes as its fields in their order.
+macro_rules! object {
+    ($($field:ident: $value:expr),+ $(,)?) => {
+        match () {
+            #[allow(non_camel_case_types)]
+            () => {
+                #[derive(serde::Serialize)]
+                struct Object<$($field),+> {
+                    $($field: $field),+
+                }
+                Object { $($field: $value),+ }
+            }
+        }
+    };
+}
+pub(crate) use object;
+
 /// Writes `value` as one line of JSON.
 ///
 /// # Errors

@@ -64,9 +64,7 @@ impl Latencies {
         }
         self.0.value_at_percentile(percent) as f64 / 1e6
     }
-}
 
-impl Latencies {
     /// Returns a histogram with doubling steps: the upper bound of each step in milliseconds, and the number of
     /// latencies in it. Empty steps at both ends are dropped.
     #[must_use]

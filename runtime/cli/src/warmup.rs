@@ -3,12 +3,11 @@
 use crate::args::values::dtype;
 use crate::args::{EngineArgs, warn_without_half_scores};
 use crate::error::{Error, one_line};
-use crate::report::{self, Loaded};
+use crate::report::{self, Loaded, object};
 use crate::shape::{self, Shape};
 use clap::Args;
 use elsa_core::dtype::DType;
 use elsa_runtime::Backend;
-use serde::Serialize;
 use std::io::Write;
 
 /// Returns the text below the flags.
@@ -40,25 +39,16 @@ pub struct WarmupArgs {
     pub json: bool,
 }
 
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Warmup {
-    what: &'static str,
-    backend: String,
-    loaded: Vec<Loaded>,
-    fallback: Option<String>,
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// An engine that is not available, and kernels that the driver refuses.
 pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     if args.shape.is_empty() {
-        let EngineArgs { budget, block, half_scores, .. } = args.engine;
+        let EngineArgs { ref host, block, half_scores, .. } = args.engine;
         for (given, argument) in [
             (args.dtype.is_some(), "dtype"),
-            (budget.is_some(), "budget"),
+            (host.budget.is_some(), "budget"),
             (block.is_some(), "block"),
             (half_scores, "half-scores"),
         ] {
@@ -80,17 +70,18 @@ pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
         fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
     }
     let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();
-    let warmup = Warmup { what: "warmup", backend: engine.backend().to_string(), loaded, fallback };
+    let backend = engine.backend().to_string();
     let mut out = crate::foreign::stdout();
     if args.json {
+        let warmup = object! { what: "warmup", backend: backend, loaded: loaded, fallback: fallback };
         return Ok(report::json(&mut out, &warmup)?);
     }
-    writeln!(out, "backend   {}", warmup.backend)?;
-    if let Some(reason) = &warmup.fallback {
+    writeln!(out, "backend   {backend}")?;
+    if let Some(reason) = &fallback {
         writeln!(out, "fallback  {}", one_line(reason))?;
     }
     if engine.backend() != Backend::Cuda {
         writeln!(out, "loaded    nothing: the kernels of the CPU are part of the program")?;
     }
-    Ok(report::loaded(&mut out, &warmup.loaded)?)
+    Ok(report::loaded(&mut out, &loaded)?)
 }

@@ -2,7 +2,8 @@
 //!
 //! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
 //! hold little more in memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
-//! [`Writer`] writes all tensors of a call or none, and [`Target`] writes any other file.
+//! [`Writer`] writes all tensors of a call or none, and [`Target`] writes any other file. [`task`] is the format of a
+//! task's states and shares of gradients.
 //!
 //! If a signal handler calls [`temporary::remove_all`], no end of the process except a kill leaves a half-written
 //! file.
@@ -36,7 +37,9 @@ mod places;
 pub mod safetensors;
 mod source;
 mod stored;
+pub mod sums;
 mod target;
+pub mod task;
 pub mod temporary;
 mod turn;
 

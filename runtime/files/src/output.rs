@@ -17,8 +17,7 @@ use super::outlet::{Place, Reads, Sink};
 use super::safetensors::{self, Directory};
 use super::source::{Format, Source};
 use super::stored::{Fault, Stored};
-use super::temporary::{self, Temporary, folder, sync};
-use std::collections::BTreeMap;
+use super::temporary::{self, Temporary};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -232,16 +231,7 @@ impl Writer {
                 names.push((argument, path));
             }
         }
-        let failed = |at: usize, source| {
-            let (argument, path) = names[at].clone();
-            FileError::Write { argument, path, source }
-        };
-        let paths = names.iter().map(|(_, path)| path.as_path());
-        temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| failed(at, source))?;
-        // A rename is recorded in the folder. Each folder is synced once.
-        let folders: BTreeMap<&Path, usize> =
-            names.iter().enumerate().map(|(at, (_, path))| (folder(path), at)).collect();
-        folders.into_iter().try_for_each(|(folder, at)| sync(folder).map_err(|source| failed(at, source)))
+        temporary::replace_all(files, &names)
     }
 }
 

@@ -7,6 +7,8 @@
 //! A killed process leaves its files behind. Each file is locked while its process lives and has a name derived from
 //! its output, so the next call with that output removes the unlocked ones.
 
+use super::error::FileError;
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -181,11 +183,37 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
+/// Renames files to their names, each with its argument, and waits until the names are on the device.
+///
+/// # Errors
+/// Errors of the file system. If a rename fails, those before it are done.
+pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> Result<(), FileError> {
+    let paths = names.iter().map(|(_, path)| path.as_path());
+    replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
+        let (argument, path) = names[at].clone();
+        FileError::Write { argument, path, source }
+    })?;
+    // A rename is recorded in the folder.
+    sync_folders(names.iter().map(|(argument, path)| (*argument, path.as_path())))
+}
+
+/// Waits until the names of files are on the device, each with its argument. Each folder is synced once.
+///
+/// # Errors
+/// Errors of the file system.
+pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -> Result<(), FileError> {
+    let folders: BTreeMap<&Path, (&'static str, &Path)> =
+        names.map(|(argument, path)| (folder(path), (argument, path))).collect();
+    folders.into_iter().try_for_each(|(folder, (argument, path))| {
+        sync(folder).map_err(|source| FileError::Write { argument, path: path.to_path_buf(), source })
+    })
+}
+
 /// Waits until the names in `folder` are on the device, if the file system can report it.
 ///
 /// # Errors
 /// Errors of the file system.
-pub fn sync(folder: &Path) -> io::Result<()> {
+fn sync(folder: &Path) -> io::Result<()> {
     step();
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         // A folder that is writable but not readable, and file systems that cannot sync folders.

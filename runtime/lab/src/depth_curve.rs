@@ -458,20 +458,13 @@ fn charts(steps: &[Step]) -> Vec<Chart> {
         ("Error where numbers are random", "of sum p |v|", |step| step.random),
     ];
     let curves = |of: Of| {
-        let curve = |schedule: Schedule| Raw {
-            name: schedule.name().to_owned(),
-            faint: false,
-            points: steps
-                .iter()
-                // An exact answer has no place on a logarithmic scale.
-                .filter(|step| step.schedule == schedule.name() && of(step) > 0.0)
-                .map(|step| Dot {
-                    x: step.keys as f64,
-                    y: of(step),
-                    band: None,
-                    tip: format!("{} keys: {:.2e}", step.keys, of(step)),
-                })
-                .collect(),
+        let curve = |schedule: Schedule| {
+            // An exact answer has no place on a logarithmic scale.
+            let its = steps.iter().filter(|step| step.schedule == schedule.name() && of(step) > 0.0);
+            let dot = |step: &Step| {
+                Dot::new(step.keys as f64, of(step), format!("{} keys: {:.2e}", step.keys, of(step)))
+            };
+            Raw::new(schedule.name(), its.map(dot))
         };
         Schedule::ALL.map(curve).into()
     };

@@ -4,6 +4,7 @@ use super::case::Case;
 use super::data::Data;
 use elsa_core::attention::{Outputs, StateOut};
 use elsa_core::view::View;
+use elsa_runtime::{Engine, Plan, PlanOptions, Report, Workspace};
 
 /// Owned buffers for all outputs of a problem.
 #[derive(Clone, Debug)]
@@ -52,5 +53,28 @@ impl Case {
             w: vec![f32::NAN; rows * problem.value_dim()],
             present: self.spec.present_key.zip(self.spec.present_value).map(|(k, v)| (nan(k), nan(v))),
         }
+    }
+
+    /// Runs a plan of the case in `workspace`. Returns all outputs and the report.
+    ///
+    /// # Panics
+    /// Panics if the call or its run is refused.
+    pub fn run(&self, plan: &Plan, workspace: &mut Workspace) -> (Buffers, Report) {
+        let mut buffers = self.buffers();
+        let bound = plan.bind(self.inputs(), buffers.outputs(), workspace);
+        let report = bound.expect("a call of the plan").run().expect("a run of the plan");
+        (buffers, report)
+    }
+
+    /// Plans and runs the case on the back end of `engine`. Returns all outputs.
+    ///
+    /// # Panics
+    /// Panics if the plan, the call or its run is refused, or if another back end computes.
+    #[must_use]
+    pub fn run_on(&self, engine: &Engine, options: &PlanOptions) -> Buffers {
+        let plan = engine.plan(&self.problem(), options).expect("a plan of the case");
+        let (buffers, report) = self.run(&plan, &mut plan.workspace().expect("a workspace"));
+        assert_eq!(report.backend, engine.backend(), "{self:?}");
+        buffers
     }
 }

@@ -16,14 +16,26 @@ pub enum Data {
 }
 
 impl Data {
+    /// Creates `len` elements of `of`, rounded to `dtype`.
+    pub fn of(dtype: DType, len: usize, of: impl FnMut(usize) -> f32) -> Data {
+        let elements = (0..len).map(of);
+        match dtype {
+            DType::F32 => Data::F32(elements.collect()),
+            DType::F16 => Data::F16(elements.map(f16::from_f32).collect()),
+            DType::Bf16 => Data::Bf16(elements.map(bf16::from_f32).collect()),
+        }
+    }
+
     /// Creates `len` elements equal to `value`.
     #[must_use]
     pub fn filled(dtype: DType, len: usize, value: f32) -> Data {
-        match dtype {
-            DType::F32 => Data::F32(vec![value; len]),
-            DType::F16 => Data::F16(vec![f16::from_f32(value); len]),
-            DType::Bf16 => Data::Bf16(vec![bf16::from_f32(value); len]),
-        }
+        Data::of(dtype, len, |_| value)
+    }
+
+    /// Returns the bits of all elements, as f32.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        (0..self.len()).map(|i| self.get(i).to_bits()).collect()
     }
 
     /// Borrows the elements.

@@ -25,16 +25,6 @@ fn engines(threads: usize) -> Vec<Engine> {
     elsa_tests::engines(threads)
 }
 
-fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> Buffers {
-    let problem = case.problem();
-    let plan = engine.plan(&problem, options).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-    assert_eq!(report.backend, engine.backend());
-    buffers
-}
-
 /// Returns the additions between a key and the result: within a block, blocks of a segment, and the merge tree.
 fn additions(options: &PlanOptions) -> usize {
     match options.method {
@@ -57,7 +47,7 @@ impl Expected {
 }
 
 fn check(engine: &Engine, case: &Case, expected: &Expected, options: &PlanOptions) -> Result<f64, String> {
-    let got = run(engine, case, options);
+    let got = case.run_on(engine, options);
     let answer = &expected.answer;
     let share = answer
         .check_all(&got, additions(options))
@@ -135,7 +125,7 @@ fn every_flag_and_every_mask_element_matters() {
     for engine in engines(1) {
         let o = PlanOptions::default();
         let plain = Params { heads: 2, kv_heads: 2, ..Params::plain(70, 90, 32, 32) };
-        let base = run(&engine, &plain.build("plain"), &o);
+        let base = plain.build("plain").run_on(&engine, &o);
         let variants: Vec<(&str, Params)> = vec![
             ("causal", Params { causal: Some(Alignment::BottomRight), ..plain.clone() }),
             ("top-left", Params { causal: Some(Alignment::TopLeft), ..plain.clone() }),
@@ -146,7 +136,7 @@ fn every_flag_and_every_mask_element_matters() {
         ];
         let mut outputs = vec![base];
         for (name, params) in variants {
-            let out = run(&engine, &params.build(name), &o);
+            let out = params.build(name).run_on(&engine, &o);
             assert!(
                 outputs.iter().all(|x| differs(x, &out)),
                 "{name} changes nothing on {}",
@@ -158,7 +148,7 @@ fn every_flag_and_every_mask_element_matters() {
             let dims = vec![2, 70, 90];
             let params = Params { mask: Some(MaskParams { kind, dims, density: 0.7 }), ..plain.clone() };
             let case = params.build("mask");
-            let before = run(&engine, &case, &o);
+            let before = case.run_on(&engine, &o);
             for index in [0, 89, 90 * 69, 90 * 70 - 1, 90 * 70, 2 * 90 * 70 - 1, 1234] {
                 let mut changed = case.clone();
                 let attended = match changed.mask.as_ref().unwrap() {
@@ -166,7 +156,7 @@ fn every_flag_and_every_mask_element_matters() {
                     elsa_tests::cases::MaskData::Additive(x) => x.get(index) != f32::NEG_INFINITY,
                 };
                 changed.mask.as_mut().unwrap().set_attended(index, !attended);
-                let after = run(&engine, &changed, &o);
+                let after = changed.run_on(&engine, &o);
                 let row = index / 90;
                 for r in 0..140 {
                     let at = case.spec.output.row(0, r / 70, r % 70);
@@ -179,14 +169,14 @@ fn every_flag_and_every_mask_element_matters() {
         // Lengths of a sequence, and the key head of a query head.
         let mut case = Params { batch: 2, lengths: true, ..plain.clone() }.build("lengths");
         case.lengths = Some(vec![80, 40]);
-        let before = run(&engine, &case, &o);
+        let before = case.run_on(&engine, &o);
         case.lengths = Some(vec![80, 41]);
-        assert!(differs(&before, &run(&engine, &case, &o)));
+        assert!(differs(&before, &case.run_on(&engine, &o)));
         let mut grouped = Params { heads: 4, kv_heads: 2, ..plain.clone() }.build("groups");
-        let before = run(&engine, &grouped, &o);
+        let before = grouped.run_on(&engine, &o);
         let at = grouped.spec.key.row(0, 1, 5);
         grouped.k.set(at, 3.0);
-        let after = run(&engine, &grouped, &o);
+        let after = grouped.run_on(&engine, &o);
         for h in 0..4 {
             let at = grouped.spec.output.row(0, h, 0);
             let same = (0..70 * 32)
@@ -240,10 +230,10 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
             factors.map(|factor| of_scores(&k.iter().map(|k| k * factor).collect::<Vec<_>>(), &v, dv));
         for engine in engines(2) {
             let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
-            let whole = run(&engine, &case(&k, &v), &options);
+            let whole = case(&k, &v).run_on(&engine, &options);
             let parts = cuts.windows(2).map(|cut| {
                 let (from, to) = (cut[0], cut[1]);
-                run(&engine, &case(&k[from..to], &v[from * dv..to * dv]), &options)
+                case(&k[from..to], &v[from * dv..to * dv]).run_on(&engine, &options)
             });
             let merged = parts.reduce(|mut sum, part| {
                 for row in 0..rows {

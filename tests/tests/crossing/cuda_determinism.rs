@@ -46,8 +46,7 @@ fn plans_share_a_workspace() {
     let all: Vec<_> = plans.iter().collect();
     let mut workspace = Workspace::shared(&all).unwrap();
     for (case, plan) in cases.iter().zip(&plans) {
-        let mut buffers = case.buffers();
-        let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let (buffers, report) = case.run(plan, &mut workspace);
         assert_eq!(report.backend, Backend::Cuda);
         assert_eq!(bits(&buffers), bits(&run(&engine, case, None)), "{case:?}");
     }

@@ -61,11 +61,7 @@ fn kernel_of(engine: &Engine, case: &Case) -> &'static str {
 }
 
 fn run(engine: &Engine, case: &Case) -> Buffers {
-    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-    buffers
+    case.run_on(engine, &PlanOptions::default())
 }
 
 /// Returns the bits of the output, row by row.

@@ -61,8 +61,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     assert!(choice.kernel.name.ends_with("_within"), "{}", choice.kernel.name);
     let mut workspace = plan.workspace().unwrap();
     let mut once = || {
-        let mut buffers = case.buffers();
-        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let (buffers, _) = case.run(&plan, &mut workspace);
         let traversed = workspace.traversed().unwrap();
         let again = (traversed.d.to_vec(), traversed.share.to_vec());
         (Ran { buffers, report: traversed.report, d: again.0, share: again.1 }, traversed.tile)

@@ -16,8 +16,9 @@ use elsa_kernels::cuda::series::PRECISION;
 use elsa_runtime::{
     Backend, ConvolutionOptions, Engine, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
 };
+use elsa_tests::cases::Data;
 use elsa_tests::gpu_engine;
-use elsa_tests::series::{Order, Values};
+use elsa_tests::series::Order;
 use elsa_tests::standin::{child, is_child, said};
 
 /// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
@@ -91,7 +92,7 @@ fn long_selective_scans_go_by_parts() {
     let mut case = Selective::new(params, 12);
     let late = |at: usize| at % 16 >= 14;
     let data = |case: &Selective, of: fn(usize, bool) -> f32| {
-        Values::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
+        Data::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
     };
     case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
     case.delta = data(&case, |_, late| if late { 0.25 } else { 8.0 });

@@ -31,8 +31,7 @@ fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u
     let problem = case.problem();
     let plan = engine.plan(&problem, &PlanOptions { division, ..PlanOptions::default() }).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run(&plan, &mut workspace);
     case.naive().check_all(&buffers, 5000).unwrap_or_else(|e| panic!("{division:?} {case:?}: {e}"));
     (plan.gpu_choice().unwrap().division(), bits(&buffers))
 }

@@ -139,8 +139,7 @@ fn warm_alone() {
         Err(e) => println!("warm: {e}"),
     }
     // Warm or not, a run is correct.
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run(&plan, &mut workspace);
     case.naive().check_all(&buffers, 4096).unwrap();
     println!("end: 0");
 }

@@ -18,8 +18,7 @@ const AT_256: f64 = 4.5e-7;
 fn error(engine: &Engine, case: &Case, truth: &[f64]) -> (f64, usize) {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run(&plan, &mut workspace);
     let (mut off, mut norm) = (0.0, 0.0);
     for (i, want) in truth.iter().enumerate() {
         off += (f64::from(buffers.output.get(i)) - want).powi(2);

@@ -14,24 +14,19 @@ use elsa_core::series::plan::method;
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 use elsa_tests::SLOW;
+use elsa_tests::cases::Data;
 use elsa_tests::cpu_engines;
 use elsa_tests::random::seeded;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
+use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// A call with its tensors.
 pub(crate) struct Case {
     pub(crate) problem: Problem,
-    pub(crate) u: Values,
+    pub(crate) u: Data,
     filter: Vec<f32>,
     bias: Option<Vec<f32>>,
     past: Option<Vec<f32>>,
     dtype: DType,
-}
-
-/// Outputs of a call.
-pub(crate) struct Found {
-    pub(crate) out: Values,
-    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
@@ -47,7 +42,7 @@ impl Case {
         let problem = spec.check().unwrap();
         let past = !seed.is_multiple_of(3) || spec.in_place;
         Case {
-            u: Values::of(dtype, u.extent(), |_| r.normal()),
+            u: Data::of(dtype, u.extent(), |_| r.normal()),
             filter: normals(&mut r, problem.weights(), 1.0),
             bias: seed.is_multiple_of(2).then(|| normals(&mut r, shape[2], 1.0)),
             past: past.then(|| normals(&mut r, problem.states(), 1.0)),
@@ -70,14 +65,12 @@ impl Case {
             Some(past) if self.problem.spec().in_place => past.clone(),
             _ => vec![UNWRITTEN; self.problem.states()],
         };
-        Found { out: Values::unwritten(self.dtype, self.problem.spec().out.extent()), present }
+        Found::unwritten(self.dtype, self.problem.spec().out.extent(), present)
     }
 
     pub(crate) fn scalar(&self) -> Found {
         let mut found = self.room();
-        let mut outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
-        scalar::run(&self.problem, &self.inputs(), &mut outputs).unwrap();
+        scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
@@ -86,10 +79,8 @@ impl Case {
         let options =
             ConvolutionOptions { all_workers: true, method: Some(method), ..ConvolutionOptions::default() };
         let plan = engine.convolution_plan(&self.problem, &options).unwrap();
-        let outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
         let mut workspace = plan.workspace().unwrap();
-        plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
         found
     }
 
@@ -129,11 +120,6 @@ impl Case {
         }
         worst
     }
-}
-
-fn precision(engine: &Engine) -> Precision {
-    let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
-    series_of(set).unwrap().spec.precision
 }
 
 #[test]

@@ -14,28 +14,20 @@ use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, r
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
-use elsa_kernels::registry::series_of;
-use elsa_runtime::{
-    Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError,
-};
+use elsa_runtime::{BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError};
 use elsa_tests::SLOW;
+use elsa_tests::cases::Data;
 use elsa_tests::cpu_engines;
 use elsa_tests::random::seeded;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
+use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// A call with its tensors.
 pub(crate) struct Case {
     pub(crate) problem: Problem,
-    a: Values,
-    b: Values,
+    a: Data,
+    b: Data,
     past: Option<Vec<f32>>,
     dtype: DType,
-}
-
-/// Outputs of a call.
-pub(crate) struct Found {
-    pub(crate) out: Values,
-    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
@@ -69,11 +61,11 @@ impl Case {
         Case {
             problem: spec.check().unwrap(),
             // A factor of minus infinity has no special meaning.
-            a: Values::of(dtype, a.extent(), |_| match gates(&mut r) {
+            a: Data::of(dtype, a.extent(), |_| match gates(&mut r) {
                 x if gate == Gate::Factor && x == f32::NEG_INFINITY => 0.0,
                 x => x,
             }),
-            b: Values::of(dtype, b.extent(), |_| r.normal()),
+            b: Data::of(dtype, b.extent(), |_| r.normal()),
             past,
             dtype,
         }
@@ -89,14 +81,12 @@ impl Case {
             Some(past) if self.problem.spec().in_place => past.clone(),
             _ => vec![UNWRITTEN; self.problem.states()],
         };
-        Found { out: Values::unwritten(self.dtype, self.problem.spec().out.extent()), present }
+        Found::unwritten(self.dtype, self.problem.spec().out.extent(), present)
     }
 
     fn scalar(&self) -> Found {
         let mut found = self.room();
-        let mut outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
-        scalar::run(&self.problem, &self.inputs(), &mut outputs).unwrap();
+        scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
@@ -113,10 +103,8 @@ impl Case {
     /// Does the same, or returns why the run ended.
     pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(Found, Report), RunError> {
         let mut found = self.room();
-        let outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
         let mut workspace = plan.workspace().unwrap();
-        let report = plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run()?;
+        let report = plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run()?;
         Ok((found, report))
     }
 
@@ -150,11 +138,6 @@ impl Case {
 
 /// Precision of the least accurate kernel.
 const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
-
-fn precision(engine: &Engine) -> Precision {
-    let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
-    series_of(set).unwrap().spec.precision
-}
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes: &[[usize; 3]] = if SLOW {
@@ -275,7 +258,7 @@ fn bits_depend_on_problem_and_parts_alone() {
             };
             let start = (shape[0] - 1) * spec.b.view().strides()[0];
             (spec.a, spec.b, spec.out) = (alone(spec.a), alone(spec.b), alone(spec.out));
-            let of = |x: &Values| Values::of(DType::F32, spec.b.extent(), |i| x.elements().get(start + i));
+            let of = |x: &Data| Data::of(DType::F32, spec.b.extent(), |i| x.elements().get(start + i));
             let problem = spec.check().unwrap();
             let past = case.past.as_ref().map(|past| past[(shape[0] - 1) * shape[2]..].to_vec());
             let last = Case { problem, a: of(&case.a), b: of(&case.b), past, dtype: DType::F32 };
@@ -406,7 +389,7 @@ fn a_state_vanishes_before_it_is_subnormal() {
 /// Checks that a product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
 pub(crate) fn vanishing_products(engines: &[Engine]) {
     let mut case = Case::new(3, [1, 300, 40], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
-    case.a = Values::of(DType::F32, case.a.elements().len(), |_| -20.0);
+    case.a = Data::of(DType::F32, case.a.elements().len(), |_| -20.0);
     for (what, x) in [("NaN", f32::NAN), ("infinity", f32::INFINITY)] {
         if let Some(past) = &mut case.past {
             past[1] = x;
@@ -443,7 +426,7 @@ fn long_sequences_keep_the_error_small() {
     let n = if SLOW { 600 } else { 65_536 };
     let mut case = Case::new(7, [1, n, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     let mut r = seeded(9);
-    case.a = Values::of(DType::F32, 2 * n, |_| -1e-3 * r.unit() as f32);
+    case.a = Data::of(DType::F32, 2 * n, |_| -1e-3 * r.unit() as f32);
     let (p, mut exact) = (&case.problem, Vec::new());
     for channel in 0..2 {
         let past = case.past.as_ref().map_or(0.0, |past| past[channel]);

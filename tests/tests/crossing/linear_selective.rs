@@ -11,12 +11,12 @@ use elsa_core::series::selective::{
     Coefficient, Inputs, MAX_STATES, Outputs, Problem, Spec, reference, scalar,
 };
 use elsa_core::series::{Series, token_of};
-use elsa_kernels::registry::series_of;
-use elsa_runtime::{Backend, BindError, Engine, SelectiveOptions};
+use elsa_runtime::{BindError, Engine, SelectiveOptions};
 use elsa_tests::SLOW;
+use elsa_tests::cases::Data;
 use elsa_tests::cpu_engines;
 use elsa_tests::random::seeded;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
+use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// Parameters of a case.
 #[derive(Clone, Copy, Debug)]
@@ -60,21 +60,15 @@ impl Params {
 pub(crate) struct Case {
     pub(crate) params: Params,
     pub(crate) problem: Problem,
-    pub(crate) u: Values,
-    pub(crate) delta: Values,
+    pub(crate) u: Data,
+    pub(crate) delta: Data,
     pub(crate) a: Vec<f32>,
-    b: Values,
-    c: Values,
+    b: Data,
+    c: Data,
     d: Vec<f32>,
-    z: Values,
+    z: Data,
     bias: Vec<f32>,
     past: Vec<f32>,
-}
-
-/// Outputs of a call.
-pub(crate) struct Found {
-    pub(crate) out: Values,
-    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
@@ -85,9 +79,9 @@ impl Case {
         let mut coefficient = |groups: Option<usize>, order: Order| match groups {
             Some(groups) => {
                 let series = order.series([batch, tokens, groups * n]);
-                (Coefficient::Token(series), Values::of(params.dtype, series.extent(), |_| r.normal()))
+                (Coefficient::Token(series), Data::of(params.dtype, series.extent(), |_| r.normal()))
             }
-            None => (Coefficient::Channel, Values::of(params.dtype, channels * n, |_| r.normal())),
+            None => (Coefficient::Channel, Data::of(params.dtype, channels * n, |_| r.normal())),
         };
         let (b, b_data) = coefficient(params.groups[0], params.orders[1]);
         let (c, c_data) = coefficient(params.groups[1], params.orders[2]);
@@ -95,10 +89,10 @@ impl Case {
         spec.z = params.gated.then_some(series[3]);
         (spec.softplus, spec.reverse, spec.in_place) = (params.softplus, params.reverse, params.in_place);
         let mut of =
-            |series: Series, factor: f32| Values::of(params.dtype, series.extent(), |_| factor * r.normal());
+            |series: Series, factor: f32| Data::of(params.dtype, series.extent(), |_| factor * r.normal());
         let (u, mut delta, z) = (of(series[0], 1.0), of(series[1], 1.0), of(series[3], 2.0));
         if !params.softplus {
-            delta = Values::of(params.dtype, series[1].extent(), |i| delta.elements().get(i).abs());
+            delta = Data::of(params.dtype, series[1].extent(), |i| delta.elements().get(i).abs());
         }
         Case {
             params,
@@ -144,14 +138,12 @@ impl Case {
         } else {
             vec![UNWRITTEN; self.problem.state_values()]
         };
-        Found { out: Values::unwritten(self.params.dtype, self.problem.spec().out.extent()), present }
+        Found::unwritten(self.params.dtype, self.problem.spec().out.extent(), present)
     }
 
     fn scalar(&self) -> Found {
         let mut found = self.room();
-        let mut outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
-        scalar::run(&self.problem, &self.inputs(), &mut outputs).unwrap();
+        scalar::run(&self.problem, &self.inputs(), &mut found.outputs()).unwrap();
         found
     }
 
@@ -159,10 +151,8 @@ impl Case {
         let mut found = self.room();
         let options = SelectiveOptions { all_workers: true, ..SelectiveOptions::default() };
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
-        let outputs =
-            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
         let mut workspace = plan.workspace().unwrap();
-        plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
         found
     }
 
@@ -197,11 +187,6 @@ impl Case {
         }
         worst
     }
-}
-
-fn precision(engine: &Engine) -> Precision {
-    let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
-    series_of(set).unwrap().spec.precision
 }
 
 pub(crate) fn cases() -> Vec<Params> {
@@ -257,7 +242,7 @@ fn every_back_end_matches_f64() {
 /// Computes `selective_scan_ref` of `mamba_ssm`, in f64 and in its order.
 fn mamba(case: &Case, batch: usize, channel: usize) -> Vec<f64> {
     let (p, s, n) = (&case.params, case.problem.spec(), case.params.states);
-    let get = |x: &Values, i: usize| f64::from(x.elements().get(i));
+    let get = |x: &Data, i: usize| f64::from(x.elements().get(i));
     let mut x: Vec<f64> = vec![0.0; n];
     for (x, past) in x.iter_mut().zip(case.past(batch, channel)) {
         *x = f64::from(*past);
@@ -271,8 +256,7 @@ fn mamba(case: &Case, batch: usize, channel: usize) -> Vec<f64> {
             delta = delta.exp().ln_1p();
         }
         let u = get(&case.u, s.u.at(batch, t, channel));
-        let of = |coefficient: &Coefficient, data: &Values, groups: Option<usize>, i: usize| match coefficient
-        {
+        let of = |coefficient: &Coefficient, data: &Data, groups: Option<usize>, i: usize| match coefficient {
             Coefficient::Channel => get(data, channel * n + i),
             Coefficient::Token(series) => {
                 let group = channel / (p.shape[2] / groups.unwrap());
@@ -363,9 +347,9 @@ fn decode_steps_threads_and_batch_change_no_bit() {
         let per = channels * states;
         for batch in 0..2 {
             for token in 0..tokens {
-                let slice = |x: &Values, width: usize| {
+                let slice = |x: &Data, width: usize| {
                     let at = (batch * tokens + token) * width;
-                    Values::of(DType::F32, width, |i| x.elements().get(at + i))
+                    Data::of(DType::F32, width, |i| x.elements().get(at + i))
                 };
                 let params = Params { shape: [1, 1, channels], ..params };
                 let step = Case {

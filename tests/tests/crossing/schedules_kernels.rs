@@ -30,8 +30,7 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     let plan = engine.plan(&problem, &PlanOptions { all_workers: true, ..*options }).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut once = || {
-        let mut buffers = case.buffers();
-        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let (buffers, _) = case.run(&plan, &mut workspace);
         let traversed = workspace.traversed().unwrap();
         let (d, share) = (traversed.d.to_vec(), traversed.share.to_vec());
         (Ran { buffers, report: traversed.report, d, share }, traversed.tile)
@@ -168,8 +167,7 @@ fn refusals_name_the_option() {
         let plan = engine.plan(&problem, &plain).unwrap();
         let mut workspace = plan.workspace().unwrap();
         assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
-        let mut buffers = case.buffers();
-        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        case.run(&plan, &mut workspace);
         assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
     }
 }

@@ -196,8 +196,7 @@ fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
     let options = PlanOptions { certify: true, ..PlanOptions::default() };
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run(&plan, &mut workspace);
     let certificate = text(&workspace.certified().unwrap());
     (buffers, certificate)
 }

@@ -1,6 +1,6 @@
 //! The flags of an engine and its plans.
 
-use super::values::{bytes, one_of, ordinal, positive};
+use super::values::{AUTO, Choice, auto_or, bytes, one_of, ordinal, positive};
 use crate::error::Error;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 use std::sync::Once;
 
 /// Values of `--fallback`. The first is the default.
-pub const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
+const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
 
-/// Engine and its options.
+/// Engine.
 #[derive(Args, Debug, Clone)]
-pub struct EngineArgs {
+pub struct HostArgs {
     /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
-    #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
-    pub backend: BackendFlag,
+    #[arg(long, default_value = AUTO, value_parser = auto_or(backends()))]
+    pub backend: Choice<Backend>,
     /// If the GPU is missing or fails: cpu finishes the call on the CPU, fail ends it. fail requires a GPU and is
     /// refused without one
     #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
     pub fallback: Fallback,
     /// Number of the GPU in its driver's order [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal::<usize>)]
     pub device: Option<usize>,
     /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
@@ -31,6 +31,24 @@ pub struct EngineArgs {
     /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
+}
+
+impl HostArgs {
+    /// Creates the requested engine.
+    ///
+    /// # Errors
+    /// The errors of [`EngineArgs::engine`].
+    pub fn engine(&self) -> Result<Engine, Error> {
+        EngineArgs { host: self.clone(), block: None, half_scores: false, tuned: None }.engine()
+    }
+}
+
+/// Engine and its options.
+#[derive(Args, Debug, Clone)]
+pub struct EngineArgs {
+    /// Engine.
+    #[command(flatten)]
+    pub host: HostArgs,
     /// Keys of a block on the CPU [default: 64]. A GPU has its own
     #[arg(long, allow_negative_numbers = true,
         value_parser = one_of(BLOCK_SIZES.map(|block| (block.to_string(), block))))]
@@ -46,33 +64,14 @@ pub struct EngineArgs {
     pub tuned: Option<Option<PathBuf>>,
 }
 
-/// Back end of `--backend`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendFlag {
-    /// The back end of the environment, or the best present.
-    Auto,
-    /// This back end.
-    Forced(Backend),
+/// Iterates over the back ends with their names, the most portable first.
+fn backends() -> impl Iterator<Item = (&'static str, Backend)> {
+    Backend::ALL.into_iter().rev().map(|backend| (backend.name(), backend))
 }
 
-impl BackendFlag {
-    /// Value that leaves the choice to the engine.
-    pub const AUTO: &str = "auto";
-
-    /// Returns every value with its name, the most portable back end first.
-    pub fn values() -> impl Iterator<Item = (&'static str, BackendFlag)> {
-        let forced =
-            Backend::ALL.into_iter().rev().map(|backend| (backend.name(), BackendFlag::Forced(backend)));
-        [(BackendFlag::AUTO, BackendFlag::Auto)].into_iter().chain(forced)
-    }
-
-    /// Returns `true` if this machine and this build allow it. A GPU may be absent: `--fallback` then decides.
-    fn is_allowed(self) -> bool {
-        match self {
-            BackendFlag::Auto | BackendFlag::Forced(Backend::Cuda) => true,
-            BackendFlag::Forced(backend) => backend.is_present(),
-        }
-    }
+/// Returns `true` if this machine and this build allow a back end. A GPU may be absent: `--fallback` then decides.
+fn is_allowed(backend: Backend) -> bool {
+    backend == Backend::Cuda || backend.is_present()
 }
 
 impl EngineArgs {
@@ -82,18 +81,13 @@ impl EngineArgs {
     /// # Errors
     /// A back end that is absent, a number of threads out of bounds, flags of a GPU without one.
     pub fn engine(&self) -> Result<Engine, Error> {
-        let backend = match self.backend {
-            BackendFlag::Auto => None,
-            BackendFlag::Forced(backend) => Some(backend),
-        };
-        if let Some(backend) = backend
-            && !self.backend.is_allowed()
-        {
-            let allowed = BackendFlag::values().filter(|(_, flag)| flag.is_allowed()).map(|(name, _)| name);
+        let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
+        if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {
+            let allowed = backends().filter(|(_, backend)| is_allowed(*backend)).map(|(name, _)| name);
             return Err(Error::Argument {
                 argument: "backend",
                 found: format!("{backend}, which this machine or build does not have"),
-                allowed: allowed.collect::<Vec<_>>().join(", "),
+                allowed: [AUTO].into_iter().chain(allowed).collect::<Vec<_>>().join(", "),
             });
         }
         if let Some(backend @ Backend::Cpu(_)) = backend
@@ -104,9 +98,9 @@ impl EngineArgs {
         }
         let options = EngineOptions {
             backend,
-            threads: self.threads,
-            fallback: self.fallback,
-            cuda: CudaOptions { device: self.device.unwrap_or_default(), ..CudaOptions::default() },
+            threads,
+            fallback,
+            cuda: CudaOptions { device: device.unwrap_or_default(), ..CudaOptions::default() },
             tuned: self.tuning(),
             ..EngineOptions::default()
         };
@@ -121,7 +115,7 @@ impl EngineArgs {
             }
         } else {
             // An absence means that a GPU was named and the CPU replaces it by request.
-            if self.fallback == Fallback::Fail && engine.absence().is_none() {
+            if fallback == Fallback::Fail && engine.absence().is_none() {
                 return Err(Error::Argument {
                     argument: "fallback",
                     found: format!("fail, and the back end is {chosen}"),
@@ -156,10 +150,10 @@ impl EngineArgs {
     /// Lists the GPU-only flags: whether they are given, and their names.
     fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
         [
-            (self.device.is_some(), "device"),
+            (self.host.device.is_some(), "device"),
             (self.half_scores, "half-scores"),
             (self.tuned.is_some(), "tuned"),
-            (self.fallback == Fallback::Fail, "fallback"),
+            (self.host.fallback == Fallback::Fail, "fallback"),
         ]
     }
 
@@ -168,7 +162,7 @@ impl EngineArgs {
     pub fn plan_options(&self) -> PlanOptions {
         PlanOptions {
             block: self.block.unwrap_or(PlanOptions::default().block),
-            budget: self.budget,
+            budget: self.host.budget,
             half_scores: self.half_scores,
             ..PlanOptions::default()
         }

@@ -7,8 +7,8 @@ mod task;
 mod traversal;
 pub mod values;
 
-pub use engine::{BackendFlag, EngineArgs, FALLBACKS, warn_without_half_scores};
+pub use engine::{EngineArgs, HostArgs, warn_without_half_scores};
 pub use force::ForceArgs;
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
-pub use task::{Chunks, TaskArgs, chunks, run_id};
+pub use task::{Chunks, TaskArgs, chunks, needs_task, run_id};
 pub use traversal::TraversalArgs;

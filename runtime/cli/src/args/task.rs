@@ -3,9 +3,9 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::error::Error;
-use crate::task::file::is_name;
 use clap::Args;
 use elsa_core::quorum::{Division, TaskPath};
+use elsa_files::task::is_name;
 
 /// A task and its division.
 #[derive(Args, Debug, Clone)]
@@ -89,7 +89,11 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
     tokens.ok_or_else(|| "allowed: tokens of the whole, or its queries and keys with a comma".into())
 }
 
-fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
+/// Requires that a flag that needs a task is not given.
+///
+/// # Errors
+/// The flag.
+pub fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
     match given {
         true => {
             let (found, allowed) = ("given without --task or --task-path".into(), "with one of them".into());

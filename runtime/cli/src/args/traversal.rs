@@ -48,6 +48,12 @@ pub struct TraversalArgs {
     pub norm_gate: bool,
 }
 
+/// Returns the error of a flag that is given with another.
+fn conflict(argument: &'static str, other: &str) -> Error {
+    let found = format!("given with --{other}");
+    Error::Argument { argument, found, allowed: "one of the two".into() }
+}
+
 impl TraversalArgs {
     /// Returns the first flag that requests another schedule than the exact one.
     fn given(&self) -> Option<&'static str> {
@@ -67,11 +73,7 @@ impl TraversalArgs {
     /// The conflicting flag.
     pub fn excluded_by(&self, other: &str, is_given: bool) -> Result<(), Error> {
         match self.given() {
-            Some(argument) if is_given => Err(Error::Argument {
-                argument,
-                found: format!("given with --{other}"),
-                allowed: "one of the two".into(),
-            }),
+            Some(argument) if is_given => Err(conflict(argument, other)),
             _ => Ok(()),
         }
     }
@@ -81,11 +83,6 @@ impl TraversalArgs {
     /// # Errors
     /// A number out of its bounds, and flags that exclude each other.
     pub fn options(&self, options: PlanOptions) -> Result<PlanOptions, Error> {
-        let conflict = |argument, other: &str| Error::Argument {
-            argument,
-            found: format!("given with --{other}"),
-            allowed: "one of the two".into(),
-        };
         let mut schedule = match self.schedule {
             Named::Exact => Schedule::EXACT,
             Named::Vfa => Schedule::VFA,

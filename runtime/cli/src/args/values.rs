@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValuesParser, Str, TypedValueParser};
 use elsa_core::attention::Window;
 use elsa_core::dtype::DType;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Returns a parser that takes one of the names in `values` and returns its value.
@@ -17,6 +18,21 @@ where
         let value = values.iter().find(|(name, _)| *name == found).map(|(_, value)| value.clone());
         value.ok_or("allowed: one of the possible values")
     })
+}
+
+/// A value that `auto` leaves to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice<T>(pub Option<T>);
+
+/// The value of a flag that leaves the choice to the program.
+pub const AUTO: &str = "auto";
+
+/// Returns a parser that takes [`AUTO`] or one of the names in `values`.
+pub fn auto_or<T: Clone + Send + Sync + 'static>(
+    values: impl IntoIterator<Item = (&'static str, T)>,
+) -> impl TypedValueParser<Value = Choice<T>> {
+    let named = values.into_iter().map(|(name, value)| (name, Choice(Some(value))));
+    one_of([(AUTO, Choice(None))].into_iter().chain(named))
 }
 
 /// Returns a parser of element types.
@@ -47,7 +63,7 @@ pub fn positive(text: &str) -> Result<usize, String> {
 ///
 /// # Errors
 /// Any other text.
-pub fn ordinal(text: &str) -> Result<usize, String> {
+pub fn ordinal<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 

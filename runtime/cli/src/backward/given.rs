@@ -2,11 +2,10 @@
 
 use super::args::BackwardArgs;
 use crate::error::Error;
-use crate::job::Job;
+use crate::job::{Job, floats};
 use crate::task::load::{Rows, token_axis};
 use crate::task::origin::misfit;
 use crate::task::planned;
-use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_core::dtype::{Elements, ElementsMut};
@@ -36,7 +35,7 @@ impl Forward {
     /// A tensor of no floating-point elements.
     pub fn output(&self) -> Result<Elements<'_>, Error> {
         match self {
-            Forward::Given(files) => elements("out", &files[0]),
+            Forward::Given(files) => floats("out", &files[0]),
             Forward::States { numbers: [output, ..], .. } => Ok(Elements::F32(output)),
         }
     }
@@ -72,7 +71,7 @@ impl Forward {
     ) -> Result<Forward, Error> {
         let out = like_output("out", out, args, job, rows)?;
         let lse = rows.load("lse", lse, |shape| shape.len().checked_sub(1))?;
-        elements("out", &out)?;
+        floats("out", &out)?;
         if log_sum_exp(&lse)?.len() != job.problem.rows() {
             return Err(Error::Argument {
                 argument: "lse",
@@ -207,13 +206,4 @@ pub fn like_output(
         });
     }
     Ok(tensor)
-}
-
-/// Returns the elements of a tensor that was loaded as floating-point.
-///
-/// # Errors
-/// A tensor of others.
-pub fn elements<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements<'a>, Error> {
-    let other = "floating-point elements";
-    tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument, other }))
 }

@@ -5,50 +5,27 @@ mod given;
 mod task;
 
 pub use args::BackwardArgs;
-pub use task::task;
 
-use crate::args::Chunks;
+use crate::args::{Chunks, needs_task};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
-use crate::job::Job;
+use crate::job::{Job, floats};
 use crate::progress;
-use crate::report;
+use crate::report::{self, object};
 use crate::task::load::Rows;
 use crate::task::origin;
-use crate::task::sums::Sums;
 use crate::task::{planned, ran};
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
 use elsa_core::quorum::Division;
 use elsa_core::view::View;
+use elsa_files::sums::Sums;
 use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
     BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, Held,
     TaskGradients,
 };
-use given::{Forward, elements, like_output};
-use serde::Serialize;
-use std::time::Instant;
-
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    what: &'static str,
-    backend: String,
-    kernel: Option<&'static str>,
-    threads: usize,
-    dtype: &'static str,
-    /// Batch, heads, key heads, queries, keys, head size and head size of values.
-    shape: [usize; 7],
-    /// `true` if the forward pass ran too.
-    forward: bool,
-    /// Tasks whose gradients were added; one without quorums.
-    tasks: u64,
-    workspace_bytes: usize,
-    /// Why the CPU computed in place of a GPU.
-    fallback: Option<String>,
-    ms: f64,
-}
+use given::{Forward, like_output};
 
 /// Result of a backward pass.
 struct Done {
@@ -120,17 +97,17 @@ fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
     Ok([of("d_q", &spec.query)?, of("d_k", &spec.key)?, of("d_v", &spec.value)?])
 }
 
-/// Runs the command without a task.
+/// Runs the command.
 ///
 /// # Errors
 /// Whatever keeps the gradients from being complete. No file has changed then.
 pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
+    if args.task.is_given() {
+        return task::task(args);
+    }
     args.task.unused_but_quorum()?;
     args.task.names(args.state.is_some(), "with --state or --task")?;
-    if args.shares_out.is_some() {
-        let (found, allowed) = ("given without --task or --task-path".into(), "with one of them".into());
-        return Err(Error::Argument { argument: "shares-out", found, allowed });
-    }
+    needs_task(args.shares_out.is_some(), "shares-out")?;
     let job = Job::load(&args.problem, [false, false])?;
     let forward_problem = &job.problem;
     let problem = BackwardProblem::new(forward_problem)?;
@@ -143,7 +120,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     };
     let given = Forward::read(args, &job, &Rows::all())?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let options = BackwardPlanOptions { budget: args.engine.host.budget, all_workers: false };
     let mut writer = Writer::new(args.reads());
     let outputs = [("d_q", &args.dq_out), ("d_k", &args.dk_out), ("d_v", &args.dv_out)];
     for (argument, source) in outputs {
@@ -153,32 +130,28 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     }
 
     if let Some(state) = &args.state {
-        let sums = || Sums::of(forward_problem, &job.inputs()?, None, None);
+        let sums = || Ok(Sums::of(forward_problem, &job.inputs()?, None, None)?);
         origin::check(state, args.task.run_id.as_deref(), None, sums)?;
     }
     let spec = problem.spec();
-    let dims = forward_problem.head_dim() + forward_problem.value_dim();
-    let pairs = forward_problem.rows() as f64 * forward_problem.keys() as f64;
-    // A small board does ten billion operations a second.
-    let spinner = progress::spinner(5.0 * pairs * dims as f64 / 1e10);
-    let start = Instant::now();
     let is_given = given.is_some();
-    let forward = match given {
-        Some(forward) => forward,
-        None => Forward::compute(args, &job, &engine)?,
-    };
-    let inputs = BackwardInputs {
-        forward: job.inputs()?,
-        output: forward.output()?,
-        upstream: elements("d-out", &upstream)?,
-        statistics: forward.statistics()?,
-    };
-    let done = match &division {
-        Some(division) => by_tasks(&engine, &problem, inputs, &options, division)?,
-        None => at_once(&engine, &problem, inputs, &options)?,
-    };
-    let ms = start.elapsed().as_secs_f64() * 1e3;
-    spinner.finish_and_clear();
+    let ((done, forward), ms) = progress::timed(5.0 * job.multiplications(), || -> Result<_, Error> {
+        let forward = match given {
+            Some(forward) => forward,
+            None => Forward::compute(args, &job, &engine)?,
+        };
+        let inputs = BackwardInputs {
+            forward: job.inputs()?,
+            output: forward.output()?,
+            upstream: floats("d-out", &upstream)?,
+            statistics: forward.statistics()?,
+        };
+        let done = match &division {
+            Some(division) => by_tasks(&engine, &problem, inputs, &options, division)?,
+            None => at_once(&engine, &problem, inputs, &options)?,
+        };
+        Ok((done, forward))
+    })?;
     let Done { gradients, tasks, kernel, workspace_bytes, last } = done;
 
     let contents: Vec<Output> = [Operand::Query, Operand::Key, Operand::Value]
@@ -195,10 +168,10 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     let workers = last.as_ref().map_or(0, |last| last.workers);
     let fallback = last.and_then(|last| last.fallback).map(|reason| reason.to_string());
     if args.json {
-        let report = Report {
+        let report = object! {
             what: "backward",
-            backend,
-            kernel,
+            backend: backend,
+            kernel: kernel,
             threads: engine.threads(),
             dtype: forward_problem.spec().dtype.name(),
             shape: [
@@ -210,11 +183,12 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
                 forward_problem.head_dim(),
                 forward_problem.value_dim(),
             ],
+            // Whether the forward pass ran too, and the tasks whose gradients were added; one without quorums.
             forward: !is_given,
-            tasks,
-            workspace_bytes,
-            fallback,
-            ms,
+            tasks: tasks,
+            workspace_bytes: workspace_bytes,
+            fallback: fallback,
+            ms: ms,
         };
         report::json(&mut crate::foreign::stdout(), &report)?;
     } else {

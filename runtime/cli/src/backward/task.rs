@@ -1,21 +1,19 @@
 //! `elsa backward --task`: the shares of one task of a division by quorums, from its own tokens, to a file.
 
 use super::args::BackwardArgs;
-use super::given::{Forward, elements, like_output};
-use crate::error::{Error, one_line, say};
+use super::given::{Forward, like_output};
+use crate::error::Error;
+use crate::job::floats;
 use crate::progress;
-use crate::report;
-use crate::task::file::{Description, Kind, Whole};
-use crate::task::load::{Loaded, load};
+use crate::task::load::{Loaded, load, refuse};
 use crate::task::origin;
-use crate::task::report::TaskReport;
-use crate::task::sums::Sums;
+use crate::task::report::{Finished, tell};
 use crate::task::{planned, ran};
-use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
+use elsa_files::sums::Sums;
+use elsa_files::task::{Description, Kind, Whole};
 use elsa_files::{Output, Writer};
 use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGradients};
-use std::time::Instant;
 
 /// Runs the command.
 ///
@@ -23,9 +21,7 @@ use std::time::Instant;
 /// Whatever keeps the shares from being complete. No file has changed then.
 pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let outputs = [(&args.dq_out, "dq-out"), (&args.dk_out, "dk-out"), (&args.dv_out, "dv-out")];
-    if let Some((_, argument)) = outputs.into_iter().find(|(given, _)| given.is_some()) {
-        return Err(ArgumentError::Conflict { argument, other: "task" }.into());
-    }
+    refuse(&outputs.map(|(source, argument)| (source.is_some(), argument)))?;
     let Some(path) = &args.shares_out else {
         let (argument, found) = ("shares-out", "missing".into());
         return Err(Error::Argument { argument, found, allowed: "path.npz, with --task".into() });
@@ -40,7 +36,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     };
     let problem = BackwardProblem::new(&job.problem)?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let options = BackwardPlanOptions { budget: args.engine.host.budget, all_workers: false };
     let mut plan = BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options)
         .map_err(planned("shares-out"))?;
     let mut writer = Writer::new(args.reads());
@@ -50,31 +46,24 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let run = args.task.run_id.as_deref();
     let of = |upstream| Sums::of(&job.problem, &given, Some(plan.task()), upstream);
     if let Some(state) = &args.state {
-        origin::check(state, run, Some(plan.task()), || of(None))?;
+        origin::check(state, run, Some(plan.task()), || Ok(of(None)?))?;
     }
     let whole = Whole::of(&division, &job.problem, plan.totals(), &given.lengths, run);
     let sums = match run {
         Some(_) => Sums::default(),
-        None => of(Some(&elements("d-out", &upstream)?))?,
+        None => of(Some(&floats("d-out", &upstream)?))?,
     };
-    let shape = whole.shape;
-    let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
     let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
     let inputs = BackwardInputs {
         forward: given,
         output: forward.output()?,
-        upstream: elements("d-out", &upstream)?,
+        upstream: floats("d-out", &upstream)?,
         statistics: forward.statistics()?,
     };
-    let pairs = plan.task().pair_count() as f64;
+    let pairs = plan.task().pair_count() as f64 * whole.sequences() as f64;
     let dims = (job.problem.head_dim() + job.problem.value_dim()) as f64;
-    // A small board does ten billion operations a second.
-    let spinner = progress::spinner(5.0 * pairs * whole.sequences() as f64 * dims / 1e10);
-    let start = Instant::now();
-    let done = plan.run(&inputs, shares.borrow());
-    let ms = start.elapsed().as_secs_f64() * 1e3;
-    spinner.finish_and_clear();
-    let done = done.map_err(ran)?;
+    let (done, ms) =
+        progress::timed(5.0 * pairs * dims, || plan.run(&inputs, shares.borrow())).map_err(ran)?;
     let bytes_written = 4 * (shares.query.len() + shares.key.len() + shares.value.len());
     let description = Description { kind: Kind::Gradients, whole, path: name };
     let arrays = description.shares_to_arrays(plan.task(), sums, shares);
@@ -83,44 +72,22 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     forward.unchanged()?;
     writer.commit(&[Output::Archive(arrays)])?;
 
-    if args.json {
-        let dtype = job.problem.spec().dtype;
-        let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
-        let fallback = done.last.as_ref().and_then(|last| last.fallback.as_ref());
-        let report = TaskReport {
-            what: "backward task",
-            task: name.to_string(),
-            quorum: division.sets().iter().map(|set| set.chunks()).collect(),
-            tasks: division.tasks(),
-            backend: Some(
-                done.last.as_ref().map_or_else(|| engine.backend(), |last| last.backend).to_string(),
-            ),
+    let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
+    let last = done.last.as_ref();
+    tell(
+        args.json,
+        &engine,
+        Finished {
+            file: path,
+            description: &description,
+            division: &division,
+            task: plan.task(),
+            backend: Some(last.map_or_else(|| engine.backend(), |last| last.backend)),
             kernel: plan.plans().first().map(BackwardPlan::kernel),
-            threads: engine.threads(),
-            dtype: dtype.name(),
-            shape,
-            tokens,
-            pairs,
-            calls: done.calls,
-            skipped: done.skipped,
-            bytes_read: bytes + rows + forward.bytes(),
-            bytes_written,
-            workspace_bytes: plan.workspace_bytes(),
-            fallback: fallback.map(ToString::to_string),
+            calls: [done.calls, done.skipped],
+            bytes: [bytes + rows + forward.bytes(), bytes_written, plan.workspace_bytes()],
+            fallback: last.and_then(|last| last.fallback.as_ref()).map(ToString::to_string),
             ms,
-        };
-        report::json(&mut crate::foreign::stdout(), &report)?;
-    } else {
-        say(&format!(
-            "wrote {}: shares of task {name} of {}, {} of {} queries and {} of {} keys, {} calls in {ms:.3} ms",
-            one_line(&path.display().to_string()),
-            division.tasks(),
-            tokens[0],
-            shape[3],
-            tokens[1],
-            shape[4],
-            done.calls
-        ));
-    }
-    Ok(())
+        },
+    )
 }

@@ -46,7 +46,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
             let n = cell.n as f64;
             let name = format!("{} {}", cell.method, form(cell));
             let tip = format!("{}: {:.4} ms, percentile(99%) {:.4} ms", cell.shape, cell.p50_ms, cell.p99_ms);
-            add(&mut latencies, name, Point { x: n, y: cell.p50_ms, band: None, tip });
+            add(&mut latencies, name, Point::new(n, cell.p50_ms, tip));
             if let (Some(ratio), true) = (cell.speedup_vs_math, cell.method == ELSA) {
                 let band = cell.ratio_low.zip(cell.ratio_high);
                 let tip = format!("{}: {ratio:.3}", cell.shape);
@@ -87,13 +87,9 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
         ("Load of others", "cores", &[("others", |trace| trace.load)]),
     ];
     let raw = |curves: &[(&'static str, Of)]| -> Vec<Raw> {
-        let of = |(name, of): &(&'static str, Of)| Raw {
-            faint: false,
-            name: (*name).to_owned(),
-            points: traces
-                .iter()
-                .filter_map(|t| Some(Point { x: t.t_s, y: of(t)?, band: None, tip: String::new() }))
-                .collect(),
+        let of = |(name, of): &(&'static str, Of)| {
+            let point = |t: &Trace| Some(Point::new(t.t_s, of(t)?, String::new()));
+            Raw::new(*name, traces.iter().filter_map(point))
         };
         curves.iter().map(of).collect()
     };

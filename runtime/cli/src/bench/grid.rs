@@ -1,5 +1,6 @@
 //! Measured cases: shapes with an element type.
 
+use crate::error::Error;
 use crate::shape::{MaskForm, Named, Shape, Workload};
 use elsa_core::dtype::DType;
 
@@ -39,10 +40,11 @@ pub fn cases(
     workloads: &[Workload],
     dtype: Option<DType>,
     heads: usize,
-) -> Result<Vec<Case>, String> {
+) -> Result<Vec<Case>, Error> {
+    let failed = |found| Error::Argument { argument: "workload", found, allowed: "a shape".into() };
     let mut named = shapes.to_vec();
     for workload in workloads {
-        named.push(Named { workload: Some(workload.name), shapes: workload.shapes()? });
+        named.push(Named { workload: Some(workload.name), shapes: workload.shapes().map_err(failed)? });
     }
     let mut cases = Vec::new();
     if named.is_empty() {

@@ -7,7 +7,7 @@ use super::chart::{of_cells, of_traces};
 use crate::chart::{Chart, SIZE};
 use crate::error::Error;
 use askama::Template;
-use elsa_core::telemetry::record::{Cell, End, Start, Trace};
+use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 
 /// Curves below one heading.
 struct Group {
@@ -40,11 +40,38 @@ struct Page<'a> {
     height: f64,
 }
 
-/// Renders the page of a run; without an `end`, of one whose records break off.
+/// The records of a run; without an end, of one whose records break off.
+#[derive(Default)]
+pub struct Records {
+    /// The machine.
+    pub start: Start,
+    /// The rows of the results.
+    pub cells: Vec<Cell>,
+    /// States of the machine.
+    pub traces: Vec<Trace>,
+    /// The end.
+    pub end: Option<End>,
+}
+
+impl Records {
+    /// Adds a record.
+    pub fn keep(&mut self, record: &Record) {
+        match record {
+            Record::Start(start) => self.start = start.clone(),
+            Record::Cell(cell) => self.cells.push(cell.clone()),
+            Record::Trace(trace) => self.traces.push(trace.clone()),
+            Record::End(end) => self.end = Some(*end),
+        }
+    }
+}
+
+/// Renders the page of a run.
 ///
 /// # Errors
 /// None: memory takes every page.
-pub fn page(start: &Start, cells: &[Cell], traces: &[Trace], end: Option<&End>) -> Result<String, Error> {
+pub fn page(records: &Records) -> Result<String, Error> {
+    let Records { start, cells, traces, end } = records;
+    let end = end.as_ref();
     let cpu = start.cpu.as_deref();
     let page = Page {
         name: start.board.as_deref().or(start.gpu.as_deref()).or(cpu).unwrap_or("unknown machine"),
@@ -181,7 +208,8 @@ mod tests {
         let _ = cell.marks.push(text(hostile));
         let other = Cell { n: 99, ..cell.clone() };
         let end = End { cells: 2, clean_cells: 0, seconds: 1.0 };
-        let page = page(&start, &[cell, other], &[], Some(&end)).unwrap();
+        let records = Records { start, cells: vec![cell, other], end: Some(end), ..Records::default() };
+        let page = page(&records).unwrap();
         assert!(!page.contains("<script") && !page.contains("alert('x')"), "{page}");
         assert!(page.contains("&#60;script&#62;") || page.contains("&lt;script&gt;"), "{page}");
         // Nothing is fetched.
@@ -194,7 +222,7 @@ mod tests {
     #[test]
     fn a_run_that_breaks_off_and_one_without_curves_say_so() {
         let cell = Cell { samples: 0, p50_ms: f64::NAN, ..full() };
-        let page = page(&Start::default(), &[cell], &[], None).unwrap();
+        let page = page(&Records { cells: vec![cell], ..Records::default() }).unwrap();
         assert!(page.contains("has not ended") && page.contains("there is no curve"), "{page}");
         assert!(page.contains("refused: first; mark; second") && !page.contains("NaN"), "{page}");
         // As many fields as columns.

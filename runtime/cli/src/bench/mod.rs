@@ -30,7 +30,7 @@ pub use args::BenchArgs;
 pub use compare::changes;
 pub use csv::{Row, rows, table};
 pub use grid::{Case, DIM, GRID, cases};
-pub use html::page;
+pub use html::{Records, page};
 pub use text::{footer, header, headline, row};
 
 use crate::error::Error;
@@ -56,8 +56,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     let options = args.traversal.options(args.engine.plan_options())?;
     let engine = args.engine.engine()?;
     let methods = args.method.unwrap_or(BOTH);
-    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
-        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };
     // A shape that is no problem is known before anything is measured.
     cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;

@@ -1,13 +1,14 @@
 //! Destinations of the results: standard output, and the requested files and serial port.
 
 use super::args::BenchArgs;
+use super::html::Records;
 use super::measure::Measured;
 use super::{csv, export, html, save, text};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
 use crate::report;
 use crate::serial::{Sent, Sink};
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_core::telemetry::record::{End, Record, Start};
 use elsa_files::{Reads, Target};
 use serde_json::Value;
 use std::io::{Stdout, Write};
@@ -20,9 +21,7 @@ pub struct Output {
     /// Width of the column that describes a shape's further parts.
     width: usize,
     /// The records so far.
-    start: Start,
-    cells: Vec<Cell>,
-    traces: Vec<Trace>,
+    records: Records,
     /// The times of calls.
     times: Vec<Value>,
     csv: Option<Target>,
@@ -59,9 +58,7 @@ impl Output {
             out: foreign::stdout(),
             json: args.json,
             width,
-            start: start.clone(),
-            cells: Vec::new(),
-            traces: Vec::new(),
+            records: Records::default(),
             times: Vec::new(),
             csv: target("csv", &args.csv)?,
             html: target("html", &args.html)?,
@@ -109,7 +106,7 @@ impl Output {
                 Record::Cell(cell) => writeln!(self.out, "{}", text::row(self.width, cell))?,
                 Record::Trace(_) => {}
                 Record::End(end) => {
-                    writeln!(self.out, "{}{}", text::grid(&self.cells), text::footer(end))?;
+                    writeln!(self.out, "{}{}", text::grid(&self.records.cells), text::footer(end))?;
                 }
             }
         }
@@ -117,11 +114,7 @@ impl Output {
         if let Some((_, sink)) = &mut self.serial {
             sink.send(record);
         }
-        match record {
-            Record::Cell(cell) => self.cells.push(cell.clone()),
-            Record::Trace(trace) => self.traces.push(trace.clone()),
-            Record::Start(_) | Record::End(_) => {}
-        }
+        self.records.keep(record);
         Ok(())
     }
 
@@ -141,8 +134,8 @@ impl Output {
     pub fn end(mut self, seconds: f64) -> Result<End, Error> {
         let count = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
         let end = End {
-            cells: count(self.cells.len()),
-            clean_cells: count(self.cells.iter().filter(|cell| cell.clean).count()),
+            cells: count(self.records.cells.len()),
+            clean_cells: count(self.records.cells.iter().filter(|cell| cell.clean).count()),
             seconds,
         };
         self.record(&Record::End(end))?;
@@ -150,9 +143,9 @@ impl Output {
             tell(&port, sink.close());
         }
         if self.csv.is_some() || self.save.is_some() {
-            let table = csv::table(&self.cells)?;
+            let table = csv::table(&self.records.cells)?;
             if let Some(folder) = &self.save {
-                let path = save::save(folder, &self.start, &table)?;
+                let path = save::save(folder, &self.records.start, &table)?;
                 log::info!("--save: {}", path.display());
                 if !self.json {
                     writeln!(self.out, "saved as {}", one_line(&path.display().to_string()))?;
@@ -161,9 +154,7 @@ impl Output {
             self.csv.map_or(Ok(()), |target| target.write(&table))?;
         }
         if let Some(target) = self.html {
-            target.write(
-                foreign::page(&html::page(&self.start, &self.cells, &self.traces, Some(&end))?).as_bytes(),
-            )?;
+            target.write(foreign::page(&html::page(&self.records)?).as_bytes())?;
         }
         if let Some(target) = self.export {
             target.write(Value::from(self.times).to_string().as_bytes())?;

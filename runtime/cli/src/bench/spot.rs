@@ -11,6 +11,7 @@ use super::grid::{COLUMNS, Case, cell};
 use super::measure::Measured;
 use super::save;
 use crate::error::{Error, one_line};
+use crate::report::{self, object};
 use elsa_core::dtype::DType;
 use elsa_core::telemetry::record::{Cell, Start};
 use std::io::Write;
@@ -94,14 +95,6 @@ fn row(cell: &Cell) -> Row {
     }
 }
 
-/// The verdict of a point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Passed,
-    Failed,
-    Unknown,
-}
-
 /// Number of retries of slower points: a machine that is slow for some seconds does not mean a slower program.
 pub const AGAIN: usize = 2;
 
@@ -161,14 +154,15 @@ pub fn judge(
     measured: &[Measured],
 ) -> Result<(), Error> {
     let find = |case: &Case, method: &str| measured.iter().find(|measured| is_of(measured, case, method));
-    let mut points: Vec<(String, Outcome, String)> = Vec::new();
+    // Names, whether the points passed, if that can be told, and words.
+    let mut points: Vec<(String, Option<bool>, String)> = Vec::new();
     for case in correctness() {
         let (outcome, words) = match find(&case, ELSA) {
-            None => (Outcome::Unknown, "refused".to_owned()),
+            None => (None, "refused".to_owned()),
             Some(Measured { cell, total, .. }) if total.explained.holds() && cell.certified => {
-                (Outcome::Passed, format!("rel L2 {:.2e}, certified", cell.rel_l2))
+                (Some(true), format!("rel L2 {:.2e}, certified", cell.rel_l2))
             }
-            Some(Measured { cell, .. }) => (Outcome::Failed, format!("rel L2 {:.2e}", cell.rel_l2)),
+            Some(Measured { cell, .. }) => (Some(false), format!("rel L2 {:.2e}", cell.rel_l2)),
         };
         points.push((format!("correct {} {}", case.shape, case.dtype), outcome, words));
     }
@@ -178,14 +172,14 @@ pub fn judge(
         let name = format!("speed   {} {} {method}", case.shape, case.dtype);
         let before = now.as_ref().and_then(|now| recorded.iter().find(|row| same(row, now)));
         let (outcome, words) = match (&now, before) {
-            (None, _) => (Outcome::Unknown, "refused, or no such method on this back end".to_owned()),
-            (Some(_), None) => (Outcome::Unknown, "not in the table".to_owned()),
+            (None, _) => (None, "refused, or no such method on this back end".to_owned()),
+            (Some(_), None) => (None, "not in the table".to_owned()),
             (Some(now), Some(before)) => {
                 let Change { ratio, verdict, .. } = change(before, now, scatter);
                 let outcome = match verdict {
-                    Verdict::Slower => Outcome::Failed,
-                    Verdict::Faster | Verdict::Same => Outcome::Passed,
-                    Verdict::Unknown => Outcome::Unknown,
+                    Verdict::Slower => Some(false),
+                    Verdict::Faster | Verdict::Same => Some(true),
+                    Verdict::Unknown => None,
                 };
                 let times =
                     ratio.map_or_else(String::new, |ratio| format!(", {ratio:.3} of the recorded time"));
@@ -194,20 +188,16 @@ pub fn judge(
         };
         points.push((name, outcome, words));
     }
-    let count = |of: Outcome| points.iter().filter(|(_, outcome, _)| *outcome == of).count();
-    let (passed, failed, unknown) = (count(Outcome::Passed), count(Outcome::Failed), count(Outcome::Unknown));
+    let count = |of| points.iter().filter(|(_, outcome, _)| *outcome == of).count();
+    let [passed, failed, unknown] = [Some(true), Some(false), None].map(count);
     for (name, outcome, words) in &points {
         let verdict = match outcome {
-            Outcome::Passed => "passed",
-            Outcome::Failed => "FAILED",
-            Outcome::Unknown => "cannot be told",
+            Some(true) => "passed",
+            Some(false) => "FAILED",
+            None => "cannot be told",
         };
         if json {
-            writeln!(
-                out,
-                "{}",
-                serde_json::json!({ "what": "spot", "point": name, "verdict": verdict, "found": words })
-            )?;
+            report::json(out, &object! { what: "spot", point: name, verdict: verdict, found: words })?;
         } else {
             writeln!(out, "{verdict:<14} {name}: {words}")?;
         }

@@ -6,8 +6,8 @@ use super::progress::{Part, Progress};
 use crate::args::warn_without_half_scores;
 use crate::error::{Error, say};
 use crate::left_out::LeftOut;
-use crate::oracle::{Bounded, Comparison, Oracle, Total};
-use crate::rows::{RowId, for_rows, output_row, rows, sample};
+use crate::oracle::{Bounded, Comparison, Total, compare};
+use crate::rows::{RowId, rows, sample};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::plan::ChooseError;
@@ -149,19 +149,10 @@ impl<'a> Check<'a> {
                 say(&LeftOut::of(traversed, problem, &inputs).to_string());
             }
             let bounded = Bounded { executed: &executed, shares: traversed.map(|ran| ran.share) };
-            subject.compared = for_rows(
-                &self.rows,
-                || Oracle::bounded(problem, inputs, bounded),
-                |oracle, row| {
-                    oracle.row(row);
-                    let at = output_row(problem, &inputs, row);
-                    Comparison::of(oracle, |c| f64::from(found.get(at + c)))
-                },
-                |rows| {
-                    let done = looked.fetch_add(rows, Ordering::Relaxed) + rows;
-                    progress.tell(Part::Check, done as f64 / wanted as f64);
-                },
-            );
+            subject.compared = compare(problem, inputs, bounded, &self.rows, found, |rows| {
+                let done = looked.fetch_add(rows, Ordering::Relaxed) + rows;
+                progress.tell(Part::Check, done as f64 / wanted as f64);
+            });
             subject.first = subject.output.clone();
         }
         Ok(())

@@ -7,14 +7,16 @@ mod profile;
 use crate::args::values::{bytes, dtype};
 use crate::error::{Error, one_line};
 use crate::machine;
-use crate::report::{self, Loaded};
+use crate::report::{self, Loaded, object};
 use crate::shape::Shape;
 use crate::stream;
 use clap::Args;
-use elsa_board::{Description, Root, describe};
+use elsa_board::{Root, describe};
 use elsa_core::dtype::DType;
 use elsa_core::linear::plan::Crossovers;
-use elsa_runtime::{DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, TunedFile, backends};
+use elsa_runtime::{
+    DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, Present, TunedFile, backends,
+};
 use linear::Crossover;
 use profile::Profile;
 use serde::Serialize;
@@ -68,15 +70,6 @@ fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
 }
 
 #[derive(Debug, Serialize)]
-struct BackendInfo {
-    name: &'static str,
-    present: bool,
-    kernel: Option<&'static str>,
-    /// Reason why the GPU is absent.
-    absence: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
 struct Gpu {
     name: String,
     driver: String,
@@ -109,29 +102,6 @@ impl Gpu {
             loaded: engine.loaded_kernels().into_iter().map(Loaded::from).collect(),
         })
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Info {
-    what: &'static str,
-    version: &'static str,
-    os: &'static str,
-    arch: &'static str,
-    cpu: Option<String>,
-    cores: usize,
-    caches: Vec<machine::Cache>,
-    machine: Description,
-    /// Data of the target, to compare with the system's report.
-    profile: Option<Profile>,
-    gpu: Option<Gpu>,
-    backends: Vec<BackendInfo>,
-    chosen: Option<String>,
-    why: String,
-    threads: Option<usize>,
-    /// Head size from which a plan of linear attention uses chunks instead of the recurrence, on the CPU.
-    linear: Vec<Crossover>,
-    /// Tuned file that a GPU was requested to use.
-    tuned: Option<TunedInfo>,
 }
 
 /// A tuned file: whether it is in use, its number of shapes, and the reason if it is not used.
@@ -180,50 +150,57 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         Err(e) => (None, None, None, None, Vec::new(), format!("no engine: {e}")),
     };
     let machine = describe(&Root::machine());
-    let info = Info {
-        what: "info",
-        version: env!("CARGO_PKG_VERSION"),
-        os: std::env::consts::OS,
-        arch: std::env::consts::ARCH,
-        cpu: machine::cpu_model(),
-        cores: machine::cores(),
-        caches: machine::caches(),
-        profile: machine.target.and_then(Profile::of),
-        machine,
-        gpu,
-        backends: backends()
-            .into_iter()
-            .map(|p| BackendInfo {
-                name: p.backend.name(),
-                present: p.present,
-                kernel: p.kernel,
-                absence: p.absence.map(|reason| reason.to_string()),
-            })
-            .collect(),
-        chosen,
-        why,
-        threads,
-        linear,
-        tuned,
-    };
+    let (cpu, cores, caches, backends) =
+        (machine::cpu_model(), machine::cores(), machine::caches(), backends());
+    let (version, os, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+    // Data of the target, to compare with the system's report.
+    let profile = machine.target.and_then(Profile::of);
     let mut out = crate::foreign::stdout();
     if args.json {
+        let of_backend = |of: &Present| {
+            object! {
+                name: of.backend.name(),
+                present: of.present,
+                kernel: of.kernel,
+                absence: of.absence.as_ref().map(ToString::to_string),
+            }
+        };
+        let info = object! {
+            what: "info",
+            version: version,
+            os: os,
+            arch: arch,
+            cpu: cpu,
+            cores: cores,
+            caches: caches,
+            machine: machine,
+            profile: profile,
+            gpu: gpu,
+            backends: backends.iter().map(of_backend).collect::<Vec<_>>(),
+            chosen: chosen,
+            why: why,
+            threads: threads,
+            // Head size from which a plan of linear attention uses chunks instead of the recurrence, on the CPU.
+            linear: linear,
+            // Tuned file that a GPU was requested to use.
+            tuned: tuned,
+        };
         return Ok(report::json(&mut out, &info)?);
     }
     let unknown = || "unknown".to_string();
-    writeln!(out, "elsa      {} ({} {})", info.version, info.os, info.arch)?;
-    let cpu = info.cpu.as_deref().map_or_else(unknown, one_line);
-    writeln!(out, "cpu       {cpu}, {} cores", info.cores)?;
+    writeln!(out, "elsa      {version} ({os} {arch})")?;
+    let cpu = cpu.as_deref().map_or_else(unknown, one_line);
+    writeln!(out, "cpu       {cpu}, {cores} cores")?;
     let caches: Vec<String> =
-        info.caches.iter().map(|c| format!("L{} {} {}", c.level, c.kind.to_lowercase(), c.size)).collect();
+        caches.iter().map(|c| format!("L{} {} {}", c.level, c.kind.to_lowercase(), c.size)).collect();
     writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { one_line(&caches.join(", ")) })?;
-    board::identity(&mut out, &info.machine)?;
-    if let Some(profile) = &info.profile {
+    board::identity(&mut out, &machine)?;
+    if let Some(profile) = &profile {
         writeln!(out, "profile   {profile}")?;
         writeln!(out, "          {}", Crossover::line(profile.linear()))?;
     }
-    board::state(&mut out, &info.machine)?;
-    if let Some(gpu) = &info.gpu {
+    board::state(&mut out, &machine)?;
+    if let Some(gpu) = &gpu {
         writeln!(
             out,
             "gpu       {}, compute capability {}, {} SMs, {} MHz, {} bytes{}; driver of {}",
@@ -240,25 +217,25 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         writeln!(out, "          {what} from {narrow} tokens, with 8 heads of 128 from {wide}")?;
         report::loaded(&mut out, &gpu.loaded)?;
     }
-    for backend in &info.backends {
+    for backend in &backends {
         let state = match (backend.present, backend.kernel, &backend.absence) {
             (true, Some(kernel), _) => format!("present, kernel {kernel}"),
             (true, None, _) => "present".to_string(),
-            (false, _, Some(reason)) => format!("absent: {}", one_line(reason)),
+            (false, _, Some(reason)) => format!("absent: {}", one_line(&reason.to_string())),
             (false, _, None) => "absent".to_string(),
         };
-        writeln!(out, "backend   {:<8}{state}", backend.name)?;
+        writeln!(out, "backend   {:<8}{state}", backend.backend.name())?;
     }
-    match (&info.chosen, info.threads) {
+    match (&chosen, threads) {
         (Some(chosen), Some(threads)) => {
-            writeln!(out, "chosen    {chosen} with {threads} threads: {}", info.why)?;
+            writeln!(out, "chosen    {chosen} with {threads} threads: {why}")?;
         }
-        _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
+        _ => writeln!(out, "chosen    none: {}", one_line(&why))?,
     }
-    if !info.linear.is_empty() {
-        writeln!(out, "linear    {}", Crossover::line(&info.linear))?;
+    if !linear.is_empty() {
+        writeln!(out, "linear    {}", Crossover::line(&linear))?;
     }
-    match &info.tuned {
+    match &tuned {
         Some(TunedInfo { file, shapes, reason: None, .. }) => {
             writeln!(out, "tuned     {shapes} shapes of {}", one_line(file))?;
         }

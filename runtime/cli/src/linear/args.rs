@@ -1,47 +1,23 @@
-//! The flags of a linear-attention problem and of its engine.
+//! The flags of a linear-attention problem and of its form.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::values::{bytes, number, one_of, ordinal, positive};
-use crate::args::{BackendFlag, EngineArgs, FALLBACKS, FILE, layouts};
-use crate::error::Error;
+use crate::args::values::{AUTO, Choice, auto_or, number, one_of, positive};
+use crate::args::{FILE, layouts};
 use crate::flag::flag;
 use clap::Args;
+use clap::builder::TypedValueParser;
 use elsa_core::linear::{Direction, Form, Operand, Rule};
 use elsa_core::view::Layout;
 use elsa_files::{Reads, Source};
-use elsa_runtime::{Engine, Fallback, LinearPlanOptions};
+use elsa_runtime::LinearPlanOptions;
 
 /// Epsilon that a bare `--normalize` adds to the sum of squares.
 const EPSILON: &str = "1e-6";
 
-/// Form of `--form`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FormFlag {
-    /// The form that the plan chooses.
-    Auto,
-    /// This form.
-    Forced(Form),
-}
-
-impl FormFlag {
-    /// Value that leaves the choice to the plan.
-    pub const AUTO: &str = "auto";
-
-    /// Returns every value with its name.
-    pub fn values() -> impl Iterator<Item = (&'static str, FormFlag)> {
-        let forced = Form::ALL.map(|form| (form.name(), FormFlag::Forced(form)));
-        [(FormFlag::AUTO, FormFlag::Auto)].into_iter().chain(forced)
-    }
-
-    /// Returns the form; `None` if the plan chooses it.
-    #[must_use]
-    pub fn form(self) -> Option<Form> {
-        match self {
-            FormFlag::Auto => None,
-            FormFlag::Forced(form) => Some(form),
-        }
-    }
+/// Returns a parser of forms.
+pub fn forms() -> impl TypedValueParser<Value = Choice<Form>> {
+    auto_or(Form::ALL.map(|form| (form.name(), form)))
 }
 
 /// The tensors of a problem.
@@ -150,8 +126,8 @@ impl SemanticsArgs {
 #[derive(Args, Debug, Clone)]
 pub struct FormArgs {
     /// Order of operations. auto: fastest by a model of work, cache and cores
-    #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
-    pub form: FormFlag,
+    #[arg(long, default_value = AUTO, value_parser = forms())]
+    pub form: Choice<Form>,
     /// Tokens of a chunk [default: chosen]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub chunk: Option<usize>,
@@ -160,55 +136,11 @@ pub struct FormArgs {
     pub parts: Option<usize>,
 }
 
-/// Engine.
-#[derive(Args, Debug, Clone)]
-pub struct HostArgs {
-    /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
-    #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
-    pub backend: BackendFlag,
-    /// If the GPU is missing or fails: cpu finishes the call on the CPU, fail ends it
-    #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
-    pub fallback: Fallback,
-    /// Number of the GPU in its driver's order [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
-    pub device: Option<usize>,
-    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
-    pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
-    pub budget: Option<usize>,
-}
-
-impl HostArgs {
-    /// Creates the requested engine.
-    ///
-    /// # Errors
-    /// The errors of [`EngineArgs::engine`].
-    pub fn engine(&self) -> Result<Engine, Error> {
-        let HostArgs { backend, fallback, device, threads, budget } = *self;
-        let rest = EngineArgs {
-            block: None,
-            half_scores: false,
-            tuned: None,
-            backend,
-            fallback,
-            device,
-            threads,
-            budget,
-        };
-        rest.engine()
-    }
-
-    /// Returns the requested options of a plan.
+impl FormArgs {
+    /// Returns the requested options of a plan whose workspace is at most `budget` bytes.
     #[must_use]
-    pub fn plan_options(&self, form: &FormArgs) -> LinearPlanOptions {
-        LinearPlanOptions {
-            form: form.form.form(),
-            chunk: form.chunk,
-            parts: form.parts,
-            budget: self.budget,
-            ..LinearPlanOptions::default()
-        }
+    pub fn plan_options(&self, budget: Option<usize>) -> LinearPlanOptions {
+        let FormArgs { form, chunk, parts } = *self;
+        LinearPlanOptions { form: form.0, chunk, parts, budget, ..LinearPlanOptions::default() }
     }
 }

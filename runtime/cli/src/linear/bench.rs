@@ -4,14 +4,15 @@
 //! 2. The first call of each is checked: its first head against the recurrence in f64.
 //! 3. All forms alternate until the time is over (`turns`); the table has medians, the records quartiles too.
 
-use super::args::{FormArgs, FormFlag, HostArgs};
+use super::args::{FormArgs, forms};
 use super::data::{LinearShape, Sample, Semantics};
 use super::picture;
 use super::run::refusal;
 use super::table::{Family, Row, print};
 use super::truth::Truth;
 use super::turns::{Contender, quartiles, take_turns};
-use crate::args::values::{dtype, one_of, positive, seconds};
+use crate::args::HostArgs;
+use crate::args::values::{AUTO, Choice, dtype, one_of, positive, seconds};
 use crate::error::Error;
 use crate::progress;
 use crate::report;
@@ -75,8 +76,8 @@ pub struct LinearBenchArgs {
     #[arg(long, default_value = "f32", value_parser = dtype())]
     pub dtype: DType,
     /// Form to measure alone [default: all of them]
-    #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
-    pub form: FormFlag,
+    #[arg(long, default_value = AUTO, value_parser = forms())]
+    pub form: Choice<Form>,
     /// Time for each cell of the table
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
@@ -103,19 +104,20 @@ struct Subject {
 /// Plans every requested form that the engine accepts.
 fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<Vec<Subject>, Error> {
     let problem = &sample.problem;
-    let asked = |form| FormArgs { form, chunk: None, parts: None };
-    let auto = engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Auto)))?;
+    let asked =
+        |form| FormArgs { form: Choice(form), chunk: None, parts: None }.plan_options(args.host.budget);
+    let auto = engine.linear_plan(problem, &asked(None))?;
     let chosen = auto.division_of(auto.backend());
     let forms = match args.form {
-        FormFlag::Auto => Form::ALL.to_vec(),
-        FormFlag::Forced(form) => vec![form],
+        Choice(None) => Form::ALL.to_vec(),
+        Choice(Some(form)) => vec![form],
     };
     let mut subjects = Vec::new();
     for form in forms {
-        let planned = engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Forced(form))));
+        let planned = engine.linear_plan(problem, &asked(Some(form)));
         let (plan, workspace) = match planned.and_then(|plan| Ok((plan.workspace()?, plan))) {
             Ok((workspace, plan)) => (plan, workspace),
-            Err(e) => match refusal(&e).filter(|_| args.form == FormFlag::Auto) {
+            Err(e) => match refusal(&e).filter(|_| args.form.0.is_none()) {
                 Some(why) => {
                     log::info!("form {}: {why}", form.name());
                     continue;

@@ -5,12 +5,12 @@ use crate::args::FILE_IS;
 use crate::error::{Error, dashed, say};
 use crate::files::Files;
 use crate::flag::flag;
-use crate::job::{Packed, layout};
+use crate::job::{Packed, check_heads, floats, layout, list, missing};
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{Inputs, Operand, Operands, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_files::{Accept, FileError, Source, Tensor, TensorError, zeros};
+use elsa_files::{Accept, FileError, Source, Tensor, zeros};
 use std::rc::Rc;
 
 /// Requested outputs.
@@ -63,7 +63,7 @@ impl LinearJob {
             files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
             tensors[operand] = Some(tensor);
         }
-        let cu_seqlens = bounds(args, &mut files)?;
+        let cu_seqlens = list("cu-seqlens", &args.cu_seqlens, &mut files)?;
         let job =
             LinearJob::of(args, semantics, written, tensors, cu_seqlens, &files).map_err(
                 |fault| match fault {
@@ -87,7 +87,7 @@ impl LinearJob {
         files: &Files,
     ) -> Result<LinearJob, Error> {
         let packed = cu_seqlens.as_ref().map(|bounds| bounds.shape()[0].saturating_sub(1));
-        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
+        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand.argument()));
         let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
         let of_packed = cu_seqlens.as_ref().map(|_| &PACKED);
         let layout = layout(args.layout, args.heads, of_packed, [("q", q), ("k", k), ("v", v)])?;
@@ -97,19 +97,7 @@ impl LinearJob {
         let width = k.shape().last().copied().unwrap_or(0);
         let key_heads = width.checked_div(query.dim()).filter(|heads| heads * query.dim() == width);
         let key = View::dense("k", layout, k.shape(), key_heads.filter(|n| *n > 0).or(Some(value.heads())))?;
-        for (argument, given, view, of) in
-            [("heads", args.heads, &query, "q"), ("kv-heads", args.kv_heads, &value, "v")]
-        {
-            if let Some(given) = given
-                && given != view.heads()
-            {
-                return Err(Error::Argument {
-                    argument,
-                    found: given.to_string(),
-                    allowed: format!("{}, as {of} has ({})", view.heads(), files.of(of).unwrap_or_default()),
-                });
-            }
-        }
+        check_heads(files, [("heads", args.heads, &query, "q"), ("kv-heads", args.kv_heads, &value, "v")])?;
         let heads = query.heads().max(value.heads());
         let mut out = v.shape().to_vec();
         let axis = match layout {
@@ -125,7 +113,7 @@ impl LinearJob {
         }
         let output = View::dense("out", layout, &out, Some(heads))?;
 
-        let dtype = elements(q, Operand::Query)?.dtype();
+        let dtype = floats("q", q)?.dtype();
         let gates = Gates { layout, rank: q.shape().len(), heads: value.heads() };
         let gate = |operand: Operand| match tensors[operand].as_deref() {
             Some(tensor) => gates.view(operand, tensor.shape()).map(Some),
@@ -165,7 +153,7 @@ impl LinearJob {
                 && of(operand) != Some(problem.dtype_of(operand))
                 && problem.dtype_of(operand) == DType::F32
             {
-                let from = elements(tensor, operand)?;
+                let from = floats(operand.argument(), tensor)?;
                 let mut to = zeros::<f32>(flag(operand.argument()), from.len())?;
                 to.iter_mut().enumerate().for_each(|(i, x)| *x = from.get(i));
                 widened[operand] = Some(to);
@@ -188,7 +176,7 @@ impl LinearJob {
             Some(widened) => Some(Elements::F32(widened)),
             None => self.tensors[operand].as_deref().and_then(Tensor::elements),
         };
-        let required = |operand| found(operand).ok_or_else(|| not_float(operand));
+        let required = |operand: Operand| found(operand).ok_or_else(|| missing(operand.argument()));
         let past_state = match found(Operand::PastState) {
             Some(Elements::F32(state)) => Some(state),
             _ => None,
@@ -233,19 +221,6 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the bounds of packed sequences, a tensor with one axis.
-fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error> {
-    let Some(source) = &args.cu_seqlens else { return Ok(None) };
-    let argument = "cu-seqlens";
-    let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-    files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
-    if tensor.shape().len() != 1 {
-        let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
-        return Err(FileError::Tensor { argument, path: source.path.clone(), source: fault }.into());
-    }
-    Ok(Some(tensor))
-}
-
 /// Axes of decay and beta relative to the other tensors.
 struct Gates {
     layout: Layout,
@@ -277,19 +252,4 @@ impl Gates {
             _ => Err(ranks("that of q, or one more for layout bnc")),
         }
     }
-}
-
-fn elements(tensor: &Tensor, operand: Operand) -> Result<Elements<'_>, Error> {
-    tensor.elements().ok_or_else(|| not_float(operand))
-}
-
-fn missing(operand: Operand) -> Error {
-    Error::Argument { argument: flag(operand.argument()), found: "missing".into(), allowed: FILE_IS.into() }
-}
-
-fn not_float(operand: Operand) -> Error {
-    Error::Problem(ArgumentError::Needs {
-        argument: flag(operand.argument()),
-        other: "floating-point elements",
-    })
 }

@@ -2,14 +2,14 @@
 
 use super::truth::Truth;
 use crate::error::Error;
-use crate::machine;
+use crate::rows::for_items;
+use crate::verdict::Verdict;
 use elsa_core::drift::larger;
 use elsa_core::dtype::Elements;
 use elsa_core::linear::bound::Executed;
 use elsa_core::linear::{Inputs, Problem};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An answer, and what computed it.
 #[derive(Clone, Copy)]
@@ -20,32 +20,6 @@ pub struct Answer<'a> {
     pub output: Option<Elements<'a>>,
     /// The last states, where the problem has them.
     pub present: Option<&'a [f32]>,
-}
-
-/// Verdict on an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    /// No error exceeds its bound.
-    #[serde(rename = "PASS")]
-    Pass,
-    /// An error exceeds its bound.
-    #[serde(rename = "FAIL")]
-    Fail,
-    /// A bound is infinite, or an exact answer is not finite in f64.
-    #[serde(rename = "NO CLAIM")]
-    NoClaim,
-}
-
-impl Verdict {
-    /// Returns its printed name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Pass => "PASS",
-            Verdict::Fail => "FAIL",
-            Verdict::NoClaim => "NO CLAIM",
-        }
-    }
 }
 
 /// The element that takes the largest part of its bound.
@@ -193,40 +167,24 @@ pub fn judge(
     bar: &ProgressBar,
 ) -> Result<Vec<Judged>, Error> {
     let (sequences, states) = (problem.sequences(), problem.state_heads());
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<(usize, Judged)>, Error> {
-        let mut found = Vec::new();
-        loop {
-            let task = next.fetch_add(1, Ordering::Relaxed);
-            let (of, state) = (task / (sequences * states), task % (sequences * states));
-            let Some(answer) = answers.get(of) else { return Ok(found) };
-            let (sequence, state) = (state / states, state % states);
+    let places = sequences * states;
+    let tasks: Vec<usize> = (0..answers.len() * places).collect();
+    let found = for_items(
+        &tasks,
+        1,
+        || (),
+        |(), task| -> Result<Judged, Error> {
+            let (answer, sequence) = (&answers[task / places], task % places / states);
             let executed = &answer.executed[sequence];
-            let truth = Truth::bounded(problem, inputs, executed, sequence, state)?;
-            found.push((task, Judged::of(problem, answer, &truth)));
-            bar.inc(1);
-        }
-    };
-    let all = std::thread::scope(|scope| {
-        let workers: Vec<_> = (1..machine::cores()).map(|_| scope.spawn(work)).collect();
-        let mut all = vec![work()];
-        for worker in workers {
-            match worker.join() {
-                Ok(found) => all.push(found),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    });
-    let mut found = Vec::new();
-    for part in all {
-        found.extend(part?);
-    }
+            let truth = Truth::bounded(problem, inputs, executed, sequence, task % states)?;
+            Ok(Judged::of(problem, answer, &truth))
+        },
+        |count| bar.inc(count),
+    );
     // Sums in the order of the states, independent of the threads.
-    found.sort_unstable_by_key(|(task, _)| *task);
     let mut judged = vec![Judged::default(); answers.len()];
-    for (task, of) in found {
-        judged[task / (sequences * states)].add(of);
+    for (task, found) in tasks.iter().zip(found) {
+        judged[task / places].add(found?);
     }
     for judged in &mut judged {
         let [error, norm, bound] = judged.squares;

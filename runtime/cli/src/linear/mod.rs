@@ -21,7 +21,6 @@ mod turns;
 mod verify;
 
 use crate::error::Error;
-pub use args::HostArgs;
 pub use bench::LinearBenchArgs;
 use clap::{Args, Subcommand};
 pub use run::LinearRunArgs;

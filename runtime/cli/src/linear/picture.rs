@@ -1,30 +1,19 @@
 //! Time against tokens as one self-contained picture, with the crossovers of forms.
 
-use super::table::Family;
+use super::table::{Family, Row};
 use crate::chart::{self, Chart, Point, Raw, chart};
 use crate::error::Error;
 use elsa_core::linear::Form;
 
 /// Draws the curves of the forms.
 fn curves(family: &Family) -> Option<Chart> {
-    let curves = Form::ALL.into_iter().map(|form| Raw {
-        name: form.name().to_owned(),
-        faint: false,
-        points: family
-            .rows
-            .iter()
-            .filter(|row| row.form == form)
-            .map(|row| Point {
-                x: row.tokens as f64,
-                y: row.ns_per_token,
-                band: None,
-                tip: format!(
-                    "{} tokens: {:.1} ns, {:.4} ms a call",
-                    row.tokens, row.ns_per_token, row.p50_ms
-                ),
-            })
-            .collect(),
-    });
+    let point = |row: &Row| {
+        let tip = format!("{} tokens: {:.1} ns, {:.4} ms a call", row.tokens, row.ns_per_token, row.p50_ms);
+        Point::new(row.tokens as f64, row.ns_per_token, tip)
+    };
+    let curves = Form::ALL
+        .into_iter()
+        .map(|form| Raw::new(form.name(), family.rows.iter().filter(|row| row.form == form).map(point)));
     chart(family.title.clone(), ("tokens", "ns"), (true, true), curves.collect(), true)
 }
 

@@ -2,20 +2,19 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::args::{FormArgs, HostArgs, SemanticsArgs, TensorArgs};
+use super::args::{FormArgs, SemanticsArgs, TensorArgs};
 use super::job::{LinearJob, Written};
 use super::judge::{Answer, judge};
-use crate::args::{FILE, ForceArgs};
+use crate::args::{FILE, ForceArgs, HostArgs};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::progress;
-use crate::report;
+use crate::report::{self, object};
 use clap::{Arg, Args};
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_files::{Buffer, Content, Output, Source, Writer, leaves_enough, zeros};
 use elsa_runtime::{LinearPlan, PlanError};
 use serde::Serialize;
-use std::time::Instant;
 
 /// The text below the flags.
 const HELP: &str = "\
@@ -74,76 +73,6 @@ pub struct LinearRunArgs {
     pub json: bool,
 }
 
-/// The object that `--certificate` prints.
-#[derive(Debug, Serialize)]
-struct Certificate {
-    what: &'static str,
-    /// `bound`, or `none` if an element has no bound, or is not finite.
-    claim: &'static str,
-    kernel: &'static str,
-    form: &'static str,
-    /// Bound on the error of every element of output and states.
-    absolute: f64,
-    /// The bound of `‖dY‖ / ‖Y‖`.
-    relative: f64,
-    /// Largest factor by which the tokens magnify an error.
-    gain: f64,
-    /// Measured error.
-    measured_absolute: f64,
-    /// `‖dY‖ / ‖Y‖`.
-    measured_relative: f64,
-    /// Number of elements whose exact value is not finite.
-    not_finite: u64,
-}
-
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    what: &'static str,
-    rule: &'static str,
-    direction: &'static str,
-    form: &'static str,
-    chunk: usize,
-    parts: usize,
-    backend: String,
-    kernel: &'static str,
-    threads: usize,
-    dtype: &'static str,
-    shape: Sizes,
-    workspace_bytes: usize,
-    /// Reason why the CPU computed instead of the requested GPU.
-    fallback: Option<String>,
-    ms: f64,
-}
-
-/// The sizes of a problem.
-#[derive(Debug, Serialize)]
-pub struct Sizes {
-    batch: usize,
-    heads: usize,
-    key_heads: usize,
-    states: usize,
-    tokens: usize,
-    dim: usize,
-    value_dim: usize,
-}
-
-impl Sizes {
-    /// Returns the sizes of `problem`.
-    #[must_use]
-    pub fn of(problem: &Problem) -> Sizes {
-        Sizes {
-            batch: problem.sequences(),
-            heads: problem.heads(),
-            key_heads: problem.spec().key.heads(),
-            states: problem.state_heads(),
-            tokens: problem.tokens(),
-            dim: problem.key_dim(),
-            value_dim: problem.value_dim(),
-        }
-    }
-}
-
 /// Estimates the multiplications and additions of the recurrence of `problem`, for a progress display.
 #[must_use]
 pub fn operations(problem: &Problem) -> f64 {
@@ -162,14 +91,14 @@ pub fn refusal(e: &PlanError) -> Option<String> {
     }
 }
 
-/// Judges the output of a run.
+/// Judges the output of a run. Returns the object that `--certificate` prints.
 fn certificate(
     job: &LinearJob,
     plan: &LinearPlan,
     done: &elsa_runtime::Report,
     out: Option<&Buffer>,
     present: Option<&[f32]>,
-) -> Result<Certificate, Error> {
+) -> Result<impl Serialize + use<>, Error> {
     let (problem, inputs, backend) = (&job.problem, job.inputs()?, done.backend);
     let executed: Vec<_> = (0..problem.sequences())
         .map(|at| plan.executed_of(backend, problem.sequence(inputs.cu_seqlens, at).tokens))
@@ -183,8 +112,9 @@ fn certificate(
         return Err(Error::Verification(format!("{} elements are beyond their bounds", judged.beyond)));
     }
     let claims = judged.unclaimed == 0 && judged.not_finite == 0;
-    Ok(Certificate {
+    Ok(object! {
         what: "certificate",
+        // None if an element has no bound, or is not finite.
         claim: if claims { "bound" } else { "none" },
         kernel: plan.kernel_of(backend),
         form: plan.division_of(backend).form.name(),
@@ -206,7 +136,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let job = LinearJob::load(&args.tensors, &args.semantics, written)?;
     let problem = job.problem;
     let engine = args.host.engine()?;
-    let plan = engine.linear_plan(&problem, &args.host.plan_options(&args.form))?;
+    let plan = engine.linear_plan(&problem, &args.form.plan_options(args.host.budget))?;
     let mut reads = args.force.reads();
     args.tensors.add_to(&mut reads);
     let mut writer = Writer::new(reads);
@@ -228,13 +158,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let outputs =
         Outputs { output: out.as_mut().map(Buffer::elements_mut), present_state: state.as_deref_mut() };
     let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
-    // A small board does ten billion operations a second.
-    let spinner = progress::spinner(operations(&problem) / 1e10);
-    let start = Instant::now();
-    let done = bound.run();
-    let ms = start.elapsed().as_secs_f64() * 1e3;
-    spinner.finish_and_clear();
-    let done = done?;
+    let (done, ms) = progress::timed(operations(&problem), || bound.run())?;
     let certificate = match args.certificate {
         true => Some(certificate(&job, &plan, &done, out.as_ref(), state.as_deref())?),
         false => None,
@@ -254,7 +178,16 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let choice = plan.division_of(done.backend);
     let kernel = plan.kernel_of(done.backend);
     if args.json {
-        let report = Report {
+        let shape = object! {
+            batch: problem.sequences(),
+            heads: problem.heads(),
+            key_heads: problem.spec().key.heads(),
+            states: problem.state_heads(),
+            tokens: problem.tokens(),
+            dim: problem.key_dim(),
+            value_dim: problem.value_dim(),
+        };
+        let report = object! {
             what: "linear",
             rule: problem.rule().name(),
             direction: problem.spec().direction.name(),
@@ -262,13 +195,14 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
             chunk: choice.chunk,
             parts: choice.parts,
             backend: done.backend.to_string(),
-            kernel,
+            kernel: kernel,
             threads: engine.threads(),
             dtype: dtype.name(),
-            shape: Sizes::of(&problem),
+            shape: shape,
             workspace_bytes: plan.workspace_bytes(),
+            // Why the CPU computed in place of the requested GPU.
             fallback: done.fallback.map(|reason| reason.to_string()),
-            ms,
+            ms: ms,
         };
         report::json(&mut stdout, &report)?;
     } else {

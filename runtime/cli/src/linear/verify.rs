@@ -1,15 +1,16 @@
 //! `elsa linear verify`: compares every form with the recurrence in f64, within the bound of its execution.
 
-use super::args::{FormArgs, FormFlag, HostArgs, SemanticsArgs, TensorArgs};
+use super::args::{FormArgs, SemanticsArgs, TensorArgs};
 use super::data::{self, LinearShape, Sample, Semantics};
 use super::job::{LinearJob, Written};
-use super::judge::{Answer, Judged, Verdict, judge};
+use super::judge::{Answer, Judged, judge};
 use super::run::refusal;
-use crate::args::FILE;
-use crate::args::values::dtype;
+use crate::args::values::{Choice, dtype};
+use crate::args::{FILE, HostArgs};
 use crate::error::{Error, say};
 use crate::progress;
-use crate::report;
+use crate::report::{self, object};
+use crate::verdict::Verdict;
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::bound::Executed;
@@ -85,15 +86,6 @@ struct Case {
     judged: Judged,
 }
 
-/// Summary of all forms.
-#[derive(Debug, Serialize)]
-struct Summary {
-    what: &'static str,
-    verdict: Verdict,
-    forms: usize,
-    failed: usize,
-}
-
 /// The tensors, from files or random ones.
 enum Given {
     Files(Box<LinearJob>),
@@ -153,8 +145,8 @@ struct Run {
 /// only planned.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
-    let form_args = FormArgs { form: FormFlag::Forced(form), ..args.form };
-    let planned = engine.linear_plan(problem, &args.host.plan_options(&form_args));
+    let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
+    let planned = engine.linear_plan(problem, &form_args.plan_options(args.host.budget));
     // With a given answer, nothing runs.
     let made = planned.and_then(|plan| {
         let workspace = if args.y.is_none() { Some(plan.workspace()?) } else { None };
@@ -162,7 +154,7 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
     });
     let (plan, workspace) = match made {
         Ok(made) => made,
-        Err(e) => match refusal(&e).filter(|_| args.form.form == FormFlag::Auto) {
+        Err(e) => match refusal(&e).filter(|_| args.form.form.0.is_none()) {
             Some(why) => {
                 say(&format!("form {} is left out: {why}", form.name()));
                 return Ok(None);
@@ -210,7 +202,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();
     let engine = args.host.engine()?;
-    let named = args.form.form.form();
+    let named = args.form.form.0;
     let answer = args.y.as_ref().map(|source| answer(source, problem, &given)).transpose()?;
     let forms = match (named, &answer) {
         (Some(form), _) => vec![form],
@@ -258,13 +250,14 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         (0, false) => Verdict::NoClaim,
         _ => Verdict::Fail,
     };
-    let summary = Summary { what: "summary", verdict, forms: verdicts.len(), failed };
+    let forms = verdicts.len();
     if args.json {
+        let summary = object! { what: "summary", verdict: verdict, forms: forms, failed: failed };
         report::json(&mut out, &summary)?;
     } else {
-        writeln!(out, "{}: {} forms, {failed} failed", verdict.name(), summary.forms)?;
+        writeln!(out, "{verdict}: {forms} forms, {failed} failed")?;
     }
-    let told = format!("{failed} of {} forms", summary.forms);
+    let told = format!("{failed} of {forms} forms");
     match verdict {
         Verdict::Pass => Ok(()),
         Verdict::Fail => Err(Error::Verification(told)),
@@ -275,7 +268,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
 /// Prints a form.
 fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
-    write!(out, "{} {rule} {direction}, form {form}", verdict.name())?;
+    write!(out, "{verdict} {rule} {direction}, form {form}")?;
     match answer {
         Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
         None => writeln!(

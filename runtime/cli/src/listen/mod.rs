@@ -6,13 +6,13 @@
 
 mod print;
 
-use crate::bench::page;
+use crate::bench::{Records, page};
 use crate::error::{Error, say};
 use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
 use clap::Args;
-use elsa_core::telemetry::frame::{Counts, Decoder, FRAME, Message};
-use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_core::telemetry::frame::{Counts, Decoder, FRAME};
+use elsa_core::telemetry::record::Record;
 use elsa_files::{Reads, Target};
 use print::{Form, Printer};
 use serialport::TTYPort;
@@ -68,7 +68,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     let port = Port::parse(&args.port).map_err(fault)?;
     let mut reads = Reads::default();
     reads.keep("PORT", &port.path);
-    let page = args.html.as_deref().map(|path| Target::new("html", path, &reads)).transpose()?;
+    let target = args.html.as_deref().map(|path| Target::new("html", path, &reads)).transpose()?;
     let mut tty = port.open().map_err(fault)?;
     signals::defer();
     let form = match (args.json, args.csv) {
@@ -103,8 +103,8 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         }
         ear.report(false);
     }
-    if let Some(target) = page {
-        target.write(crate::foreign::page(&ear.heard.page()?).as_bytes())?;
+    if let Some(target) = target {
+        target.write(crate::foreign::page(&page(&ear.heard)?).as_bytes())?;
     }
     ear.end()
 }
@@ -121,38 +121,6 @@ fn reopen(port: &Port) -> Option<TTYPort> {
     None
 }
 
-/// The records of a run.
-#[derive(Default)]
-struct Heard {
-    run: Option<u32>,
-    start: Start,
-    cells: Vec<Cell>,
-    traces: Vec<Trace>,
-    end: Option<End>,
-}
-
-impl Heard {
-    fn keep(&mut self, message: &Message) {
-        if self.run != Some(message.run) {
-            *self = Heard { run: Some(message.run), ..Heard::default() };
-        }
-        match &message.record {
-            Record::Start(start) => self.start = start.clone(),
-            Record::Cell(cell) => self.cells.push(cell.clone()),
-            Record::Trace(trace) => self.traces.push(trace.clone()),
-            Record::End(end) => self.end = Some(*end),
-        }
-    }
-
-    /// Renders the page of the run.
-    ///
-    /// # Errors
-    /// A template that fails.
-    fn page(&self) -> Result<String, Error> {
-        page(&self.start, &self.cells, &self.traces, self.end.as_ref())
-    }
-}
-
 /// Received data, and the losses reported so far.
 struct Ear<'a, W> {
     port: &'a Port,
@@ -160,7 +128,9 @@ struct Ear<'a, W> {
     decoder: Decoder,
     printer: Printer,
     /// The last run, reduced to the content of a page.
-    heard: Heard,
+    heard: Records,
+    /// The run that they are of.
+    run: Option<u32>,
     keeps: bool,
     out: W,
     /// Counts in the last report.
@@ -176,7 +146,8 @@ impl<'a, W: Write> Ear<'a, W> {
             follow: args.follow,
             decoder: Decoder::new(),
             printer: Printer::new(form),
-            heard: Heard::default(),
+            heard: Records::default(),
+            run: None,
             keeps: args.html.is_some(),
             out,
             told: Counts::default(),
@@ -192,7 +163,10 @@ impl<'a, W: Write> Ear<'a, W> {
                 self.printer.print(&mut self.out, &message)?;
                 self.out.flush()?;
                 if self.keeps {
-                    self.heard.keep(&message);
+                    if self.run.replace(message.run) != Some(message.run) {
+                        self.heard = Records::default();
+                    }
+                    self.heard.keep(&message.record);
                 }
                 if matches!(message.record, Record::End(_)) && !self.follow {
                     return Ok(true);

@@ -1,11 +1,11 @@
 //! The files of tasks: the header of each, and the check that all together form one whole.
 
 use crate::error::Error;
-use crate::task::file::{Description, Kind, Whole};
 use crate::task::origin::{self, misfit};
-use crate::task::sums::{Sums, TOKENS};
 use elsa_core::plan::ChooseError;
 use elsa_core::quorum::{Run, Task, TaskPath, Tree};
+use elsa_files::sums::{Sums, TOKENS};
+use elsa_files::task::{Description, Kind, Whole};
 use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
 use std::path::Path;

@@ -7,16 +7,15 @@ mod members;
 use crate::args::{FILE, ForceArgs, layouts, run_id};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
-use crate::report;
-use crate::task::file::{Kind, Whole};
+use crate::report::{self, object};
 use crate::task::{origin, planned};
 use clap::Args;
 use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
+use elsa_files::task::{Kind, Whole};
 use elsa_files::{Array, Buffer, Content, Output, Reads, Source, Writer, zeros};
 use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge};
 use members::{Member, tree};
-use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -81,23 +80,6 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    what: &'static str,
-    tasks: usize,
-    /// Batch, heads, key heads, queries, keys, head size and head size of values.
-    shape: [usize; 7],
-    dtype: &'static str,
-    /// Pairs of a query and a key, over all tasks, for one head.
-    pairs: f64,
-    /// Query and key tokens, over all tasks; a token counts once for each task that holds it.
-    tokens: [usize; 2],
-    /// Bytes of states that were read.
-    bytes_read: usize,
-    ms: f64,
-}
-
 impl MergeArgs {
     /// Returns the files that the command reads.
     fn reads(&self) -> Reads {
@@ -136,9 +118,9 @@ impl MergeArgs {
 
 /// Totals of the files of a whole.
 struct Sums {
-    /// Pairs of a query and a key, for one head.
+    /// Pairs of a query and a key, over all tasks, for one head.
     pairs: u128,
-    /// Query and key tokens.
+    /// Query and key tokens, over all tasks; a token counts once for each task that holds it.
     tokens: [usize; 2],
     /// Bytes that were read.
     bytes: usize,
@@ -192,9 +174,17 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
             Kind::States => "merge",
             Kind::Gradients => "merge of gradients",
         };
-        let Sums { pairs, tokens, bytes: bytes_read } = sums;
-        let (dtype, pairs) = (whole.dtype().name(), pairs as f64);
-        let report = Report { what, tasks, shape: whole.shape, dtype, pairs, tokens, bytes_read, ms };
+        let report = object! {
+            what: what,
+            tasks: tasks,
+            // Batch, heads, key heads, queries, keys, head size and head size of values.
+            shape: whole.shape,
+            dtype: whole.dtype().name(),
+            pairs: sums.pairs as f64,
+            tokens: sums.tokens,
+            bytes_read: sums.bytes,
+            ms: ms,
+        };
         report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
         say(&format!("wrote {} {shape:?} of {tasks} tasks in {ms:.3} ms", one_line(&first)));

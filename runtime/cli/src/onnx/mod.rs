@@ -4,13 +4,12 @@ mod check;
 
 use crate::args::ForceArgs;
 use crate::error::Error;
-use crate::report;
+use crate::report::{self, object};
 use clap::{Args, Subcommand};
 use elsa_files::temporary::folder;
 use elsa_files::{FileError, Target};
 use elsa_onnx::{Attention, ModelError, ModelFile};
 use elsa_onnxruntime::Model;
-use serde::Serialize;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -87,19 +86,6 @@ pub struct RewriteArgs {
     pub check: check::CheckArgs,
 }
 
-/// JSON output.
-#[derive(Serialize)]
-struct Told<'a> {
-    what: &'static str,
-    model: String,
-    replaced: usize,
-    attentions: &'a [Attention],
-    /// The file that was written.
-    written: Option<String>,
-    /// Result of ONNX Runtime for both models, or the reason why they were not run.
-    check: Option<&'a str>,
-}
-
 /// Opens the model at `path`.
 fn open(path: &Path) -> Result<ModelFile, Error> {
     let failed = |source| FileError::Read { argument: "IN", path: path.to_path_buf(), source };
@@ -167,11 +153,16 @@ fn tell(
     let replaced = attentions.iter().filter(|attention| attention.replaced).count();
     let shown = |path: &Path| path.display().to_string();
     if json {
-        let written = written.map(shown);
-        return Ok(report::json(
-            &mut out,
-            &Told { what: "onnx", model: shown(model), replaced, attentions, written, check },
-        )?);
+        let told = object! {
+            what: "onnx",
+            model: shown(model),
+            replaced: replaced,
+            attentions: attentions,
+            written: written.map(shown),
+            // Result of ONNX Runtime for both models, or the reason why they were not run.
+            check: check,
+        };
+        return Ok(report::json(&mut out, &told)?);
     }
     for attention in attentions {
         let state = if attention.replaced { "replaced" } else { "stays" };

@@ -61,29 +61,21 @@ pub enum MaskForm {
 }
 
 impl MaskForm {
-    /// Every form.
-    pub const ALL: [MaskForm; 7] = [
-        MaskForm::Bool,
-        MaskForm::True,
-        MaskForm::Padding,
-        MaskForm::Float,
-        MaskForm::Bias,
-        MaskForm::Batch,
-        MaskForm::Row,
+    /// Every form with its name in shapes.
+    pub const ALL: [(&str, MaskForm); 7] = [
+        ("bool", MaskForm::Bool),
+        ("true", MaskForm::True),
+        ("padding", MaskForm::Padding),
+        ("float", MaskForm::Float),
+        ("bias", MaskForm::Bias),
+        ("batch", MaskForm::Batch),
+        ("row", MaskForm::Row),
     ];
 
     /// Returns the name in shapes.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            MaskForm::Bool => "bool",
-            MaskForm::True => "true",
-            MaskForm::Padding => "padding",
-            MaskForm::Float => "float",
-            MaskForm::Bias => "bias",
-            MaskForm::Batch => "batch",
-            MaskForm::Row => "row",
-        }
+    pub fn name(self) -> &'static str {
+        MaskForm::ALL.into_iter().find(|(_, form)| *form == self).map_or("", |(name, _)| name)
     }
 
     /// Returns `true` if the elements are booleans. Otherwise they are added to the scores.

@@ -155,9 +155,9 @@ impl FromStr for Shape {
                     shape.window = window.ok_or_else(|| refused(part, &found, ALLOWED))?;
                 }
                 ("mask", value) => {
-                    let mask = MaskForm::ALL.into_iter().find(|mask| Some(mask.name()) == value);
-                    let names = MaskForm::ALL.map(MaskForm::name).join(", ");
-                    shape.mask = Some(mask.ok_or_else(|| refused(part, &found, &names))?);
+                    let mask = MaskForm::ALL.into_iter().find(|(name, _)| Some(*name) == value);
+                    let names = MaskForm::ALL.map(|(name, _)| name).join(", ");
+                    shape.mask = Some(mask.ok_or_else(|| refused(part, &found, &names))?.1);
                 }
                 ("swin", value) => swin = Some((value, found)),
                 ("packed", value) => short = Some((value, found)),
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(causal), "{text}");
         }
         assert_eq!(causal.to_string(), "1,2,3,4,5,causal");
-        for mask in MaskForm::ALL {
+        for (_, mask) in MaskForm::ALL {
             let shape = Shape { mask: Some(mask), ..plain };
             assert_eq!(shape.to_string().parse(), Ok(shape));
             assert!(HELP.contains(&format!("mask={}", mask.name())), "{mask:?}");

@@ -32,6 +32,18 @@ impl StreamArgs {
     pub const fn is_asked(&self) -> bool {
         self.host_budget.is_some()
     }
+
+    /// Returns the limit of the process's memory.
+    #[must_use]
+    pub fn budget(&self) -> usize {
+        self.host_budget.unwrap_or(usize::MAX)
+    }
+
+    /// Returns the multiple of the default chunk.
+    #[must_use]
+    pub fn eta(&self) -> f64 {
+        self.eta.unwrap_or(1.0)
+    }
 }
 
 /// Parses a multiple of the default chunk.

@@ -11,9 +11,8 @@
 use super::journal::Journal;
 use elsa_files::{
     FileError, Format, Prepared,
-    temporary::{folder, step, sync},
+    temporary::{step, sync_folders},
 };
-use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -133,14 +132,7 @@ impl Move {
 /// Errors of the file system.
 pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     moves.iter().try_for_each(Move::finish)?;
-    let folders: BTreeSet<&Path> = moves.iter().map(|of| folder(&of.target)).collect();
-    for folder in folders {
-        sync(folder).map_err(|source| FileError::Write {
-            argument: "out",
-            path: folder.to_path_buf(),
-            source,
-        })?;
-    }
+    sync_folders(moves.iter().map(|of| (of.argument, of.target.as_path())))?;
     if let Err(e) = journal.remove() {
         log::warn!("the journal cannot be removed: {e}");
     }

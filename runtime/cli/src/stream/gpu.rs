@@ -1,6 +1,7 @@
 //! A streamed run on a GPU: device memory within `--device-budget`, page-locked memory within the rest of
 //! `--host-budget`.
 
+use super::args::StreamArgs;
 use super::begun::Begun;
 use super::commit::journal_of;
 use super::files::Files;
@@ -26,30 +27,12 @@ pub const MARGIN: usize = 3 << 20;
 /// Bytes that the tool uses in addition to the accounted ones: pieces of files, and modules that the driver loads late.
 const SLACK: usize = 4 << 20;
 
-/// Request for a run on a GPU.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Bytes of the host's memory.
-    pub host_budget: usize,
-    /// Bytes of the device's memory; `None` uses the free memory.
-    pub device_budget: Option<usize>,
-    /// `true` if short chains of f16 products may be summed in f16.
-    pub half_scores: bool,
-    /// Length of a chunk, as a multiple of the one that would be chosen.
-    pub eta: f64,
-    /// `true` if a journal is kept.
-    pub resume: bool,
-    /// Identity of the run in a CPU journal.
-    pub by_the_cpu: &'a str,
-    /// Permission for the CPU to compute instead.
-    pub fallback: Fallback,
-}
-
 /// Makes a stream within the budgets, or returns why the CPU computes.
 fn fitted(
     engine: &Engine,
     problem: &Problem,
-    asked: &Asked<'_>,
+    args: &StreamArgs,
+    half_scores: bool,
     wanted: Wanted,
     division: Option<StreamDivision>,
 ) -> Result<Result<(GpuStream, StreamFit), StreamError>, Error> {
@@ -58,23 +41,23 @@ fn fitted(
         output: true,
         lse: wanted.lse,
         states: wanted.states,
-        half_scores: asked.half_scores,
-        eta: asked.eta,
+        half_scores,
+        eta: args.eta(),
         division,
     };
     // The process that goes on may have taken a little more by now than the one that chose.
     let slack = if division.is_some() { SLACK / 2 } else { SLACK };
     let taken = peak_memory().unwrap_or(0).saturating_add(slack);
-    let pinned = Some(asked.host_budget.saturating_sub(taken));
-    let budget = StreamBudget { device: asked.device_budget, pinned };
+    let pinned = Some(args.budget().saturating_sub(taken));
+    let budget = StreamBudget { device: args.device_budget, pinned };
     // There one budget holds for both, the smaller one.
     let integrated = engine.device().is_some_and(|device| device.profile.integrated);
     match GpuStream::fit(engine, problem, &wants, &budget) {
         Ok(Fitted::Gpu(stream, fit)) => Ok(Ok((*stream, fit))),
         Ok(Fitted::Cpu { reason, .. }) => Ok(Err(reason)),
-        Err(reason) if asked.fallback == Fallback::Cpu => Ok(Err(reason)),
+        Err(reason) if engine.fallback() == Fallback::Cpu => Ok(Err(reason)),
         Err(StreamError::Budget { budget, needed, .. })
-            if integrated && asked.device_budget == Some(budget) =>
+            if integrated && args.device_budget == Some(budget) =>
         {
             Err(failed(StreamError::Budget { argument: "device", budget, needed }, taken))
         }
@@ -118,33 +101,35 @@ pub enum Ran {
     ByTheCpu(String),
 }
 
-/// Runs a job on a GPU. Where the CPU is to compute, no output was made, or all of them are made anew.
+/// Runs a job on a GPU, with `true` if short chains of f16 products may be summed in f16, and the identity of the run in a
+/// journal of the CPU. Where the CPU is to compute, no output was made, or all of them are made anew.
 ///
 /// # Errors
 /// Whatever keeps the outputs from being complete, unless the CPU may take the GPU's place.
 pub fn run(
     job: &Job,
     engine: &Engine,
-    asked: &Asked<'_>,
+    args: &StreamArgs,
+    (half_scores, by_the_cpu): (bool, &str),
     wanted: Wanted,
     writer: &impl Fn() -> Result<Writer, Error>,
 ) -> Result<Ran, Error> {
     let problem = &job.problem;
     let (prepared, lengths) = (writer()?.prepared(), job.lengths());
     let device = engine.device().map_or("", |device| &device.name);
-    let sums = if asked.half_scores { " half scores" } else { "" };
+    let sums = if half_scores { " half scores" } else { "" };
     let by = format!("{device} {}{sums}", kernel(engine, problem));
-    let begun = match Begun::new(job, &prepared, asked.resume, &by) {
+    let begun = match Begun::new(job, &prepared, args.resume, &by) {
         Err(_)
-            if asked.fallback == Fallback::Cpu
-                && Begun::new(job, &prepared, asked.resume, asked.by_the_cpu).is_ok() =>
+            if engine.fallback() == Fallback::Cpu
+                && Begun::new(job, &prepared, args.resume, by_the_cpu).is_ok() =>
         {
             return Ok(Ran::ByTheCpu("--resume: the journal is of a run on the CPU".into()));
         }
         begun => begun?,
     };
     let division = begun.sizes().map(|[rows, keys, splits, ..]| StreamDivision { rows, keys, splits });
-    let (mut stream, fit) = match fitted(engine, problem, asked, wanted, division)? {
+    let (mut stream, fit) = match fitted(engine, problem, args, half_scores, wanted, division)? {
         Ok(fitted) => fitted,
         Err(reason) => return Ok(Ran::ByTheCpu(reason.to_string())),
     };
@@ -158,18 +143,16 @@ pub fn run(
     if let Some(line) = report::refusals(fit.refused, stream.resident_rows(), division.keys) {
         say(&line);
     }
-    let dims = problem.head_dim() + problem.value_dim();
-    let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
-    outputs.show(progress::bar(parts as u64, operations / 1e12));
+    outputs.show(progress::bar(parts as u64, 2.0 * job.multiplications() / 1e12));
     let start = Instant::now();
     let ran = stream.run_between(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     job.unchanged()?;
     let times = match ran {
         Ok(times) => times,
-        Err(reason @ StreamError::Run(RunError::Device(_))) if asked.fallback == Fallback::Cpu => {
+        Err(reason @ StreamError::Run(RunError::Device(_))) if engine.fallback() == Fallback::Cpu => {
             // The CPU begins anew: its units and its bits are others.
-            if let Some(path) = journal.filter(|_| asked.resume) {
+            if let Some(path) = journal.filter(|_| args.resume) {
                 let gone = std::fs::remove_file(&path);
                 gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;
             }
@@ -210,7 +193,7 @@ pub fn run(
         ms,
         threads: engine.threads(),
         peak: peak_memory(),
-        budget: asked.host_budget,
+        budget: args.budget(),
         backend: engine.backend(),
         kernel: kernel(engine, problem),
         dtype: problem.spec().dtype,

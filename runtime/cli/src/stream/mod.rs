@@ -50,24 +50,14 @@ pub fn run(
     let problem = &job.problem;
     let options = engine.plan_options();
     let engine = engine.engine()?;
-    let host_budget = args.host_budget.unwrap_or(usize::MAX);
     let by = format!("{} {}", engine.kernel(), options.block);
     let mut fallback = None;
     if engine.backend() == Backend::Cuda {
-        let asked = gpu::Asked {
-            host_budget,
-            device_budget: args.device_budget,
-            half_scores: options.half_scores,
-            eta: args.eta.unwrap_or(1.0),
-            resume: args.resume,
-            by_the_cpu: &by,
-            fallback: engine.fallback(),
-        };
         let done = match wanted.certificate {
             true => gpu::Ran::ByTheCpu(
                 "--certificate: not in a stream on a GPU, which measures no tensors".into(),
             ),
-            false => gpu::run(job, &engine, &asked, wanted, &writer)?,
+            false => gpu::run(job, &engine, args, (options.half_scores, &by), wanted, &writer)?,
         };
         match done {
             gpu::Ran::Done(done) => return Ok(*done),
@@ -88,7 +78,7 @@ pub fn run(
         plan: PlanOptions { certify: wanted.certificate, ..options },
         written,
         device_budget: args.device_budget,
-        eta: args.eta.unwrap_or(1.0),
+        eta: args.eta(),
         resumable: args.resume,
         sizes: begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
             sequences,
@@ -97,7 +87,7 @@ pub fn run(
             vectors,
             chunk,
         }),
-        ..StreamOptions::new(host_budget)
+        ..StreamOptions::new(args.budget())
     };
     // A budget that is too small is refused before any archive is unpacked.
     engine.stream(problem, &options).map_err(|e| refused(&engine, problem, &options, e))?;
@@ -115,9 +105,7 @@ pub fn run(
     }
     let UnitSizes { sequences, heads, tiles, vectors, chunk } = plan.choice().sizes();
     begun.note_in(&mut outputs, [sequences, heads, tiles, vectors, chunk], units)?;
-    let dims = problem.head_dim() + problem.value_dim();
-    let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
-    outputs.show(progress::bar(parts as u64, operations / 1e10));
+    outputs.show(progress::bar(parts as u64, 2.0 * job.multiplications() / 1e10));
     let start = Instant::now();
     let ran = stream.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
@@ -131,7 +119,7 @@ pub fn run(
         ms,
         threads: engine.threads(),
         peak: peak_memory(),
-        budget: host_budget,
+        budget: args.budget(),
         backend: plan.backend(),
         kernel: plan.kernel(),
         dtype: problem.spec().dtype,

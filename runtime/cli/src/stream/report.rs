@@ -1,5 +1,6 @@
 //! Report of a streamed run.
 
+use crate::report::object;
 use elsa_core::dtype::DType;
 use elsa_runtime::{Account, Backend, StreamReport};
 use serde::Serialize;
@@ -42,35 +43,6 @@ pub struct Done {
     pub certificate: Option<String>,
 }
 
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-pub struct Report<S> {
-    what: &'static str,
-    backend: String,
-    kernel: &'static str,
-    threads: usize,
-    dtype: &'static str,
-    shape: S,
-    ms: f64,
-    read_ms: f64,
-    compute_ms: f64,
-    wait_ms: f64,
-    total_ms: f64,
-    overlap_eff: f64,
-    bytes_read: u64,
-    bytes_written: u64,
-    resident_rows: usize,
-    chunk_keys: usize,
-    units: usize,
-    parts: u64,
-    host_budget: usize,
-    peak_rss_bytes: Option<usize>,
-    account: Map<String, Value>,
-    refused: usize,
-    unpacked_bytes: u64,
-    fallback: Option<String>,
-}
-
 /// Returns the parts of an account that have bytes, and their sum.
 #[must_use]
 pub fn accounted(account: &Account) -> Map<String, Value> {
@@ -93,16 +65,15 @@ fn ms(time: Duration) -> f64 {
 
 impl Done {
     /// Builds the object that `--json` prints, for a problem of these sizes.
-    #[must_use]
-    pub fn report<S: Serialize>(&self, shape: S) -> Report<S> {
+    pub fn report(&self, shape: impl Serialize) -> impl Serialize {
         let times = &self.report.times;
-        Report {
+        object! {
             what: "run",
             backend: self.backend.to_string(),
             kernel: self.kernel,
             threads: self.threads,
             dtype: self.dtype.name(),
-            shape,
+            shape: shape,
             ms: self.ms,
             read_ms: ms(times.read),
             compute_ms: ms(times.compute),
@@ -117,10 +88,10 @@ impl Done {
             parts: times.parts,
             host_budget: self.budget,
             peak_rss_bytes: self.peak,
-            account: self.account.clone(),
+            account: &self.account,
             refused: self.refused,
             unpacked_bytes: self.unpacked,
-            fallback: self.fallback.clone(),
+            fallback: &self.fallback,
         }
     }
 }

@@ -9,12 +9,11 @@ use elsa_core::dtype::DType;
 use elsa_files::{
     FileError, Format, InputFile, MemoryError, Prepared, Stored, npy,
     safetensors::{self, Form, Origin, Piece},
-    temporary::{self, Temporary, folder, regular, resemble, step, sync},
+    temporary::{self, Temporary, regular, resemble, step},
 };
 use elsa_runtime::Sink;
 use half::bf16;
 use indicatif::ProgressBar;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -319,20 +318,7 @@ impl Outputs {
                 files.push(temporary);
             }
         }
-        let paths = names.iter().map(|(_, path)| path.as_path());
-        temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
-            let (argument, path) = names[at].clone();
-            FileError::Write { argument, path, source }
-        })?;
-        let folders: BTreeSet<&Path> = names.iter().map(|(_, path)| folder(path)).collect();
-        folders.into_iter().try_for_each(|folder| {
-            sync(folder).map_err(|source| FileError::Write {
-                argument: "out",
-                path: folder.to_path_buf(),
-                source,
-            })
-        })?;
-        Ok(())
+        Ok(temporary::replace_all(files, &names)?)
     }
 
     /// Returns the file of an output.

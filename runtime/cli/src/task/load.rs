@@ -85,17 +85,12 @@ impl Rows {
     }
 }
 
-/// Refuses what no task takes.
-fn refuse(problem: &ProblemArgs) -> Result<(), Error> {
-    let given = [
-        (problem.past_k.is_some(), "past-k"),
-        (problem.past_v.is_some(), "past-v"),
-        (problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
-        (problem.cu_seqlens_k.is_some(), "cu-seqlens-k"),
-        (problem.windows.is_some(), "windows"),
-        (problem.source(Operand::Bias).is_some(), problem.flag("bias")),
-    ];
-    match given.into_iter().find(|(given, _)| *given) {
+/// Refuses flags that no task takes; each is preceded by `true` if it is given.
+///
+/// # Errors
+/// The first that is given.
+pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
+    match flags.iter().find(|(given, _)| *given) {
         Some((_, argument)) => Err(ArgumentError::Conflict { argument, other: "task" }.into()),
         None => Ok(()),
     }
@@ -111,7 +106,14 @@ pub fn load(
     division: &Division,
     name: &TaskPath,
 ) -> Result<Loaded, Error> {
-    refuse(problem)?;
+    refuse(&[
+        (problem.past_k.is_some(), "past-k"),
+        (problem.past_v.is_some(), "past-v"),
+        (problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
+        (problem.cu_seqlens_k.is_some(), "cu-seqlens-k"),
+        (problem.windows.is_some(), "windows"),
+        (problem.source(Operand::Bias).is_some(), problem.flag("bias")),
+    ])?;
     let bytes = Cell::new(0);
     let counted = |tensor: Tensor| {
         bytes.set(bytes.get() + tensor.shape().iter().product::<usize>() * tensor.dtype().size());

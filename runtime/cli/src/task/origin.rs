@@ -1,11 +1,11 @@
 //! Origin of states in a file: `elsa run --state-out` and `elsa merge --state-out` record it, and `elsa backward
 //! --state` compares it.
 
-use super::file::{MOST_NAME, bytes, integers, is_name, list};
-use super::sums::{NAMES, Sums};
 use crate::error::Error;
 use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Task;
+use elsa_files::sums::{NAMES, Sums};
+use elsa_files::task::{MOST_NAME, bytes, integers, is_name, list};
 use elsa_files::{Array, Fault, TensorError};
 use std::fs::File;
 use std::path::Path;

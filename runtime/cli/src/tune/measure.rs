@@ -9,8 +9,8 @@
 
 use crate::bench::Case;
 use crate::error::Error;
-use crate::oracle::{Comparison, Oracle, Total};
-use crate::rows::{for_rows, output_row, rows, sample};
+use crate::oracle::{Bounded, Total, compare};
+use crate::rows::{rows, sample};
 use crate::shape::Data;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::{Inputs, Outputs};
@@ -163,17 +163,8 @@ pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), 
     let report = plan.bind(inputs, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
     let (found, executed) = (output.elements(), plan.certificate_of(report.backend).executed);
     let per_row = case.shape.keys.saturating_mul(4 * case.shape.dim).max(1);
-    let compared = for_rows(
-        &sample(&rows(&problem, &inputs), (ORACLE / per_row).max(16)),
-        || Oracle::new(&problem, inputs, &executed),
-        |oracle, row| {
-            oracle.row(row);
-            let at = output_row(&problem, &inputs, row);
-            Comparison::of(oracle, |c| f64::from(found.get(at + c)))
-        },
-        |_| {},
-    );
-    let total = Total::of(&compared);
+    let some = sample(&rows(&problem, &inputs), (ORACLE / per_row).max(16));
+    let total = Total::of(&compare(&problem, inputs, Bounded::by(&executed), &some, found, |_| {}));
     if total.explained.holds() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use crate::args::values::{dtype, ordinal, positive, seconds};
 use crate::bench::{Case, cases};
 use crate::error::{Error, one_line};
 use crate::progress;
-use crate::report;
+use crate::report::{self, object};
 use crate::shape::{self, Named, Workload};
 use clap::Args;
 use elsa_core::attention::plan::ShapeClass;
@@ -16,7 +16,6 @@ use elsa_runtime::{
     Backend, CudaOptions, DeviceInfo, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedShape, Tuning,
 };
 use measure::{Candidate, check, measure, winner};
-use serde::Serialize;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -59,7 +58,7 @@ pub struct TuneArgs {
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
     /// Number of the GPU in its driver's order [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal::<usize>)]
     pub device: Option<usize>,
     /// Tune the kernels of --half-scores, which sum short chains of products of f16 inputs in f16
     #[arg(long)]
@@ -70,34 +69,6 @@ pub struct TuneArgs {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-}
-
-/// A row of the results, as `--json` prints it.
-#[derive(Debug, Serialize)]
-struct Row {
-    what: &'static str,
-    workload: Option<&'static str>,
-    shape: String,
-    dtype: &'static str,
-    /// Candidates that were measured.
-    candidates: usize,
-    chooser_kernel: &'static str,
-    chooser_splits: usize,
-    chooser_ms: f64,
-    kernel: &'static str,
-    splits: usize,
-    ms: f64,
-    /// Time of the default choice divided by the winner's.
-    ratio: f64,
-}
-
-/// The last object of `--json`.
-#[derive(Debug, Serialize)]
-struct Written<'a> {
-    what: &'static str,
-    device: &'a str,
-    file: String,
-    shapes: usize,
 }
 
 /// Cases of one class, with the measurements of each.
@@ -120,8 +91,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     })?;
     let Some(device) = engine.device() else { return Ok(()) };
     let options = PlanOptions { half_scores: args.half_scores, ..PlanOptions::default() };
-    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
-        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let mut groups = grouped(&cases, args.half_scores)?;
     if groups.is_empty() {
         return Err(Error::Argument {
@@ -153,8 +123,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
             let find = |wanted| candidates.iter().find(|candidate| candidate.choice.division() == wanted);
             let (Some(own), Some(best)) = (candidates.first(), find(division)) else { continue };
             check(&engine, case, &PlanOptions { division: Some(division), ..options })?;
-            let row = Row::of(case, candidates.len(), own, best);
-            bar.suspend(|| if args.json { report::json(&mut out, &row) } else { row.print(&mut out) })?;
+            bar.suspend(|| print(&mut out, args.json, case, candidates.len(), [own, best]))?;
             if shapes.last().is_none_or(|last: &TunedShape| last.class != group.class) {
                 let (kernel, splits) = (best.choice.kernel.name.to_owned(), best.choice.splits);
                 shapes.push(TunedShape { class: group.class, kernel, splits });
@@ -164,16 +133,12 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     bar.finish_and_clear();
     let tuned = Tuned::new(device, shapes).map_err(|e| Error::Verification(format!("a winner: {e}")))?;
     target.write(tuned.text().as_bytes())?;
-    let written = Written {
-        what: "tuned",
-        device: &device.name,
-        file: path.display().to_string(),
-        shapes: tuned.shapes().len(),
-    };
+    let (file, shapes) = (path.display().to_string(), tuned.shapes().len());
     if args.json {
+        let written = object! { what: "tuned", device: &device.name, file: file, shapes: shapes };
         return Ok(report::json(&mut out, &written)?);
     }
-    writeln!(out, "{} shapes in {}; --tuned or ELSA_TUNED uses it", written.shapes, one_line(&written.file))?;
+    writeln!(out, "{shapes} shapes in {}; --tuned or ELSA_TUNED uses it", one_line(&file))?;
     Ok(())
 }
 
@@ -234,40 +199,41 @@ fn header(out: &mut impl Write, device: &DeviceInfo) -> std::io::Result<()> {
     )
 }
 
-impl Row {
-    fn of(case: &Case, candidates: usize, own: &Candidate, best: &Candidate) -> Row {
-        let (chooser, winner) = (own.median(), best.median());
-        Row {
+/// Prints the row of a case: the chooser's own candidate, and the best one.
+fn print(
+    out: &mut impl Write,
+    json: bool,
+    case: &Case,
+    candidates: usize,
+    [own, best]: [&Candidate; 2],
+) -> std::io::Result<()> {
+    let [chooser_ms, ms] = [own, best].map(Candidate::median);
+    let [chooser, winner] = [own, best].map(|of| (of.choice.kernel.name, of.choice.splits));
+    if json {
+        let row = object! {
             what: "tune",
             workload: case.workload,
             shape: case.shape.to_string(),
             dtype: case.dtype.name(),
-            candidates,
-            chooser_kernel: own.choice.kernel.name,
-            chooser_splits: own.choice.splits,
-            chooser_ms: chooser,
-            kernel: best.choice.kernel.name,
-            splits: best.choice.splits,
-            ms: winner,
-            ratio: chooser / winner,
-        }
-    }
-
-    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let same = (self.kernel, self.splits) == (self.chooser_kernel, self.chooser_splits);
-        let named = |kernel: &str, splits: usize| format!("{kernel} in {splits}");
-        let change = match same {
-            true => format!("{}, the chooser's", named(self.kernel, self.splits)),
-            false => format!(
-                "{} -> {}",
-                named(self.chooser_kernel, self.chooser_splits),
-                named(self.kernel, self.splits)
-            ),
+            candidates: candidates,
+            chooser_kernel: chooser.0,
+            chooser_splits: chooser.1,
+            chooser_ms: chooser_ms,
+            kernel: winner.0,
+            splits: winner.1,
+            ms: ms,
+            ratio: chooser_ms / ms,
         };
-        writeln!(
-            out,
-            "{:<32} {:<4} {:>10} {:>10.4} {:>10.4} {:>6.2}  {change}",
-            self.shape, self.dtype, self.candidates, self.chooser_ms, self.ms, self.ratio
-        )
+        return report::json(out, &row);
     }
+    let named = |(kernel, splits): (&str, usize)| format!("{kernel} in {splits}");
+    let change = match chooser == winner {
+        true => format!("{}, the chooser's", named(winner)),
+        false => format!("{} -> {}", named(chooser), named(winner)),
+    };
+    let (shape, dtype, ratio) = (case.shape.to_string(), case.dtype.name(), chooser_ms / ms);
+    writeln!(
+        out,
+        "{shape:<32} {dtype:<4} {candidates:>10} {chooser_ms:>10.4} {ms:>10.4} {ratio:>6.2}  {change}"
+    )
 }

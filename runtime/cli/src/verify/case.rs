@@ -3,49 +3,14 @@
 use super::audit::Audit;
 use crate::left_out::LeftOut;
 use crate::picture::HeatMap;
+use crate::verdict::Verdict;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
-use std::fmt;
-
-/// Verdict on an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Rounding explains every difference from exact attention, and its bound says something.
-    Pass,
-    /// Rounding does not explain the answer: it is wrong.
-    Fail,
-    /// Nothing can be said: rounding may change the answer by as much as the answer.
-    NoClaim,
-}
-
-impl Verdict {
-    /// Returns `PASS`, `FAIL` or `NO CLAIM`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Pass => "PASS",
-            Verdict::Fail => "FAIL",
-            Verdict::NoClaim => "NO CLAIM",
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for Verdict {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
 
 /// One of the six metrics.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Metric {
     /// Median over rows.
     pub median: f64,
@@ -96,7 +61,7 @@ pub struct Printed {
 }
 
 /// The result of one case, which `--json` prints.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Case {
     /// `verify`.
     pub what: &'static str,
@@ -219,51 +184,15 @@ impl Case {
         let [rows, rows_of] = rows;
         Case {
             what: "verify",
-            verdict: Verdict::NoClaim,
-            why: String::new(),
             case: name.into(),
-            subject: String::new(),
-            assumed: None,
-            backend: None,
-            kernel: "",
-            fallback: None,
-            threads: 0,
             dtype,
             shape,
             rows,
             rows_of,
-            p_rows: 0,
-            p_max_abs: None,
-            p_rel_l2: None,
-            js: None,
-            argmax: None,
             y_max_abs: Metric::NONE,
             y_rel_l2: Metric::NONE,
-            y_max_rel: 0.0,
-            y_rel_l2_allowed: 0.0,
-            y_rel_l2_likely: 0.0,
-            error_over_terms: 0.0,
-            bound_over_terms: 0.0,
-            bound_over_terms_median: 0.0,
-            bound_used: 0.0,
-            score: 0.0,
-            components: 0,
-            beyond: 0,
-            unlikely: 0,
-            unlikely_allowed: 0,
-            not_finite: 0,
-            beyond_range: 0,
-            rows_without_claim: 0,
-            rows_cancelling: 0,
-            argmax_unexplained: 0,
-            worst_component: None,
-            printed: None,
-            certificate: None,
-            left_out: None,
-            audit: None,
             random,
-            passed: false,
-            pictures: Pictures::default(),
+            ..Case::default()
         }
     }
 
@@ -282,7 +211,7 @@ pub mod tests {
     use elsa_core::attention::scalar;
     use elsa_core::dtype::DType;
 
-    /// Creates a case that passes, with a number of its own in every field.
+    /// Creates a case that passes, with a number of its own in every field that is not zero then.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
         let shape = Shape::plain(1, 1, 1, 1, 16);
@@ -294,10 +223,8 @@ pub mod tests {
             why: "because".into(),
             case: "given".into(),
             subject: "avx2".into(),
-            assumed: None,
             backend: Some("avx2".into()),
             kernel: "kernel",
-            fallback: None,
             threads: 5,
             dtype: "f16",
             shape: [2, 30, 4000, 16, 24],
@@ -319,22 +246,15 @@ pub mod tests {
             bound_used: 0.25,
             score: 7.0,
             components: 1440,
-            beyond: 0,
             unlikely: 1,
             unlikely_allowed: 1,
-            not_finite: 0,
-            beyond_range: 0,
-            rows_without_claim: 0,
-            rows_cancelling: 0,
-            argmax_unexplained: 0,
             worst_component: Some(Worst { at: [0, 1, 2, 3], found: 0.5, exact: 0.25, allowed: 1e-6 }),
             printed: Some(Printed { bound: 4e-6, used: 1.5, rows_beyond: 2 }),
             certificate: Some(Certificate::new(DType::F16, 4000, executed)),
-            left_out: None,
             audit: Some(Audit { seed: 9, precise_rows: 8, oracle_error: 1e-16 }),
-            random: false,
             passed: true,
             pictures: Pictures { rows: vec![[1e-8, 1e-6], [3e-8, 2e-6]], heat: None },
+            ..Case::default()
         }
     }
 }

@@ -4,12 +4,13 @@
 //! `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so they follow
 //! the reader's choice of light or dark.
 
-use super::case::{Case, Metric, Verdict};
+use super::case::{Case, Metric};
 use super::print::metrics;
 use super::verdict::Summary;
 use crate::chart::{SIZE, Scale};
 use crate::error::Error;
 use crate::picture::{Bar, FRAME, HeatMap, Picture};
+use crate::verdict::Verdict;
 use askama::Template;
 
 /// Bins of a histogram in each factor of ten.

@@ -1,7 +1,7 @@
 //! The numbers of one answer, and the verdict on them.
 
 use super::audit;
-use super::case::{Case, Metric, Printed, Verdict, Worst};
+use super::case::{Case, Metric, Printed, Worst};
 use super::extract::Extraction;
 use super::verdict::{decide, why};
 use crate::args::warn_without_half_scores;
@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::left_out::LeftOut;
 use crate::oracle::{Bounded, Comparison, Oracle, Sizes, Total, key, value};
 use crate::rows::{RowId, for_rows, output_row, rows};
+use crate::verdict::Verdict;
 use crate::{machine, progress};
 use elsa_core::attention::certificate::{Executed, Order};
 use elsa_core::attention::drift::{Drift, Metrics};

@@ -44,13 +44,14 @@ mod judge;
 mod print;
 mod verdict;
 
-use crate::args::values::{one_of, positive};
+use crate::args::values::{one_of, ordinal, positive};
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TraversalArgs};
 use crate::error::{Error, dashed, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
-use case::{Case, Verdict};
+use crate::verdict::Verdict;
+use case::Case;
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
@@ -121,7 +122,7 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]
     pub audit: Option<usize>,
     /// Seed of the rows of --audit [default: from the system]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal::<u64>)]
     pub seed: Option<u64>,
     /// Write verdict, metrics, bounds and pictures as one self-contained page
     #[arg(long, value_name = "FILE.html")]
@@ -138,11 +139,6 @@ pub struct VerifyArgs {
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
-}
-
-/// Parses a seed.
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
 /// Runs the command.

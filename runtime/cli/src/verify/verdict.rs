@@ -1,6 +1,7 @@
 //! Verdicts in words: PASS, FAIL or NO CLAIM, and why.
 
-use super::case::{Case, Verdict};
+use super::case::Case;
+use crate::verdict::Verdict;
 use serde::Serialize;
 use std::fmt;
 

@@ -16,24 +16,6 @@ fn desk() -> Desk {
     desk
 }
 
-/// Requires that the call is refused: status 2, one line with all of `words`, and nothing written.
-fn refused(desk: &Desk, line: &str, words: &[&str]) {
-    let before: Vec<(String, Option<Vec<u8>>)> = contents(desk);
-    let output = desk.call(line);
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{line}: {text}");
-    assert_eq!(text.trim_end_matches('\n').lines().count(), 1, "{line}: {text}");
-    assert!(text.ends_with('\n') && output.stdout.is_empty(), "{line}: {text}");
-    for word in words {
-        assert!(text.contains(word), "{line}: '{word}' is missing in: {text}");
-    }
-    assert!(before == contents(desk), "{line}: files changed");
-}
-
-fn contents(desk: &Desk) -> Vec<(String, Option<Vec<u8>>)> {
-    desk.list().into_iter().map(|name| (name.clone(), std::fs::read(desk.path(&name)).ok())).collect()
-}
-
 #[test]
 fn good_input_is_not_refused() {
     let desk = desk();
@@ -55,21 +37,21 @@ fn ranks_and_shapes() {
     let k = |file: &str| format!("run --q @q.npy --k @{file} --v @v.npy --out @y.npy");
     let v = |file: &str| format!("run --q @q.npy --k @k.npy --v @{file} --out @y.npy");
     for file in ["r0.npy", "r1.npy", "r5.npy"] {
-        refused(&desk, &q(file), &["--q", "rank", "allowed: 2, 3 or 4"]);
+        desk.refuses(&q(file), &["--q", "rank", "allowed: 2, 3 or 4"]);
     }
-    refused(&desk, &k("d4.npy"), &["--k", "head size 4", "allowed: 8"]);
-    refused(&desk, &k("b1.npy"), &["--k", "batch 1", "allowed: 2"]);
-    refused(&desk, &k("h3.npy"), &["--v: heads 4", "allowed: 3"]);
-    refused(&desk, "run --q @q.npy --k @h3.npy --v @h3.npy --out @y.npy", &["--k: 3 heads", "divisor of 4"]);
-    refused(&desk, &v("n10.npy"), &["--v", "heads 2", "allowed: 4"]);
-    refused(&desk, &format!("{FILES} --heads 3"), &["--heads: 3", "allowed: 4"]);
-    refused(&desk, &format!("{FILES} --kv-heads 2"), &["--kv-heads: 2", "allowed: 4"]);
-    refused(&desk, &format!("{FILES} --layout bnc --heads 4"), &["--q: rank 4", "allowed: 2 or 3"]);
+    desk.refuses(&k("d4.npy"), &["--k", "head size 4", "allowed: 8"]);
+    desk.refuses(&k("b1.npy"), &["--k", "batch 1", "allowed: 2"]);
+    desk.refuses(&k("h3.npy"), &["--v: heads 4", "allowed: 3"]);
+    desk.refuses("run --q @q.npy --k @h3.npy --v @h3.npy --out @y.npy", &["--k: 3 heads", "divisor of 4"]);
+    desk.refuses(&v("n10.npy"), &["--v", "heads 2", "allowed: 4"]);
+    desk.refuses(&format!("{FILES} --heads 3"), &["--heads: 3", "allowed: 4"]);
+    desk.refuses(&format!("{FILES} --kv-heads 2"), &["--kv-heads: 2", "allowed: 4"]);
+    desk.refuses(&format!("{FILES} --layout bnc --heads 4"), &["--q: rank 4", "allowed: 2 or 3"]);
     desk.f32("c.npy", &[2, 5, 32], &noise(1, 320));
     let bnc = "run --q @c.npy --k @c.npy --v @c.npy --out @y.npy --layout bnc";
-    refused(&desk, bnc, &["--heads: missing", "allowed"]);
-    refused(&desk, &format!("{bnc} --heads 5"), &["--q: last axis 32 with 5 heads", "allowed"]);
-    refused(&desk, &format!("{bnc} --heads 0"), &["--heads", "'0'", "allowed"]);
+    desk.refuses(bnc, &["--heads: missing", "allowed"]);
+    desk.refuses(&format!("{bnc} --heads 5"), &["--q: last axis 32 with 5 heads", "allowed"]);
+    desk.refuses(&format!("{bnc} --heads 0"), &["--heads", "'0'", "allowed"]);
     desk.ok(&format!("{bnc} --heads 4"));
 }
 
@@ -78,7 +60,7 @@ fn sizes_of_zero() {
     let desk = desk();
     let line = "run --q @zero.npy --k @zero.npy --v @zero.npy --out @y.npy";
     desk.f32("zero.npy", &[2, 4, 5, 0], &[]);
-    refused(&desk, line, &["--q", "head size 0", "allowed: at least 1"]);
+    desk.refuses(line, &["--q", "head size 0", "allowed: at least 1"]);
     // Every other axis may be empty.
     for shape in [[0, 4, 5, 8], [2, 0, 5, 8], [2, 4, 0, 8]] {
         desk.f32("zero.npy", &shape, &[]);
@@ -106,10 +88,10 @@ fn masks_that_do_not_broadcast() {
         (&[1, 1, 1, 5, 5], ["--mask: rank 5", "allowed: 1 to 4"]),
     ] {
         desk.bool("mask.npy", shape, &vec![true; shape.iter().product()]);
-        refused(&desk, &format!("{FILES} --mask @mask.npy"), &words);
+        desk.refuses(&format!("{FILES} --mask @mask.npy"), &words);
     }
     desk.npy("mask.npy", "<u2", &[5], &[0; 10]);
-    refused(&desk, &format!("{FILES} --mask @mask.npy"), &["--mask", "allowed: bool, u8, i32, i64"]);
+    desk.refuses(&format!("{FILES} --mask @mask.npy"), &["--mask", "allowed: bool, u8, i32, i64"]);
 }
 
 #[test]
@@ -122,12 +104,12 @@ fn lengths_and_bounds() {
         (&[5], ["--kv-lens: entries 1", "allowed: 2"]),
     ] {
         desk.i64("lens.npy", list);
-        refused(&desk, &lens, &words);
+        desk.refuses(&lens, &words);
     }
     desk.f32("lens.npy", &[2], &[5.0, 5.0]);
-    refused(&desk, &lens, &["--kv-lens", "type f32", "allowed: i64"]);
+    desk.refuses(&lens, &["--kv-lens", "type f32", "allowed: i64"]);
     desk.npy("lens.npy", "<i8", &[2, 1], &[0; 16]);
-    refused(&desk, &lens, &["--kv-lens", "rank 2", "allowed: 1"]);
+    desk.refuses(&lens, &["--kv-lens", "rank 2", "allowed: 1"]);
 
     desk.f32("t.npy", &[10, 4, 8], &noise(1, 320));
     desk.i64("good.npy", &[0, 4, 10]);
@@ -142,29 +124,28 @@ fn lengths_and_bounds() {
         (&[0], ["--cu-seqlens-q", "allowed: at least 1"]),
     ] {
         desk.i64("cu.npy", list);
-        refused(&desk, &bounds, &words);
+        desk.refuses(&bounds, &words);
     }
     desk.i64("cu.npy", &[0, 10]);
-    refused(&desk, &bounds, &["--cu-seqlens-k: entries 3", "allowed: 2"]);
-    refused(
-        &desk,
+    desk.refuses(&bounds, &["--cu-seqlens-k: entries 3", "allowed: 2"]);
+    desk.refuses(
         &format!("{packed} --cu-seqlens-q @good.npy"),
         &["--cu-seqlens-q", "cu-seqlens-k", "allowed"],
     );
     let good = "--cu-seqlens-q @good.npy --cu-seqlens-k @good.npy";
-    refused(&desk, &format!("{FILES} {good}"), &["--q: rank 4", "allowed: 3"]);
+    desk.refuses(&format!("{FILES} {good}"), &["--q: rank 4", "allowed: 3"]);
     desk.bool("mask.npy", &[10], &[true; 10]);
-    refused(&desk, &format!("{packed} {good} --mask @mask.npy"), &["--mask", "cu-seqlens-q", "allowed"]);
+    desk.refuses(&format!("{packed} {good} --mask @mask.npy"), &["--mask", "cu-seqlens-q", "allowed"]);
     desk.ok(&format!("{packed} {good}"));
 }
 
 #[test]
 fn past_without_its_other_half() {
     let desk = desk();
-    refused(&desk, &format!("{FILES} --past-k @k.npy"), &["--past-k", "past-v", "allowed"]);
-    refused(&desk, &format!("{FILES} --past-v @v.npy"), &["--past-v", "past-k", "allowed"]);
+    desk.refuses(&format!("{FILES} --past-k @k.npy"), &["--past-k", "past-v", "allowed"]);
+    desk.refuses(&format!("{FILES} --past-v @v.npy"), &["--past-v", "past-k", "allowed"]);
     desk.f32("p.npy", &[2, 2, 5, 8], &noise(1, 160));
-    refused(&desk, &format!("{FILES} --past-k @p.npy --past-v @p.npy"), &["--past-k: heads 2", "allowed: 4"]);
+    desk.refuses(&format!("{FILES} --past-k @p.npy --past-v @p.npy"), &["--past-k: heads 2", "allowed: 4"]);
 }
 
 #[test]
@@ -194,12 +175,12 @@ fn numbers_and_words() {
         ("--device -1", ["--device", "allowed: a whole number"]),
         ("--nonsense", ["--nonsense: unexpected argument", "allowed: what elsa run --help lists"]),
     ] {
-        refused(&desk, &format!("{FILES} {flag}"), &words);
+        desk.refuses(&format!("{FILES} {flag}"), &words);
     }
     let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
-    refused(&desk, &format!("{FILES} --backend {absent}"), &["--backend", absent, "allowed: auto", "scalar"]);
-    refused(&desk, "run --q @q.npy --k @k.npy --v @v.npy", &["--out"]);
-    refused(&desk, "run --q @q.npy --k @k.npy --out @y.npy", &["--v: missing", "allowed"]);
+    desk.refuses(&format!("{FILES} --backend {absent}"), &["--backend", absent, "allowed: auto", "scalar"]);
+    desk.refuses("run --q @q.npy --k @k.npy --v @v.npy", &["--out"]);
+    desk.refuses("run --q @q.npy --k @k.npy --out @y.npy", &["--v: missing", "allowed"]);
 }
 
 #[test]
@@ -210,7 +191,7 @@ fn files_that_are_not_what_they_say() {
     let bad = "run --q @bad.npy --k @k.npy --v @v.npy --out @y.npy";
     let case = |bytes: &[u8], words: [&str; 2]| {
         write(bytes);
-        refused(&desk, bad, &["--q", "bad.npy", "allowed", words[0], words[1]]);
+        desk.refuses(bad, &["--q", "bad.npy", "allowed", words[0], words[1]]);
     };
     let tensor =
         |descr, fortran, shape: &[usize], length: usize| npy(descr, fortran, shape, &vec![0; length]);
@@ -237,11 +218,11 @@ fn files_that_are_not_what_they_say() {
     let write = |bytes: &[u8]| std::fs::write(desk.path("s.safetensors"), bytes).unwrap();
     write(&file);
     desk.ok(&soft.replace("@y.npy", "@other.npy"));
-    refused(&desk, &soft.replace("#q", "#nope"), &["--q", "'nope'", "allowed: q"]);
-    refused(&desk, &soft.replace("#q", ""), &["--q", "no tensor name", "allowed"]);
-    refused(&desk, &soft.replace("#q", "#__metadata__"), &["--q", "__metadata__", "allowed: another name"]);
+    desk.refuses(&soft.replace("#q", "#nope"), &["--q", "'nope'", "allowed: q"]);
+    desk.refuses(&soft.replace("#q", ""), &["--q", "no tensor name", "allowed"]);
+    desk.refuses(&soft.replace("#q", "#__metadata__"), &["--q", "__metadata__", "allowed: another name"]);
     write(&file[..file.len() - 1]);
-    refused(&desk, soft, &["--q", "s.safetensors", "another length", "allowed"]);
+    desk.refuses(soft, &["--q", "s.safetensors", "another length", "allowed"]);
     let text = String::from_utf8_lossy(&file[8..]).into_owned();
     let header = text[..text.find("}}").unwrap() + 2].to_string();
     for (from, to) in
@@ -253,43 +234,42 @@ fn files_that_are_not_what_they_say() {
         lie.extend(changed.as_bytes());
         lie.extend(&good[..1280]);
         write(&lie);
-        refused(&desk, soft, &["--q", "s.safetensors", "allowed"]);
+        desk.refuses(soft, &["--q", "s.safetensors", "allowed"]);
     }
-    refused(&desk, &FILES.replace("@k.npy", "@none.npy"), &["--k", "none.npy", "allowed: a readable file"]);
+    desk.refuses(&FILES.replace("@k.npy", "@none.npy"), &["--k", "none.npy", "allowed: a readable file"]);
     std::fs::create_dir(desk.path("folder")).unwrap();
-    refused(&desk, &FILES.replace("@k.npy", "@folder"), &["--k", "not a regular file", "allowed"]);
+    desk.refuses(&FILES.replace("@k.npy", "@folder"), &["--k", "not a regular file", "allowed"]);
     desk.npy("h.npy", "<f2", &[2, 4, 5, 8], &[0; 640]);
-    refused(&desk, &FILES.replace("@k.npy", "@h.npy"), &["--k: type f16", "allowed: f32"]);
+    desk.refuses(&FILES.replace("@k.npy", "@h.npy"), &["--k: type f16", "allowed: f32"]);
 }
 
 #[test]
 fn outputs_that_cannot_be_written() {
     let desk = desk();
     let to = |out: &str| format!("run --q @q.npy --k @k.npy --v @v.npy --out {out}");
-    refused(&desk, &to("@none/y.npy"), &["--out", "none/y.npy", "cannot be written", "allowed"]);
+    desk.refuses(&to("@none/y.npy"), &["--out", "none/y.npy", "cannot be written", "allowed"]);
     std::fs::create_dir(desk.path("folder.npy")).unwrap();
-    refused(&desk, &to("@folder.npy"), &["--out", "a folder", "allowed"]);
-    refused(&desk, &to("@y.txt"), &["--out", "y.txt", "allowed: path.npy"]);
-    refused(&desk, &to("@y.safetensors"), &["--out", "no tensor name", "allowed"]);
-    refused(&desk, &format!("{FILES} --lse-out @y.npy"), &["--lse-out", "--out writes the same", "allowed"]);
-    refused(&desk, &format!("{FILES} --state-out @s.npy"), &["--state-out", "allowed: path.npz"]);
+    desk.refuses(&to("@folder.npy"), &["--out", "a folder", "allowed"]);
+    desk.refuses(&to("@y.txt"), &["--out", "y.txt", "allowed: path.npy"]);
+    desk.refuses(&to("@y.safetensors"), &["--out", "no tensor name", "allowed"]);
+    desk.refuses(&format!("{FILES} --lse-out @y.npy"), &["--lse-out", "--out writes the same", "allowed"]);
+    desk.refuses(&format!("{FILES} --state-out @s.npy"), &["--state-out", "allowed: path.npz"]);
     // The first output is good, the second is not: neither appears.
     let second = to("@new.npy") + " --lse-out @none/l.npy";
-    refused(&desk, &second, &["--lse-out", "none/l.npy", "allowed"]);
+    desk.refuses(&second, &["--lse-out", "none/l.npy", "allowed"]);
     std::fs::write(desk.path("w.safetensors"), b"neither tensors nor empty").unwrap();
-    refused(
-        &desk,
+    desk.refuses(
         &to("@w.safetensors#y"),
         &["--out", "w.safetensors", "cannot be kept", "remove it", "allowed"],
     );
-    refused(&desk, &to("@z.safetensors#__metadata__"), &["--out", "__metadata__", "allowed: another name"]);
-    refused(&desk, &to("@z.npz#y"), &["--out", "z.npz#y", "allowed: path.npy or path.safetensors#name"]);
+    desk.refuses(&to("@z.safetensors#__metadata__"), &["--out", "__metadata__", "allowed: another name"]);
+    desk.refuses(&to("@z.npz#y"), &["--out", "z.npz#y", "allowed: path.npy or path.safetensors#name"]);
     let twice = format!("{} --lse-out @z.safetensors#y", to("@z.safetensors#y"));
-    refused(&desk, &twice, &["--lse-out", "--out writes the same", "allowed"]);
+    desk.refuses(&twice, &["--lse-out", "--out writes the same", "allowed"]);
     let mut permissions = std::fs::metadata(desk.path("y.npy")).unwrap().permissions();
     permissions.set_readonly(true);
     std::fs::set_permissions(desk.path("y.npy"), permissions).unwrap();
-    refused(&desk, &to("@y.npy"), &["--out", "read-only", "allowed"]);
+    desk.refuses(&to("@y.npy"), &["--out", "read-only", "allowed"]);
 }
 
 #[cfg(unix)]
@@ -297,7 +277,7 @@ fn outputs_that_cannot_be_written() {
 fn a_link_that_leads_to_itself_is_no_output() {
     let desk = desk();
     std::os::unix::fs::symlink(desk.path("loop.npy"), desk.path("loop.npy")).unwrap();
-    refused(&desk, &FILES.replace("@y.npy", "@loop.npy"), &["--out", "loop.npy", "cannot be written"]);
+    desk.refuses(&FILES.replace("@y.npy", "@loop.npy"), &["--out", "loop.npy", "cannot be written"]);
     assert!(desk.path("loop.npy").symlink_metadata().unwrap().is_symlink());
 }
 

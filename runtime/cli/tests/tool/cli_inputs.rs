@@ -46,25 +46,9 @@ fn desk() -> Desk {
     desk
 }
 
-/// The bytes of every file.
-fn files(desk: &Desk) -> BTreeMap<String, Vec<u8>> {
-    desk.list().into_iter().map(|name| (name.clone(), fs::read(desk.path(&name)).unwrap())).collect()
-}
-
 /// Requires that `line` is refused because of what it reads, and that no file has changed.
 fn refused(desk: &Desk, line: &str) {
-    let before = files(desk);
-    let output = desk.call(line);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2)
-            && text.lines().count() == 1
-            && text.contains(", which ")
-            && text.contains(" reads; allowed: another file"),
-        "{line}: {:?} {text}",
-        output.status
-    );
-    assert!(output.stdout.is_empty() && files(desk) == before, "{line}");
+    desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
 /// Each line reads the files behind `@`, and writes what stands behind an output's flag.

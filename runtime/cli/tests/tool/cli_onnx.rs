@@ -78,7 +78,7 @@ fn attention_is_listed_and_replaced() {
     fs::hard_link(desk.path("in.onnx"), desk.path("hard.onnx")).unwrap();
     for name in ["in", "./in", "link", "hard"] {
         let line = format!("onnx rewrite @in.onnx @{name}.onnx");
-        refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file, or --force"]);
+        desk.refuses(&line, &["OUT: ", "which IN reads", "allowed: another file, or --force"]);
         assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), before);
     }
     desk.ok("onnx rewrite @in.onnx @in.onnx --force --check off");
@@ -89,28 +89,18 @@ fn attention_is_listed_and_replaced() {
 fn weights_beside_a_model_stay_beside_it() {
     let desk = Desk::new();
     fs::write(desk.path("in.onnx"), model(&external("in.data"))).unwrap();
-    refused(&desk, "onnx rewrite @in.onnx @out.onnx", &["IN: ", "external data at 'in.data'", "allowed: "]);
+    desk.refuses("onnx rewrite @in.onnx @out.onnx", &["IN: ", "external data at 'in.data'", "allowed: "]);
     fs::write(desk.path("in.data"), [0; 8]).unwrap();
     fs::create_dir(desk.path("other")).unwrap();
-    refused(&desk, "onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
+    desk.refuses("onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
     // Nothing gives them up: OUT would miss them.
     fs::hard_link(desk.path("in.data"), desk.path("same.data")).unwrap();
     for name in ["in.data", "same.data", "other/../in.data"] {
         let line = format!("onnx rewrite @in.onnx @{name} --force");
-        refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file"]);
+        desk.refuses(&line, &["OUT: ", "which IN reads", "allowed: another file"]);
     }
     desk.ok("onnx rewrite @in.onnx @out.onnx --check off");
     assert_eq!(fs::read(desk.path("in.data")).unwrap(), [0; 8]);
-}
-
-/// Requires status 2, one line with all of `words`, and the same files as before.
-fn refused(desk: &Desk, line: &str, words: &[&str]) {
-    let before = desk.list();
-    let output = desk.call(line);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
-    assert!(words.iter().all(|word| text.contains(word)) && output.stdout.is_empty(), "{line}: {text}");
-    assert_eq!(desk.list(), before, "{line}");
 }
 
 #[test]
@@ -131,18 +121,18 @@ fn what_is_no_model_is_refused() {
     ] {
         fs::write(desk.path(name), bytes).unwrap();
         for verb in ["list @NAME", "rewrite @NAME @out.onnx", "rewrite @NAME @out.onnx --dry-run"] {
-            refused(&desk, &format!("onnx {}", verb.replace("NAME", name)), &["IN: ", what, "allowed: "]);
+            desk.refuses(&format!("onnx {}", verb.replace("NAME", name)), &["IN: ", what, "allowed: "]);
         }
     }
     fs::write(desk.path("in.onnx"), whole).unwrap();
-    refused(&desk, "onnx list @absent.onnx", &["IN: ", "cannot be read"]);
-    refused(&desk, "onnx list @", &["IN: ", "cannot be read"]);
-    refused(&desk, "onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
-    refused(&desk, "onnx rewrite @in.onnx", &["OUT"]);
+    desk.refuses("onnx list @absent.onnx", &["IN: ", "cannot be read"]);
+    desk.refuses("onnx list @", &["IN: ", "cannot be read"]);
+    desk.refuses("onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
+    desk.refuses("onnx rewrite @in.onnx", &["OUT"]);
     // Libraries of the check.
     let rewrite = "onnx rewrite @in.onnx @out.onnx --operator";
-    refused(&desk, &format!("{rewrite} @none"), &["--operator: ", "which is no file", "libelsa_ort.so"]);
+    desk.refuses(&format!("{rewrite} @none"), &["--operator: ", "which is no file", "libelsa_ort.so"]);
     let runtime = format!("{rewrite} @in.onnx --runtime @in.onnx");
-    refused(&desk, &runtime, &["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]);
-    refused(&desk, &format!("{runtime} --check never"), &["--check", "auto, require, off"]);
+    desk.refuses(&runtime, &["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]);
+    desk.refuses(&format!("{runtime} --check never"), &["--check", "auto, require, off"]);
 }

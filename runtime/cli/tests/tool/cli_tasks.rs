@@ -282,14 +282,7 @@ fn stderr(output: &Output) -> String {
 }
 
 pub fn refused(desk: &Desk, line: &str, words: &str) {
-    let before = desk.list();
-    let output = desk.call(line);
-    let text = stderr(&output);
-    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
-    for word in words.split('|') {
-        assert!(text.contains(word), "{line}: '{word}' is missing in {text}");
-    }
-    assert_eq!(desk.list(), before, "{line}: wrote something");
+    desk.refuses(line, &words.split('|').collect::<Vec<_>>());
 }
 
 #[test]

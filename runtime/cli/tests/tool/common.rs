@@ -105,6 +105,25 @@ impl Desk {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Requires that a call is refused: status 2, one line with all of `words`, and no file changed. Returns the line.
+    pub fn refuses(&self, line: &str, words: &[&str]) -> String {
+        let before = self.contents();
+        let output = self.call(line);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+        assert!(text.ends_with('\n') && output.stdout.is_empty(), "{line}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{line}: '{word}' is missing in: {text}");
+        }
+        assert!(before == self.contents(), "{line}: files changed");
+        text
+    }
+
+    /// The files in the folder, and the bytes of those that can be read.
+    fn contents(&self) -> Vec<(String, Option<Vec<u8>>)> {
+        self.list().into_iter().map(|name| (name.clone(), std::fs::read(self.path(&name)).ok())).collect()
+    }
+
     pub fn f32(&self, name: &str, shape: &[usize], data: &[f32]) {
         self.npy(name, "<f4", shape, bytemuck::cast_slice(data));
     }

@@ -134,8 +134,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     };
     let board = Board::named(name).map_err(known)?;
     let machine = machine(&board);
-    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
-        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let named = !args.shape.is_empty() || !args.workload.is_empty();
     // What masks cost is not predicted: of the default grid, the plain shapes.
     let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();

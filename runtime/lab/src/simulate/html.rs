@@ -6,7 +6,7 @@ use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
 use super::study::{self, Report, Request};
 use super::text::{self, Printed, count, size, time};
-use crate::model::Division;
+use crate::model::{Division, Sample};
 use askama::Template;
 use elsa_edge::chart::{Chart, Point, Raw, SIZE, chart};
 use elsa_edge::error::Error;
@@ -111,9 +111,9 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static
 fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
     let point = |x: f64| {
         let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
-        Some(Point { x, y, band: None, tip: format!("{}: {y:.4e} {unit}", count(x)) })
+        Some(Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x))))
     };
-    Raw { name: name.into(), points: places.iter().filter_map(|x| point(*x)).collect(), faint: false }
+    Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
 
 /// Places from `low` to `high`, by equal factors.
@@ -197,11 +197,12 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
         ("Peak bytes", "bytes", |ran| ran.peak_bytes),
         ("Bytes moved", "bytes", |ran| ran.moved_bytes),
     ];
-    let point = |ran: &Ran, x: f64, y: f64| Point {
-        x,
-        y,
-        band: None,
-        tip: format!("{} tokens in {}, {} levels: {y:.4e}", ran.tokens, size(ran.budget), ran.level),
+    let point = |ran: &Ran, x: f64, y: f64| {
+        Point::new(
+            x,
+            y,
+            format!("{} tokens in {}, {} levels: {y:.4e}", ran.tokens, size(ran.budget), ran.level),
+        )
     };
     let mut charts = Vec::new();
     for (title, unit, of) in pictures {
@@ -209,22 +210,14 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
         for share in &shares {
             for method in ["streaming", "quorums"] {
                 let chosen = all.iter().filter(|ran| ran.share == *share && ran.method == method);
-                let points = chosen.map(|ran| point(ran, ran.tokens as f64, of(ran))).collect();
-                by_tokens.push(Raw {
-                    name: format!("{method}, {share} of the tensors"),
-                    points,
-                    faint: false,
-                });
+                let points = chosen.map(|ran| point(ran, ran.tokens as f64, of(ran)));
+                by_tokens.push(Raw::new(format!("{method}, {share} of the tensors"), points));
             }
         }
         charts.extend(chart(format!("{title}, measured"), ("tokens", unit), (true, true), by_tokens, true));
         let by_budget = ["streaming", "quorums"].map(|method| {
             let chosen = all.iter().filter(|ran| ran.tokens == largest && ran.method == method);
-            Raw {
-                name: method.into(),
-                points: chosen.map(|ran| point(ran, ran.budget, of(ran))).collect(),
-                faint: false,
-            }
+            Raw::new(method, chosen.map(|ran| point(ran, ran.budget, of(ran))))
         });
         let title = format!("{title} of {largest} tokens, measured");
         charts.extend(chart(title, ("bytes of memory", unit), (true, true), by_budget.into(), true));
@@ -243,11 +236,8 @@ fn fits(costs: &Costs) -> Vec<Chart> {
         if let Some((time, _)) = pass.printed {
             curves.push(curve("as printed", &places, "s", |x| time.at(x)));
         }
-        let measured = pass.times.iter().map(|sample| Point {
-            x: sample.tokens,
-            y: sample.value,
-            band: None,
-            tip: format!("{}: {:.4e} s", count(sample.tokens), sample.value),
+        let measured = pass.times.iter().map(|Sample { tokens, value }| {
+            Point::new(*tokens, *value, format!("{}: {value:.4e} s", count(*tokens)))
         });
         curves.push(Raw { name: "measured".into(), points: measured.collect(), faint: true });
         let title = format!("Seconds of a call, {name}");
@@ -260,33 +250,22 @@ fn fits(costs: &Costs) -> Vec<Chart> {
 fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     let names = ["forward", "backward"];
     let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
-        let one = |i: usize| Raw {
-            name: names[i].into(),
-            points: report
-                .both
-                .iter()
-                .map(|both| Point {
-                    x: both.tokens,
-                    y: of(both)[i],
-                    band: None,
-                    tip: format!("{}: {:.4e} {unit}", count(both.tokens), of(both)[i]),
-                })
-                .collect(),
-            faint: false,
+        let one = |i: usize| {
+            let point = |both: &study::Both| {
+                let (x, y) = (both.tokens, of(both)[i]);
+                Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x)))
+            };
+            Raw::new(names[i], report.both.iter().map(point))
         };
         vec![one(0), one(1)]
     };
     let of_kernels = |of: &dyn Fn(&Kernels) -> [Option<f64>; 2], unit: &str| -> Vec<Raw> {
-        let one = |i: usize, name: &str| Raw {
-            name: name.into(),
-            points: kernels
-                .iter()
-                .filter_map(|kernel| {
-                    let (x, y) = (kernel.tokens as f64, of(kernel)[i]?);
-                    Some(Point { x, y, band: None, tip: format!("{}: {y:.4e} {unit}", count(x)) })
-                })
-                .collect(),
-            faint: false,
+        let one = |i: usize, name: &str| {
+            let point = |kernel: &Kernels| {
+                let (x, y) = (kernel.tokens as f64, of(kernel)[i]?);
+                Some(Point::new(x, y, format!("{}: {y:.4e} {unit}", count(x))))
+            };
+            Raw::new(name, kernels.iter().filter_map(point))
         };
         vec![one(0, "naive"), one(1, "streaming")]
     };
@@ -305,13 +284,10 @@ fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
 /// Draws memory in use against time: steps.
 fn memory(schedule: &Schedule) -> Option<Chart> {
     let steps = &schedule.at_once.steps;
-    let mut points = Vec::new();
-    for two in steps.windows(2) {
-        for seconds in [two[0].seconds, two[1].seconds] {
-            points.push(Point { x: seconds, y: two[0].bytes, band: None, tip: String::new() });
-        }
-    }
-    let raw = vec![Raw { name: "in use".into(), points, faint: false }];
+    let points = steps.windows(2).flat_map(|two| {
+        [two[0].seconds, two[1].seconds].map(|seconds| Point::new(seconds, two[0].bytes, String::new()))
+    });
+    let raw = vec![Raw::new("in use", points)];
     chart("Hybrid schedule, at once".into(), ("s", "bytes"), (false, false), raw, false)
 }
 

@@ -19,8 +19,6 @@ mod measure;
 mod schedule;
 mod sets;
 mod study;
-#[cfg(test)]
-mod study_tests;
 mod text;
 
 pub use args::SimulateArgs;

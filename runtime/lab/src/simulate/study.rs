@@ -527,3 +527,6 @@ pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
         optimum: optima(costs, request),
     })
 }
+
+#[cfg(test)]
+mod tests;

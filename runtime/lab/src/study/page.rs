@@ -213,7 +213,7 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
         band: Some((x.low, x.high)),
         tip: format!("{}: {:.3}, from {:.3} to {:.3}", x.at, x.mean, x.low, x.high),
     };
-    Raw { name: name.to_owned(), points: points.iter().map(point).collect(), faint: false }
+    Raw::new(name, points.iter().map(point))
 }
 
 /// Curves of queries and keys, a picture for each.
@@ -268,15 +268,11 @@ fn maxima(study: &Study) -> Figure {
         };
         let place = &peak.place;
         let points = peak.maxima.iter().filter(|(_, score)| score.is_finite());
-        let points = points.map(|(block, score)| Point {
-            x: *block as f64,
-            y: *score,
-            band: None,
-            tip: format!("block {block}: {score:.3}"),
-        });
+        let points = points
+            .map(|(block, score)| Point::new(*block as f64, *score, format!("block {block}: {score:.3}")));
         let name =
             format!("head {}, rows {} to {}", place.head, place.rows.start, place.rows.end.saturating_sub(1));
-        let raw = Raw { name, points: points.collect(), faint: false };
+        let raw = Raw::new(name, points);
         let title = format!("largest score: {}", site.name());
         charts.extend(chart(title, ("block of keys", "score"), (false, false), vec![raw], true));
     }

@@ -93,7 +93,11 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
                 run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }
             // What switches lanes is not checked for races, and tells the sanitizer of each switch.
-            let own = if source.ends_with("block.cpp") && variant == Variant::Thread { "-fno-sanitize=thread" } else { "" };
+            let own = if source.ends_with("block.cpp") && variant == Variant::Thread {
+                "-fno-sanitize=thread"
+            } else {
+                ""
+            };
             let run = run.args(own).arg(source).arg("-o").arg(object).quiet();
             let line = run.line();
             let done = run.run();

@@ -3,6 +3,10 @@
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace, text};
+use std::io::{Cursor, Seek, Write};
+use zip::result::ZipResult;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 /// The seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
@@ -77,28 +81,20 @@ fn npy() -> Vec<Vec<u8>> {
 
 /// A zip archive of stored members, with lengths in the directory and, if streamed, after the data.
 fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
-    let (mut file, mut directory) = (Vec::new(), Vec::new());
-    for (name, data) in members {
-        let start = file.len() as u32;
-        let sizes = [crc32(data), data.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
-        let (flags, known) = if streamed { ([8, 0], [0; 12].to_vec()) } else { ([0, 0], sizes.clone()) };
-        let length = (name.len() as u16).to_le_bytes();
-        file.extend(
-            [b"PK\x03\x04\x14\0", &flags[..], &[0; 6], &known, &length, &[0; 2], name.as_bytes()].concat(),
-        );
-        file.extend(*data);
-        if streamed {
-            file.extend([b"PK\x07\x08", &sizes[..]].concat());
+    fn fill<W: Write + Seek>(mut zip: ZipWriter<W>, members: &[(&str, &[u8])]) -> ZipResult<W> {
+        let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        for (name, data) in members {
+            zip.start_file(*name, stored)?;
+            zip.write_all(data)?;
         }
-        directory
-            .extend([b"PK\x01\x02\x14\0\x14\0", &flags[..], &[0; 6], &sizes, &length, &[0; 12]].concat());
-        directory.extend([&start.to_le_bytes()[..], name.as_bytes()].concat());
+        zip.finish()
     }
-    let start = (file.len() as u32).to_le_bytes();
-    let (size, count) = ((directory.len() as u32).to_le_bytes(), (members.len() as u16).to_le_bytes());
-    file.extend(directory);
-    file.extend([b"PK\x05\x06\0\0\0\0", &count[..], &count, &size, &start, &[0; 2]].concat());
-    file
+    let file = match streamed {
+        true => fill(ZipWriter::new_stream(Vec::new()), members).map(|to| to.into_inner()),
+        false => fill(ZipWriter::new(Cursor::new(Vec::new())), members).map(Cursor::into_inner),
+    };
+    // Memory takes every archive.
+    file.unwrap_or_default()
 }
 
 /// Archives of one and two stored members.
@@ -137,7 +133,7 @@ fn states() -> Vec<Vec<u8>> {
         let places: Vec<u8> = runs.iter().flat_map(|x| x.to_le_bytes()).collect();
         let places = || npy_file(("<i8", "False", &format!("({}, 2)", runs.len() / 2)), &places, 1);
         let mut arrays = vec![
-            ("version.npy", list(&[1])),
+            ("version.npy", list(&[2])),
             ("kind.npy", list(&[i64::from(shares)])),
             ("quorum.npy", list(&[3])),
             ("path.npy", list(&[task])),
@@ -145,7 +141,10 @@ fn states() -> Vec<Vec<u8>> {
             ("rules.npy", list(&rules)),
             ("factors.npy", float("(2,)", &factors)),
             ("kv_lens.npy", list(lengths)),
+            ("run_id.npy", list(&[])),
             ("fingerprint.npy", list(&[fingerprint as i64])),
+            ("query_sums.npy", list(&vec![1; rows as usize])),
+            ("key_sums.npy", list(&vec![1; rows as usize])),
             ("runs.npy", places()),
         ];
         // As many keys as queries, of one key head.
@@ -154,6 +153,7 @@ fn states() -> Vec<Vec<u8>> {
         match shares {
             true => arrays.extend([
                 ("key_runs.npy", places()),
+                ("d_out_sums.npy", list(&vec![1; rows as usize])),
                 ("dq.npy", each()),
                 ("dk.npy", of_keys()),
                 ("dv.npy", of_keys()),
@@ -186,16 +186,6 @@ fn states() -> Vec<Vec<u8>> {
         files.push(packed(&bent));
     }
     files
-}
-
-/// The checksum of zip archives.
-fn crc32(data: &[u8]) -> u32 {
-    !data.iter().fold(!0, |sum, byte| {
-        (0..8).fold(
-            sum ^ u32::from(*byte),
-            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 },
-        )
-    })
 }
 
 fn safetensors() -> Vec<Vec<u8>> {
@@ -342,8 +332,6 @@ mod tests {
         let length = usize::from(u16::from_le_bytes([seed[8], seed[9]]));
         assert_eq!((10 + length) % 64, 0);
         assert_eq!(seed.len() - 10 - length, 192);
-        // The check value of the polynomial.
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         let seed = &safetensors()[0];
         assert_eq!(seed[8], b'{');
         assert_eq!(seed[8 + usize::from(seed[0]) - 1], b'}');

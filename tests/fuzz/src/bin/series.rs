@@ -15,7 +15,7 @@ use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
 use elsa_runtime::{ConvolutionOptions, Engine, EngineOptions, RecurrenceOptions, SelectiveOptions};
-use elsa_tests::series::Values;
+use elsa_tests::cases::Data;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
@@ -94,14 +94,14 @@ fn dtype(u: &mut Unstructured<'_>) -> Result<DType> {
 }
 
 /// Picks values of about one, with `special` ones among them. Buffers may have one element too few or too many.
-fn values(u: &mut Unstructured<'_>, dtype: DType, n: usize, special: &[f32]) -> Result<Values> {
+fn values(u: &mut Unstructured<'_>, dtype: DType, n: usize, special: &[f32]) -> Result<Data> {
     let n = match u.int_in_range(0..=95u8)? {
         0 => n.saturating_sub(1),
         1..=9 => n + 1,
         _ => n,
     };
     let (mut random, strange) = (Random::new(u.arbitrary()?), u.ratio(1, 4)?);
-    Ok(Values::of(dtype, n, |_| {
+    Ok(Data::of(dtype, n, |_| {
         let x = random.signed();
         if strange && random.below(32) == 0 {
             special.get(random.below(special.len().max(1))).copied().unwrap_or(x)
@@ -159,7 +159,7 @@ fn of_recurrence(u: &mut Unstructured<'_>) -> Result<()> {
     let before =
         past.clone().unwrap_or_else(|| vec![if spec.in_place { 0.5 } else { 0.0 }; problem.states()]);
     for by_engine in [false, true] {
-        let mut found = Values::of(dtype, out.extent(), |_| UNWRITTEN);
+        let mut found = Data::of(dtype, out.extent(), |_| UNWRITTEN);
         let mut present = if spec.in_place { before.clone() } else { vec![UNWRITTEN; problem.states()] };
         let mut outputs =
             recurrence::Outputs { out: Some(found.elements_mut()), present_state: Some(&mut present) };
@@ -230,13 +230,13 @@ fn of_selective(u: &mut Unstructured<'_>) -> Result<()> {
         b: b.elements(),
         c: c.elements(),
         d: d.as_deref(),
-        z: z.as_ref().map(Values::elements),
+        z: z.as_ref().map(Data::elements),
         delta_bias: bias.as_deref(),
         past_state: past.as_deref().filter(|_| !spec.in_place),
     };
     let before = past.clone().unwrap_or_else(|| vec![0.0; problem.state_values()]);
     for by_engine in [false, true] {
-        let mut found = Values::of(dtype, out.extent(), |_| UNWRITTEN);
+        let mut found = Data::of(dtype, out.extent(), |_| UNWRITTEN);
         let mut present = before.clone();
         let mut outputs =
             selective::Outputs { out: Some(found.elements_mut()), present_state: Some(&mut present) };
@@ -299,7 +299,7 @@ fn of_convolution(u: &mut Unstructured<'_>) -> Result<()> {
     };
     let before = past.clone().unwrap_or_else(|| vec![0.0; problem.states()]);
     for by_engine in [false, true] {
-        let mut found = Values::of(dtype, out.extent(), |_| UNWRITTEN);
+        let mut found = Data::of(dtype, out.extent(), |_| UNWRITTEN);
         let mut present = before.clone();
         let mut outputs =
             convolution::Outputs { out: Some(found.elements_mut()), present_state: Some(&mut present) };

@@ -1,8 +1,8 @@
 //! The reader of a task's file: any bytes are a description with states or shares of its shape, or a typed error.
 #![no_main]
 
-use elsa_edge::task::file::{Description, Kind};
 use elsa_files::Fault;
+use elsa_files::task::{Description, Kind};
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 

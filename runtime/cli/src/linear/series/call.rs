@@ -5,17 +5,14 @@
 use crate::args::values::one_of;
 use crate::args::{EngineArgs, FILE, ForceArgs};
 use crate::error::{Error, dashed, one_line, say};
-use crate::report;
+use crate::report::{self, object};
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
-use elsa_files::{
-    Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, leaves_enough, zeros,
-};
+use elsa_core::series::{self, Series};
+use elsa_files::{Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, zeros};
+use elsa_runtime::operators::{Operator, Plan};
 use elsa_runtime::{Backend, Engine, Report};
-use serde::Serialize;
-use std::time::Instant;
 
 /// The order of the axes of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,45 +152,9 @@ pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&
     given.map(|given| given.numbers(shape)).transpose()
 }
 
-/// The object that `--json` prints.
-#[derive(Serialize)]
-struct Told {
-    what: &'static str,
-    backend: String,
-    kernel: &'static str,
-    threads: usize,
-    /// Batch, tokens and channels.
-    shape: [usize; 3],
-    /// Form of the computation: the method of a convolution, or the number of parts.
-    form: String,
-    workspace_bytes: usize,
-    /// Reason why the CPU computed instead of a GPU.
-    fallback: Option<String>,
-    /// Largest error relative to its bound, with --verify.
-    worst: Option<f64>,
-    ms: f64,
-}
-
-/// Result of a plan.
-pub struct Done {
-    /// The command.
-    pub what: &'static str,
-    /// The report of the run.
-    pub report: Report,
-    /// Name of the kernel.
-    pub kernel: &'static str,
-    /// Size of the workspace in bytes.
-    pub workspace_bytes: usize,
-    /// Method or parts.
-    pub form: String,
-    /// Batch, tokens and channels.
-    pub shape: [usize; 3],
-}
-
 /// The outputs of a call in memory.
 pub struct Outputs {
     writer: Writer,
-    start: Instant,
     /// Elements of the output.
     pub out: Buffer,
     out_shape: Vec<usize>,
@@ -222,7 +183,6 @@ impl Outputs {
         let present = args.present_state.as_ref().map(|_| zeros("present-state", values)).transpose()?;
         Ok(Outputs {
             writer,
-            start: Instant::now(),
             out: Buffer::zeros("out", like.elements()?.dtype(), count)?,
             out_shape: like.shape().to_vec(),
             present,
@@ -230,32 +190,23 @@ impl Outputs {
         })
     }
 
-    /// Returns the type of the output.
-    pub fn dtype(&self) -> DType {
-        self.out.elements().dtype()
+    /// Borrows the outputs for a call.
+    pub fn tensors(&mut self) -> series::Outputs<'_> {
+        series::Outputs { out: Some(self.out.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Checks that the workspace leaves enough memory to the process, and restarts the clock.
-    ///
-    /// # Errors
-    /// Memory that leaves too little to the process.
-    pub fn begin(&mut self, workspace_bytes: usize) -> Result<(), Error> {
-        leaves_enough("budget", workspace_bytes)?;
-        self.start = Instant::now();
-        Ok(())
-    }
-
-    /// Writes the files and prints the report. `worst` is the result of a verification after `ms` milliseconds of
-    /// computation.
+    /// Writes the files and prints the report of a run of `plan`: the command, its method or parts, and a series of its sizes.
+    /// `worst` is the result of a verification after `ms` milliseconds of computation.
     ///
     /// # Errors
     /// Inputs that have changed, files that cannot be written; the error of a failed verification.
-    pub fn finish(
+    pub fn finish<O: Operator>(
         self,
         args: &CallArgs,
         engine: &Engine,
         inputs: &[&Given],
-        done: &Done,
+        (plan, report): (&Plan<O>, &Report),
+        (what, form, series): (&'static str, &str, &Series),
         (worst, ms): (Option<f64>, f64),
     ) -> Result<(), Error> {
         if let Some(worst) = worst
@@ -271,29 +222,30 @@ impl Outputs {
             contents.push(Output::Tensor(Content { shape: self.state_shape, data: Buffer::F32(present) }));
         }
         self.writer.commit(&contents)?;
-        let Done { what, ref report, kernel, workspace_bytes, shape, .. } = *done;
+        let (kernel, workspace_bytes) = (plan.kernel_of(report.backend), plan.workspace_bytes());
         let fallback = report.fallback.as_ref().map(ToString::to_string);
         if args.json {
-            let told = Told {
-                what,
+            let told = object! {
+                what: what,
                 backend: report.backend.to_string(),
-                kernel,
+                kernel: kernel,
                 threads: engine.threads(),
-                shape,
-                form: done.form.clone(),
-                workspace_bytes,
-                fallback,
-                worst,
-                ms,
+                shape: [series.batch(), series.tokens(), series.channels()],
+                form: form,
+                workspace_bytes: workspace_bytes,
+                // Why the CPU computed in place of a GPU.
+                fallback: fallback,
+                // Largest error relative to its bound, with --verify.
+                worst: worst,
+                ms: ms,
             };
             report::json(&mut crate::foreign::stdout(), &told)?;
         } else {
             let each = if report.backend == Backend::Cuda { "blocks" } else { "threads" };
             say(&format!(
-                "wrote {} in {ms:.3} ms ({}, {kernel}, {}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
+                "wrote {} in {ms:.3} ms ({}, {kernel}, {form}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
                 one_line(&args.out.to_string()),
                 report.backend,
-                done.form,
                 report.workers,
                 worst.map(|worst| format!("; PASS: {worst:.3} of the error bound")).unwrap_or_default(),
                 fallback.map(|why| format!("; {why}")).unwrap_or_default()
@@ -301,16 +253,29 @@ impl Outputs {
         }
         Ok(())
     }
-
-    /// Returns the milliseconds since the clock was started.
-    pub fn ms(&self) -> f64 {
-        self.start.elapsed().as_secs_f64() * 1e3
-    }
 }
 
 /// Formats a number of parts.
 pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
+}
+
+/// Compares the output of a call with the exact one, which `each` calls its last argument with for every token of a batch
+/// and channel. Returns the largest error relative to its bound.
+pub fn worst(
+    outputs: &Outputs,
+    series: &Series,
+    mut each: impl FnMut([usize; 2], DType, &mut dyn FnMut(usize, Judged)),
+) -> f64 {
+    let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.out.elements().dtype());
+    for [batch, channel] in
+        (0..series.batch()).flat_map(|batch| (0..series.channels()).map(move |channel| [batch, channel]))
+    {
+        each([batch, channel], dtype, &mut |token, exact| {
+            worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
+        });
+    }
+    worst
 }
 
 /// Returns the larger of `worst` and the distance of another value: infinite once one is a NaN.

@@ -2,13 +2,14 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Outputs, farther, numbers};
+use super::call::{CallArgs, Given, Outputs, numbers, worst};
 use crate::args::FILE;
-use crate::args::values::one_of;
+use crate::args::values::{AUTO, Choice, auto_or, one_of};
 use crate::error::Error;
+use crate::progress;
 use clap::Args;
 use elsa_core::series::convolution::{self, Inputs, Method, Spec, Taps};
-use elsa_files::Source;
+use elsa_files::{Source, leaves_enough};
 use elsa_runtime::ConvolutionOptions;
 
 /// The text below the flags.
@@ -27,13 +28,8 @@ error beyond the bound.";
 /// Values of `--order`. The first is the default.
 const ORDERS: [(&str, Taps); 2] = [("newest-first", Taps::NewestFirst), ("newest-last", Taps::NewestLast)];
 
-/// Requested `--method`; auto leaves it to the plan.
-#[derive(Clone, Copy, Debug)]
-struct Asked(Option<Method>);
-
-/// Values of `--method`. The first is the default.
-const METHODS: [(&str, Asked); 3] =
-    [("auto", Asked(None)), ("direct", Asked(Some(Method::Direct))), ("fft", Asked(Some(Method::Fft)))];
+/// Values of `--method`.
+const METHODS: [(&str, Method); 2] = [("direct", Method::Direct), ("fft", Method::Fft)];
 
 /// `elsa linear conv`.
 #[derive(Args, Debug)]
@@ -55,8 +51,8 @@ pub struct ConvolutionArgs {
     #[arg(long)]
     silu: bool,
     /// Method; auto: the one with less work by count
-    #[arg(long, default_value = METHODS[0].0, value_parser = one_of(METHODS))]
-    method: Asked,
+    #[arg(long, default_value = AUTO, value_parser = auto_or(METHODS))]
+    method: Choice<Method>,
     /// Flags of every operator.
     #[command(flatten)]
     call: CallArgs,
@@ -91,7 +87,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     };
     let engine = call.engine.engine()?;
     let options = ConvolutionOptions {
-        budget: call.engine.budget,
+        budget: call.engine.host.budget,
         method: args.method.0,
         ..ConvolutionOptions::default()
     };
@@ -100,37 +96,25 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let files: Vec<&Given> = [&u, &filter].into_iter().chain(some).collect();
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
-    outputs.begin(plan.workspace_bytes())?;
-    let to = convolution::Outputs {
-        out: Some(outputs.out.elements_mut()),
-        present_state: outputs.present.as_deref_mut(),
-    };
-    let report = plan.bind(inputs, to, &mut workspace)?.run()?;
-    let ms = outputs.ms();
+    leaves_enough("budget", plan.workspace_bytes())?;
+    let to = outputs.tensors();
+    let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
+    let (report, ms) = progress::timed(0.0, bind_and_run)?;
     let division = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
-        let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
-        let history = problem.history();
-        for batch in 0..problem.batch() {
-            for channel in 0..channels {
-                let first = (batch * channels + channel) * history;
-                let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + history]);
-                let (method, precision, at) = (division.method, &division.precision, [batch, channel]);
-                let see = |token: usize, exact| {
-                    worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
-                };
-                convolution::reference::outputs(&problem, &inputs, before, method, precision, dtype, at, see);
-            }
-        }
-        worst
+        let (history, method, precision) = (problem.history(), division.method, &division.precision);
+        worst(&outputs, &series, |at, dtype, see| {
+            let first = (at[0] * channels + at[1]) * history;
+            let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + history]);
+            convolution::reference::outputs(&problem, &inputs, before, method, precision, dtype, at, see);
+        })
     });
-    let done = Done {
-        what: "convolution",
-        kernel: plan.kernel_of(report.backend),
-        report,
-        workspace_bytes: plan.workspace_bytes(),
-        form: division.method.name().into(),
-        shape: [problem.batch(), problem.tokens(), channels],
-    };
-    outputs.finish(call, &engine, &files, &done, (worst, ms))
+    outputs.finish(
+        call,
+        &engine,
+        &files,
+        (&plan, &report),
+        ("convolution", division.method.name(), &series),
+        (worst, ms),
+    )
 }

@@ -2,12 +2,13 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Outputs, farther, numbers, parts_of};
+use super::call::{CallArgs, Given, Outputs, numbers, parts_of, worst};
 use crate::args::FILE;
 use crate::error::Error;
+use crate::progress;
 use clap::Args;
 use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
-use elsa_files::Source;
+use elsa_files::{Source, leaves_enough};
 use elsa_runtime::{RecurrenceOptions, SeriesDivision};
 
 /// The text below the flags.
@@ -59,48 +60,32 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let state = [problem.batch(), problem.channels()];
     let inputs = Inputs { a: a.elements()?, b: b.elements()?, past_state: numbers(past.as_ref(), &state)? };
     let engine = call.engine.engine()?;
-    let options =
-        RecurrenceOptions { budget: call.engine.budget, parts: args.parts, ..RecurrenceOptions::default() };
+    let options = RecurrenceOptions {
+        budget: call.engine.host.budget,
+        parts: args.parts,
+        ..RecurrenceOptions::default()
+    };
     let plan = engine.recurrence_plan(&problem, &options)?;
     let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
     let mut outputs = Outputs::new(call, &files, &b, &state)?;
     let mut workspace = plan.workspace()?;
-    outputs.begin(plan.workspace_bytes())?;
-    let to = recurrence::Outputs {
-        out: Some(outputs.out.elements_mut()),
-        present_state: outputs.present.as_deref_mut(),
-    };
-    let report = plan.bind(inputs, to, &mut workspace)?.run()?;
-    let ms = outputs.ms();
+    leaves_enough("budget", plan.workspace_bytes())?;
+    let to = outputs.tensors();
+    let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
+    let (report, ms) = progress::timed(0.0, bind_and_run)?;
     let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
-        let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
-        for batch in 0..problem.batch() {
-            for channel in 0..problem.channels() {
-                let before = inputs.past_state.map_or(0.0, |past| past[batch * state[1] + channel]);
-                let (precision, at) = (&precision, [batch, channel]);
-                recurrence::reference::states(
-                    &problem,
-                    &inputs,
-                    before,
-                    precision,
-                    dtype,
-                    at,
-                    |token, exact| {
-                        worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
-                    },
-                );
-            }
-        }
-        worst
+        worst(&outputs, &series, |at, dtype, see| {
+            let before = inputs.past_state.map_or(0.0, |past| past[at[0] * state[1] + at[1]]);
+            recurrence::reference::states(&problem, &inputs, before, &precision, dtype, at, see);
+        })
     });
-    let done = Done {
-        what: "recurrence",
-        kernel: plan.kernel_of(report.backend),
-        report,
-        workspace_bytes: plan.workspace_bytes(),
-        form: parts_of(parts),
-        shape: [problem.batch(), problem.tokens(), problem.channels()],
-    };
-    outputs.finish(call, &engine, &files, &done, (worst, ms))
+    outputs.finish(
+        call,
+        &engine,
+        &files,
+        (&plan, &report),
+        ("recurrence", &parts_of(parts), &series),
+        (worst, ms),
+    )
 }

@@ -2,13 +2,14 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Order, Outputs, farther, numbers, parts_of};
+use super::call::{CallArgs, Given, Order, Outputs, numbers, parts_of, worst};
 use crate::args::FILE;
 use crate::error::Error;
+use crate::progress;
 use clap::Args;
 use elsa_core::series::Series;
 use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
-use elsa_files::Source;
+use elsa_files::{Source, leaves_enough};
 use elsa_runtime::{SelectiveOptions, SeriesDivision};
 
 /// The text below the flags.
@@ -117,42 +118,30 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
         past_state: numbers(past.as_ref(), &state)?,
     };
     let engine = call.engine.engine()?;
-    let options = SelectiveOptions { budget: call.engine.budget, ..SelectiveOptions::default() };
+    let options = SelectiveOptions { budget: call.engine.host.budget, ..SelectiveOptions::default() };
     let plan = engine.selective_plan(&problem, &options)?;
     let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
     let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
     let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
-    outputs.begin(plan.workspace_bytes())?;
-    let to = selective::Outputs {
-        out: Some(outputs.out.elements_mut()),
-        present_state: outputs.present.as_deref_mut(),
-    };
-    let report = plan.bind(inputs, to, &mut workspace)?.run()?;
-    let ms = outputs.ms();
+    leaves_enough("budget", plan.workspace_bytes())?;
+    let to = outputs.tensors();
+    let bind_and_run = || -> Result<_, Error> { Ok(plan.bind(inputs, to, &mut workspace)?.run()?) };
+    let (report, ms) = progress::timed(0.0, bind_and_run)?;
     let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
-        let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
-        for batch in 0..problem.batch() {
-            for channel in 0..channels {
-                let first = (batch * channels + channel) * states;
-                let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + states]);
-                let see = |token: usize, exact| {
-                    worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
-                };
-                let at = [batch, channel];
-                selective::reference::outputs(&problem, &inputs, before, &precision, dtype, at, &mut [], see);
-            }
-        }
-        worst
+        worst(&outputs, &series, |at, dtype, see| {
+            let first = (at[0] * channels + at[1]) * states;
+            let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + states]);
+            selective::reference::outputs(&problem, &inputs, before, &precision, dtype, at, &mut [], see);
+        })
     });
-    let done = Done {
-        what: "selective scan",
-        kernel: plan.kernel_of(report.backend),
-        report,
-        workspace_bytes: plan.workspace_bytes(),
-        form: parts_of(parts),
-        shape: [problem.batch(), problem.tokens(), channels],
-    };
-    outputs.finish(call, &engine, &files, &done, (worst, ms))
+    outputs.finish(
+        call,
+        &engine,
+        &files,
+        (&plan, &report),
+        ("selective scan", &parts_of(parts), &series),
+        (worst, ms),
+    )
 }

@@ -29,11 +29,11 @@
 //! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task. It looks at
 //! the header of an array before it reads one, so what it takes in memory is bounded by sizes that arrays of the file have.
 
-use super::sums::{NAMES, Sums};
+use crate::sums::{NAMES, Sums};
+use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
 use elsa_core::attention::{Alignment, Lengths, MaskKind, Problem};
 use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, MAX_LEVELS, MAX_RUNS, Run, Task, TaskPath};
-use elsa_files::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
 use elsa_runtime::{GradientSizes, RowStates, TaskGradients};
 use std::io::{Read, Seek};
 
@@ -556,7 +556,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
 }
 
 /// Reads the numbers of a list of at most `most` of them, for any axes.
-pub(super) fn integers(
+pub fn integers(
     file: &mut (impl Read + Seek),
     length: u64,
     name: &str,

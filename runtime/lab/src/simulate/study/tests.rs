@@ -1,8 +1,6 @@
 //! Tests of the study: against the paper's tables, and of what holds for any costs.
 
-use super::costs::GIB;
-use super::sets;
-use super::study::{Request, Shares, Streaming, both, report};
+use super::{GIB, Request, Shares, Streaming, both, report, sets};
 
 fn request() -> Request<'static> {
     Request { tokens: 1e9, division: (7, 3), levels: None, limit: 80.0 * GIB, link: None, backward: true }

@@ -9,12 +9,11 @@
 //! zero means no checksum. Two different tokens collide by chance once in 2^63; collisions can be constructed on
 //! purpose.
 
-use crate::error::Error;
+use crate::{MemoryError, reserved};
 use elsa_core::attention::{Inputs, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Run, Task};
 use elsa_core::view::View;
-use elsa_files::{MemoryError, reserved};
 use std::iter::zip;
 
 /// The names of the arrays: of queries, of keys and values, of the gradient that came in.
@@ -61,7 +60,7 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<i64>, MemoryError> {
     let tokens = tensors.first().map_or(0, |(view, _)| view.tokens());
     let mut sums = room::<u64>(tokens)?;
     sums.resize(tokens, 1);
@@ -73,8 +72,8 @@ fn of_tokens(
     Ok(finished)
 }
 
-fn room<T>(count: usize) -> Result<Vec<T>, Error> {
-    Ok(reserved(count).map_err(|bytes| MemoryError { argument: "q", bytes })?)
+fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
+    reserved(count).map_err(|bytes| MemoryError { argument: "q", bytes })
 }
 
 impl Sums {
@@ -88,7 +87,7 @@ impl Sums {
         inputs: &Inputs<'_>,
         task: Option<&Task>,
         upstream: Option<&Elements<'_>>,
-    ) -> Result<Sums, Error> {
+    ) -> Result<Sums, MemoryError> {
         let spec = problem.spec();
         let all = |_: usize, _: usize| true;
         let queries = of_tokens(&[(&spec.query, &inputs.query)], &all)?;
@@ -116,11 +115,11 @@ impl Sums {
     ///
     /// # Errors
     /// Memory that the system refuses.
-    pub fn none([queries, keys]: [usize; 2], upstream: bool) -> Result<Sums, Error> {
+    pub fn none([queries, keys]: [usize; 2], upstream: bool) -> Result<Sums, MemoryError> {
         let of = |count: usize| {
             let mut sums = room(count)?;
             sums.resize(count, 0);
-            Ok::<_, Error>(sums)
+            Ok::<_, MemoryError>(sums)
         };
         Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
     }
