@@ -11,12 +11,12 @@ use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, bound::Judged};
-use elsa_edge::args::values::{one_of, positive, seconds};
-use elsa_edge::error::Error;
-use elsa_edge::linear::{Contender, HostArgs, farther, parts_of, quartiles, take_turns};
-use elsa_edge::progress;
-use elsa_edge::random::Random;
-use elsa_edge::report;
+use elsa_cli::args::values::{one_of, positive, seconds};
+use elsa_cli::error::Error;
+use elsa_cli::linear::{Contender, HostArgs, farther, parts_of, quartiles, take_turns};
+use elsa_cli::progress;
+use elsa_cli::random::Random;
+use elsa_cli::report;
 use elsa_files::{leaves_enough, zeros};
 use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
@@ -390,7 +390,7 @@ pub fn bench(args: &BenchSeriesArgs) -> Result<(), Error> {
             }?);
             bar.inc(1);
         }
-        let mut out = elsa_edge::foreign::stdout();
+        let mut out = elsa_cli::foreign::stdout();
         if args.json {
             rows.iter().try_for_each(|row| report::json(&mut out, row))?;
         } else {

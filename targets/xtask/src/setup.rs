@@ -241,7 +241,7 @@ pub fn emulator() -> String {
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
-    let plain = ["board", "edge", "files", "onnx"]
+    let plain = ["board", "cli", "files", "onnx"]
         .map(|name| format!("--config profile.dev.package.elsa-{name}.opt-level=0"))
         .join(" ");
     let run = Run::new(tree, &format!("cargo-zigbuild {line} {plain} --target")).arg(build.zig_target());

@@ -1,7 +1,7 @@
 //! This library compared with its peers on the CPU: PyTorch, ONNX Runtime, and sgemm as the upper limit
 //! that a matrix product reaches.
 //!
-//! `cargo bench -p elsa-edge --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
+//! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
 //! and a set is `plain` (the default), `masks`, `causal` or `swin`; `-- linear [OPTIONS] [PROBLEM]...` for linear attention
 //! (`linear.rs`). `--help` lists the options.
 //!
@@ -38,7 +38,7 @@ use account::{Account, rounds};
 use clap::Parser;
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::{DType, Elements};
-use elsa_edge::shape::{Data, Mask, Shape};
+use elsa_cli::shape::{Data, Mask, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Form, Rule};
-use elsa_edge::shape::Shape;
+use elsa_cli::shape::Shape;
 use elsa_runtime::Backend;
 use std::fmt;
 use std::path::PathBuf;

@@ -16,8 +16,8 @@ use common::{Desk, emulated, noise};
 use elsa_core::attention::{Lengths, Operand, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_edge::command::Cli;
-use elsa_edge::error::Error;
+use elsa_cli::command::Cli;
+use elsa_cli::error::Error;
 use elsa_runtime::{
     Engine, EngineOptions, FittedStream, StreamError, StreamFit, StreamOptions, UnitSizes, Written,
 };

@@ -14,9 +14,9 @@ use elsa_core::attention::{Inputs, Lengths, Operand, StateOut};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::quorum::{Division, InterestSet, Task};
 use elsa_core::view::{Layout, View};
-use elsa_edge::error::Error;
-use elsa_edge::progress::bar;
-use elsa_edge::shape::{Data, Shape};
+use elsa_cli::error::Error;
+use elsa_cli::progress::bar;
+use elsa_cli::shape::{Data, Shape};
 use elsa_files::{FileError, zeros};
 use elsa_runtime::{
     Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,

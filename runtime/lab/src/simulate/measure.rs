@@ -5,9 +5,9 @@ use super::costs::{Costs, Origin, Pass};
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError;
-use elsa_edge::error::Error;
-use elsa_edge::progress::bar;
-use elsa_edge::shape::{Data, Shape};
+use elsa_cli::error::Error;
+use elsa_cli::progress::bar;
+use elsa_cli::shape::{Data, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
 use rustix::time::{ClockId, clock_gettime};
@@ -186,7 +186,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
     let checks = unseen.iter().filter_map(check).collect();
     let costs = Costs {
         name: "here".into(),
-        title: elsa_edge::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
+        title: elsa_cli::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
         origin: Origin::Measured,
         source: format!(
             "shortest calls of {} with {} worker thread{}{}; bytes are tensors and workspace",

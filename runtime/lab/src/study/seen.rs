@@ -3,8 +3,8 @@
 use super::places::Place;
 use elsa_core::attention::traversal::own_blocks;
 use elsa_core::attention::{Inputs, Problem, reference};
-use elsa_edge::picture::HeatMap;
-use elsa_edge::rows::{RowId, sample};
+use elsa_cli::picture::HeatMap;
+use elsa_cli::rows::{RowId, sample};
 use std::collections::BTreeMap;
 
 /// Position of the largest score of a row or a tile.
@@ -144,7 +144,7 @@ pub fn probabilities(problem: &Problem, inputs: &Inputs<'_>) -> HeatMap {
 mod tests {
     use super::*;
     use elsa_core::dtype::{DType, Elements};
-    use elsa_edge::shape::Shape;
+    use elsa_cli::shape::Shape;
 
     #[test]
     fn maxima_are_found_where_they_first_are() {

@@ -1,7 +1,7 @@
 //! The reader of a task's file: any bytes are a description with states or shares of its shape, or a typed error.
 #![no_main]
 
-use elsa_edge::task::file::{Description, Kind};
+use elsa_cli::task::file::{Description, Kind};
 use elsa_files::Fault;
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
