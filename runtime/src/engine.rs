@@ -11,6 +11,7 @@ use crate::cuda::memory::{Element, HostBuffer};
 use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
+use elsa_core::setters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +29,13 @@ pub enum Fallback {
 }
 
 /// Options of an engine.
+///
+/// ```
+/// # use elsa_runtime::{Backend, EngineOptions, Fallback};
+/// let options = EngineOptions::default().backend(Backend::Cuda).threads(4).fallback(Fallback::Fail);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// The back end. `None` takes the one named by the environment variable `ELSA_BACKEND`; if that is unset,
     /// empty or `auto`, the first one available.
@@ -55,6 +62,12 @@ pub struct EngineOptions {
     pub tuned: Tuning,
 }
 
+setters! {
+    EngineOptions:
+    spin: Spin, cores: Vec<usize>, fallback: Fallback, cuda: CudaOptions, tuned: Tuning;
+    optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
+}
+
 /// A back end with its workers. Clones share them. Calls from several threads run side by side, except that calls that
 /// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a call
 /// needs.
@@ -66,6 +79,13 @@ pub struct EngineOptions {
 /// dropping engines, plans and workspaces.
 ///
 /// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
+///
+/// ```
+/// # use elsa_runtime::{Engine, EngineOptions};
+/// let engine = Engine::new(&EngineOptions::default())?;
+/// println!("{} on {} threads", engine.backend(), engine.threads());
+/// # Ok::<(), elsa_runtime::EngineError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,

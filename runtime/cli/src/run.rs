@@ -17,7 +17,6 @@ use crate::task::sums::Sums;
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
 use elsa_files::{Array, Buffer, Content, Output, Reads, Source, Writer, zeros};
-use elsa_runtime::PlanOptions;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -239,7 +238,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let problem = job.problem;
     let engine = args.engine.engine()?;
     let options = args.traversal.options(args.engine.plan_options())?;
-    let options = PlanOptions { certify: args.certificate, ..options };
+    let options = options.certify(args.certificate);
     let plan = engine.plan(&problem, &options)?;
     warn_without_half_scores(&options, &plan);
     let writer = args.writer()?;

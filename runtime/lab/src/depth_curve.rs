@@ -21,12 +21,6 @@
 
 use askama::Template;
 use clap::Args;
-use elsa_core::attention::certificate::{Executed, Order};
-use elsa_core::attention::{Inputs, Outputs, Problem};
-use elsa_core::drift::larger;
-use elsa_core::dtype::{DType, Elements};
-use elsa_core::scan::{Form, Scan, elsa_depth};
-use elsa_core::state::State;
 use elsa_cli::args::{EngineArgs, ForceArgs};
 use elsa_cli::chart::{Chart, Point as Dot, Raw, SIZE, chart};
 use elsa_cli::error::Error;
@@ -36,6 +30,12 @@ use elsa_cli::random::Random;
 use elsa_cli::report;
 use elsa_cli::rows::{for_rows, output_row, rows};
 use elsa_cli::shape::Shape;
+use elsa_core::attention::certificate::{Executed, Order};
+use elsa_core::attention::{Inputs, Outputs, Problem};
+use elsa_core::drift::larger;
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::scan::{Form, Scan, elsa_depth};
+use elsa_core::state::State;
 use elsa_files::Target;
 use elsa_files::{Buffer, MemoryError};
 use elsa_runtime::{Engine, PlanOptions};

@@ -157,7 +157,7 @@ impl Case {
 
     pub(crate) fn engine(&self, engine: &Engine) -> Found {
         let mut found = self.room();
-        let options = SelectiveOptions { all_workers: true, ..SelectiveOptions::default() };
+        let options = SelectiveOptions::default().all_workers(true);
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
         let outputs =
             Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };

@@ -14,8 +14,7 @@ use elsa_tests::engines;
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
 fn run(engine: &Engine, case: &Case) -> Buffers {
-    let plan =
-        engine.plan(&case.problem(), &PlanOptions { all_workers: true, ..PlanOptions::default() }).unwrap();
+    let plan = engine.plan(&case.problem(), &PlanOptions::default().all_workers(true)).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
     let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();

@@ -10,10 +10,10 @@ use crate::outcome::{Outcome, each};
 use crate::pictures::Pictures;
 use crate::process::{Peers, Prepared, own_slice};
 use crate::request::{Cell, Common, Failure, Linear};
+use elsa_cli::random::Random;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Inputs, Outputs, Problem, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_cli::random::Random;
 use elsa_runtime::{Engine, LinearPlanOptions};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -112,8 +112,7 @@ fn measure(
         "threads": common.threads, "dir": dir,
     }))?;
 
-    let options =
-        LinearPlanOptions { form: request.form, chunk: request.chunk, ..LinearPlanOptions::default() };
+    let options = LinearPlanOptions::default().form(request.form).chunk(request.chunk);
     let plan = engine.linear_plan(&problem, &options)?;
     let mut workspace = plan.workspace()?;
     let mut y = vec![0.0; cell.tokens * cell.heads * cell.dim];

@@ -3,8 +3,8 @@
 use crate::account::Account;
 use crate::process::Prepared;
 use crate::request::{Common, Failure};
-use elsa_core::dtype::DType;
 use elsa_cli::shape::{MaskForm, Shape};
+use elsa_core::dtype::DType;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;

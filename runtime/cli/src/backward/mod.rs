@@ -143,7 +143,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     };
     let given = Forward::read(args, &job, &Rows::all())?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let options = BackwardPlanOptions::default().budget(args.engine.budget);
     let mut writer = Writer::new(args.reads());
     let outputs = [("d_q", &args.dq_out), ("d_k", &args.dk_out), ("d_v", &args.dv_out)];
     for (argument, source) in outputs {

@@ -40,7 +40,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     };
     let problem = BackwardProblem::new(&job.problem)?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let options = BackwardPlanOptions::default().budget(args.engine.budget);
     let mut plan =
         BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options).map_err(shares_error)?;
     let mut writer = Writer::new(args.reads());

@@ -203,12 +203,10 @@ impl HostArgs {
     /// Returns the requested options of a plan.
     #[must_use]
     pub fn plan_options(&self, form: &FormArgs) -> LinearPlanOptions {
-        LinearPlanOptions {
-            form: form.form.form(),
-            chunk: form.chunk,
-            parts: form.parts,
-            budget: self.budget,
-            ..LinearPlanOptions::default()
-        }
+        LinearPlanOptions::default()
+            .form(form.form.form())
+            .chunk(form.chunk)
+            .parts(form.parts)
+            .budget(self.budget)
     }
 }

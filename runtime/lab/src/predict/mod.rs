@@ -11,11 +11,11 @@ mod forecast;
 mod latency;
 
 use clap::Args;
-use elsa_core::dtype::DType;
 use elsa_cli::args::values::{dtype, one_of, positive};
 use elsa_cli::bench::{Case, DIM, GRID, cases};
 use elsa_cli::error::Error;
 use elsa_cli::shape::{self, Named, Shape, WORKLOADS, Workload};
+use elsa_core::dtype::DType;
 use elsa_targets::{Board, NAMES};
 use forecast::{Forecast, ForecastError, forecast};
 use latency::GpuMachine;

@@ -4,17 +4,17 @@ use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
 use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
-use elsa_core::attention::bound::rounding::{Component, Row};
-use elsa_core::attention::bound::{Arithmetic, Score};
-use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
-use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
-use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_cli::error::Error;
 use elsa_cli::left_out::spread;
 use elsa_cli::oracle::{key, value};
 use elsa_cli::picture::HeatMap;
 use elsa_cli::progress;
 use elsa_cli::rows::for_items;
+use elsa_core::attention::bound::rounding::{Component, Row};
+use elsa_core::attention::bound::{Arithmetic, Score};
+use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
+use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
+use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
@@ -387,9 +387,9 @@ fn compare(
 mod tests {
     use super::super::settings::Table;
     use super::*;
-    use elsa_core::dtype::{DType, Elements};
     use elsa_cli::scenario::Scenario;
     use elsa_cli::shape::Shape;
+    use elsa_core::dtype::{DType, Elements};
 
     #[test]
     fn answers_are_within_their_bounds_and_counts_add_up() {
