@@ -60,7 +60,14 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// Borrowed elements of an input tensor.
+/// Borrowed elements of an input tensor. A slice converts into them.
+///
+/// ```
+/// # use elsa_core::dtype::{DType, Elements};
+/// let q = vec![0.5f32; 8];
+/// let elements = Elements::from(&q[..]);
+/// assert_eq!((elements.dtype(), elements.len()), (DType::F32, 8));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
     /// f32 elements.
@@ -130,7 +137,15 @@ impl Elements<'_> {
     }
 }
 
-/// Mutably borrowed elements of an output tensor.
+/// Mutably borrowed elements of an output tensor. A slice converts into them.
+///
+/// ```
+/// # use elsa_core::dtype::ElementsMut;
+/// let mut y = vec![0.0f32; 8];
+/// let mut elements = ElementsMut::from(&mut y[..]);
+/// elements.set(0, 0.5);
+/// assert_eq!(y[0], 0.5);
+/// ```
 #[derive(Debug)]
 pub enum ElementsMut<'a> {
     /// f32 elements.
@@ -200,4 +215,27 @@ impl ElementsMut<'_> {
             ElementsMut::Bf16(x) => x[index] = bf16::from_f32(value),
         }
     }
+}
+
+/// Converts slices of a type.
+macro_rules! slices {
+    ($($element:ty => $variant:ident,)*) => {$(
+        impl<'a> From<&'a [$element]> for Elements<'a> {
+            fn from(slice: &'a [$element]) -> Elements<'a> {
+                Elements::$variant(slice)
+            }
+        }
+
+        impl<'a> From<&'a mut [$element]> for ElementsMut<'a> {
+            fn from(slice: &'a mut [$element]) -> ElementsMut<'a> {
+                ElementsMut::$variant(slice)
+            }
+        }
+    )*};
+}
+
+slices! {
+    f32 => F32,
+    f16 => F16,
+    bf16 => Bf16,
 }

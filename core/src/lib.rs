@@ -1,5 +1,8 @@
 //! Exact softmax attention as a scan over the monoid of states `(m, S, W)`.
 //!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
+//!
 //! This crate holds every definition that the other crates build on: the monoid and its scans, the checked problem
 //! with its masks, the schedule and the plan, a scalar attention, the f64 oracle, the measures of drift, and the
 //! error certificate. It needs neither an operating system nor an allocator; the caller supplies all memory.
@@ -23,6 +26,7 @@
 //! The feature `telemetry` adds a module of that name: the records that a benchmark reports while it runs, and
 //! their framing on a serial line.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod argument;
@@ -43,6 +47,7 @@ pub mod random;
 pub mod room;
 pub mod scan;
 pub mod series;
+mod setters;
 pub mod state;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;

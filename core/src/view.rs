@@ -20,6 +20,17 @@ pub enum Layout {
 /// tensor, or an input broadcast over the batch (stride zero).
 ///
 /// The default is an empty view.
+///
+/// ```
+/// # use elsa_core::view::{Layout, View};
+/// // Batch 1, 12 heads, 197 tokens, head size 64.
+/// let dense = View::bhnd("q", [1, 12, 197, 64])?;
+/// // The same shape with tokens outside heads, as a projection writes it.
+/// let projected = View::dense("q", Layout::Bnc, &[1, 197, 12 * 64], Some(12))?;
+/// assert_eq!(dense.shape(), projected.shape());
+/// assert_eq!(projected.strides(), [197 * 768, 64, 768, 1]);
+/// # Ok::<(), elsa_core::argument::ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     shape: [usize; 4],
@@ -56,6 +67,14 @@ impl View {
             }
             _ => Err(ArgumentError::TooLarge { argument, shape }),
         }
+    }
+
+    /// Creates a dense view of a tensor `[batch, heads, tokens, dim]`. `argument` names the tensor in errors.
+    ///
+    /// # Errors
+    /// Returns an error if the view is too large to index.
+    pub fn bhnd(argument: &'static str, shape: [usize; 4]) -> Result<View, ArgumentError> {
+        View::dense(argument, Layout::Bhnd, &shape, None)
     }
 
     /// Creates a dense view of a tensor with the given `dims` and layout. `heads` splits the last axis of

@@ -1,5 +1,8 @@
 //! Micro-kernels of exact attention: leaf arithmetic on tiles and registers that never sees a tensor.
 //!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
+//!
 //! | file | duty |
 //! |---|---|
 //! | [`lanes`] | operations that the algorithms require of a vector unit |
@@ -15,6 +18,7 @@
 //! knows only those of the compilation target. `--cfg elsa_without="avx2"` (or `"avx512"`) leaves out the kernels of an
 //! instruction set, for builds that target one known processor.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "std")]
 extern crate std;

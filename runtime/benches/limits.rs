@@ -121,7 +121,7 @@ fn problem([heads, queries, keys, d]: [usize; 4]) -> Result<Problem, Failure> {
 }
 
 fn engine(threads: usize) -> Result<Engine, Failure> {
-    Ok(Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() })?)
+    Ok(Engine::new(&EngineOptions::default().threads(threads))?)
 }
 
 /// Seconds per call of `call`, measured over a slice.

@@ -59,11 +59,11 @@ fn main() -> Result<(), Failure> {
     let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
     let [heads, tokens, d] = <[usize; 3]>::try_from(numbers?).map_err(|_| "allowed: heads,tokens,d")?;
     let view = View::dense("shape", Layout::Bhnd, &[heads, tokens, d], None)?;
-    let spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, view, view, view, view) };
+    let spec = Spec::new(DType::F32, view, view, view, view).scale(1.0);
     let problem = spec.check()?;
     let linear = MaskView::dense(MaskKind::Additive(DType::F32), &[tokens, tokens])?;
-    let linear = Spec { mask: Some(linear), ..spec };
-    let causal = Spec { causal: Some(Alignment::TopLeft), ..linear }.check()?;
+    let linear = spec.mask(linear);
+    let causal = linear.causal(Alignment::TopLeft).check()?;
     let linear = linear.check()?;
     let wave = |i: usize| (i as f32 * 0.37).sin() * 0.1;
     let falls: Vec<f32> =
@@ -80,13 +80,12 @@ fn main() -> Result<(), Failure> {
         .filter(|b| only.as_ref().is_none_or(|name| b.name() == name))
     {
         let (threads, fallback) = (Some(1), Fallback::Fail);
-        let options = EngineOptions { backend: Some(backend), threads, fallback, ..EngineOptions::default() };
+        let options = EngineOptions::default().backend(backend).threads(threads).fallback(fallback);
         let engine = Engine::new(&options)?;
         let plain = PlanOptions::default();
         let gate = Schedule { gate: true, ..Schedule::EXACT };
-        let budget = PlanOptions { error_budget: Some(BUDGET), ..plain };
-        let gate =
-            |options| Some(PlanOptions { schedule: gate, ..options }).filter(|_| backend != Backend::Cuda);
+        let budget = plain.error_budget(BUDGET);
+        let gate = |options: PlanOptions| Some(options.schedule(gate)).filter(|_| backend != Backend::Cuda);
         let (falls, waves) = (Some(&falls[..]), Some(&waves[..]));
         for (name, low, problem, mask, one, other) in [
             ("nothing may go", 0.0f32, &problem, None, plain, Some(budget)),

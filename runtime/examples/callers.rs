@@ -55,7 +55,7 @@ fn main() -> Result<(), Failure> {
     let text = std::env::args().nth(1).unwrap_or_else(|| "1,256,256,64".to_owned());
     let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
     let shape = <[usize; 4]>::try_from(numbers?).map_err(|_| "allowed: heads,queries,keys,d")?;
-    let engine = |threads| Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() });
+    let engine = |threads| Engine::new(&EngineOptions::default().threads(threads));
     println!("calls per second, {text}, {}", engine(1)?.kernel());
     println!("threads  engine  {}", (1..=MOST_CALLERS).map(|n| format!("{n:>9}")).collect::<String>());
     for threads in [1, 2] {

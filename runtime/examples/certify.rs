@@ -71,7 +71,7 @@ fn main() -> Result<(), Failure> {
     let backend: Option<Backend> = arguments.next().map(|name| name.parse()).transpose()?;
     let threads = arguments.next().map(|threads| threads.parse()).transpose()?;
     let rounds: usize = arguments.next().map_or(Ok(40), |rounds| rounds.parse())?;
-    let engine = Engine::new(&EngineOptions { backend, threads, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().backend(backend).threads(threads))?;
     let alone = engine.threads() == 1 && engine.backend() != Backend::Cuda;
     let (clock, name) = match alone {
         true => (ClockId::ThreadCPUTime, "processor"),
@@ -84,8 +84,8 @@ fn main() -> Result<(), Failure> {
         let x: Vec<f32> = (0..many.count()).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 500.0).collect();
         let problem = Spec::new(DType::F32, few, many, many, few).check()?;
         let inputs = || Inputs::new(Elements::F32(&x[..few.count()]), Elements::F32(&x), Elements::F32(&x));
-        let [plain, certifying] = [false, true]
-            .map(|certify| engine.plan(&problem, &PlanOptions { certify, ..PlanOptions::default() }));
+        let [plain, certifying] =
+            [false, true].map(|certify| engine.plan(&problem, &PlanOptions::default().certify(certify)));
         let (plain, certifying) = (plain?, certifying?);
         let (mut a, mut b) = (plain.workspace()?, certifying.workspace()?);
         let mut outputs = [vec![0.0f32; few.count()], vec![0.0f32; few.count()]];

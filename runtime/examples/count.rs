@@ -46,7 +46,7 @@ fn marked<T>(_: impl FnOnce() -> T) -> T {
 
 fn main() -> Result<(), Failure> {
     // One thread, so that the whole call lies between the markers.
-    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(1))?;
     for text in std::env::args().skip(1) {
         let refused =
             || format!("{text}: allowed: heads,tokens,d, each at least 1, and exact, budget, half or gate");
@@ -55,9 +55,9 @@ fn main() -> Result<(), Failure> {
         let plain = PlanOptions::default();
         let (scale, options) = match name {
             [] | ["exact"] => (None, plain),
-            ["budget"] => (None, PlanOptions { error_budget: Some(BUDGET), ..plain }),
-            ["half"] => (Some(1.0), PlanOptions { error_budget: Some(BUDGET), ..plain }),
-            ["gate"] => (None, PlanOptions { schedule: Schedule { gate: true, ..Schedule::EXACT }, ..plain }),
+            ["budget"] => (None, plain.error_budget(BUDGET)),
+            ["half"] => (Some(1.0), plain.error_budget(BUDGET)),
+            ["gate"] => (None, plain.schedule(Schedule { gate: true, ..Schedule::EXACT })),
             _ => return Err(refused().into()),
         };
         let numbers: Result<Vec<usize>, _> = shape.iter().map(|word| word.parse()).collect();
@@ -65,7 +65,7 @@ fn main() -> Result<(), Failure> {
             return Err(refused().into());
         };
         let view = View::dense("shape", Layout::Bhnd, &[h, n, d], None)?;
-        let problem = Spec { scale, ..Spec::new(DType::F32, view, view, view, view) }.check()?;
+        let problem = Spec::new(DType::F32, view, view, view, view).scale(scale).check()?;
         let wave = |rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
         let (mut q, mut k, v) = (wave(0.37), wave(0.61), wave(0.89));
         if scale.is_some() {

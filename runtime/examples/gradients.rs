@@ -30,7 +30,7 @@ fn measure(
     rounds: usize,
 ) -> Result<(), Failure> {
     let view = View::dense("q", Layout::Bhnd, &[heads, tokens, dim], None)?;
-    let problem = Spec { causal, ..Spec::new(DType::F32, view, view, view, view) }.check()?;
+    let problem = Spec::new(DType::F32, view, view, view, view).causal(causal).check()?;
     let count = view.count();
     let [q, k, v, upstream] = [1, 2, 3, 4].map(|seed| random::noise(seed, count).collect::<Vec<f32>>());
     let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
@@ -101,7 +101,7 @@ fn main() -> Result<(), Failure> {
         shapes =
             vec![[1, 196, 64], [8, 512, 64], [1, 1024, 64], [8, 1024, 64], [1, 4096, 64], [4, 1024, 128]];
     }
-    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     println!("{} threads, {}", engine.threads(), engine.backend());
     shapes.into_iter().try_for_each(|shape| measure(&engine, shape, causal, rounds))
 }

@@ -54,7 +54,7 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let backend: Option<Backend> = arguments.next().map(|name| name.parse()).transpose()?;
     let rounds: usize = arguments.next().map_or(Ok(25), |rounds| rounds.parse())?;
-    let engine = Engine::new(&EngineOptions { backend, threads: Some(1), ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().backend(backend).threads(1))?;
     println!(
         "{}, {rounds} rounds; medians (and quartiles) of the time over that of the plain call",
         engine.kernel()

@@ -54,7 +54,7 @@ fn convolutions(engine: &Engine) -> Result<(), Box<dyn Error>> {
         let series = Series::tokens_first("u", [1, tokens, channels])?;
         let problem = convolution::Spec::new(series, taps, series).check()?;
         let plan = |method| {
-            let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+            let options = ConvolutionOptions::default().method(method);
             engine.convolution_plan(&problem, &options)
         };
         let (direct, fft) = (plan(Method::Direct)?, plan(Method::Fft)?);
@@ -90,7 +90,7 @@ fn recurrences(engine: &Engine) -> Result<(), Box<dyn Error>> {
             } else {
                 Series::channels_first("b", [1, channels, tokens])?
             };
-            let spec = recurrence::Spec { gate, ..recurrence::Spec::new(series, series, series) };
+            let spec = recurrence::Spec::new(series, series, series).gate(gate);
             let plan = engine.recurrence_plan(&spec.check()?, &RecurrenceOptions::default())?;
             let (a, b) = (numbers(tokens * channels), numbers(tokens * channels));
             let mut out = vec![0.0; b.len()];
@@ -142,7 +142,7 @@ fn scans(engine: &Engine) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(1))?;
     println!("{}", engine.backend());
     recurrences(&engine)?;
     scans(&engine)?;

@@ -179,11 +179,8 @@ fn fitted(engine: &Engine, problem: &Problem, device: Option<usize>) -> Result<G
 
 fn main() -> Result<(), Failure> {
     let keys = std::env::args().nth(1).map_or(Ok(1 << 19), |text| text.parse::<usize>())?;
-    let engine = Engine::new(&EngineOptions {
-        backend: Some(elsa_runtime::Backend::Cuda),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    })?;
+    let engine =
+        Engine::new(&EngineOptions::default().backend(elsa_runtime::Backend::Cuda).fallback(Fallback::Fail))?;
     println!("{}", engine.device().map_or("", |device| &device.name));
     println!(
         "{:<34}{:>8}{:>8}{:>8}{:>9}{:>9}{:>9}{:>9}{:>7}{:>8}{:>10}",

@@ -13,7 +13,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let backend: Option<Backend> = std::env::args().nth(1).map(|name| name.parse()).transpose()?;
-    let engine = Engine::new(&EngineOptions { backend, threads: Some(1), ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().backend(backend).threads(1))?;
     println!("{}", engine.kernel());
     let [tokens, dim] = [2048, 64];
     for queries in [tokens, 1] {

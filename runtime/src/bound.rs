@@ -20,6 +20,21 @@ use std::time::Duration;
 type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
 
 /// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
+///
+/// ```
+/// # use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::DType, view::View};
+/// # use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+/// # let view = View::bhnd("q", [1, 1, 4, 8])?;
+/// # let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+/// # let plan = Engine::new(&EngineOptions::default())?.plan(&problem, &PlanOptions::default())?;
+/// # let (x, mut y) = (vec![0.5f32; view.count()], vec![0.0f32; view.count()]);
+/// let mut workspace = plan.workspace()?;
+/// let inputs = Inputs::new(&x[..], &x[..], &x[..]);
+/// let mut bound = plan.bind(inputs, Outputs::new(&mut y[..]), &mut workspace)?;
+/// let report = bound.run()?;
+/// println!("{} workers of {}", report.workers, report.backend);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Bound<'a, O: Operator> {
     pub(crate) calls: Calls<'a, O>,

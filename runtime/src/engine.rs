@@ -12,6 +12,7 @@ use crate::error::{DeviceError, PlanError};
 use crate::presence::backends;
 use elsa_core::argument::ArgumentError;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
+use elsa_core::setters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,7 +30,13 @@ pub enum Fallback {
 }
 
 /// Options of an engine.
+///
+/// ```
+/// # use elsa_runtime::{Backend, EngineOptions, Fallback};
+/// let options = EngineOptions::default().backend(Backend::Cuda).threads(4).fallback(Fallback::Fail);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// The back end. `None` takes the one named by the environment variable `ELSA_BACKEND`; if that is unset,
     /// empty or `auto`, the first one available.
@@ -56,6 +63,12 @@ pub struct EngineOptions {
     pub tuned: Tuning,
 }
 
+setters! {
+    EngineOptions:
+    spin: Spin, cores: Vec<usize>, fallback: Fallback, cuda: CudaOptions, tuned: Tuning;
+    optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
+}
+
 /// A back end with its workers. Clones share them. Calls from several threads run side by side, except that calls that
 /// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a call
 /// needs.
@@ -67,6 +80,13 @@ pub struct EngineOptions {
 /// dropping engines, plans and workspaces.
 ///
 /// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
+///
+/// ```
+/// # use elsa_runtime::{Engine, EngineOptions};
+/// let engine = Engine::new(&EngineOptions::default())?;
+/// println!("{} on {} threads", engine.backend(), engine.threads());
+/// # Ok::<(), elsa_runtime::PlanError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,

@@ -431,6 +431,9 @@ pub enum RunError {
     /// is no fallback.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A call that plans, binds and runs at once could not be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"

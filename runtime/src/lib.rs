@@ -1,36 +1,11 @@
-//! Exact attention on the CPU or an NVIDIA GPU: [`Engine`] → [`Plan`] → [`Bound`] → run.
+//! Engine, plans, bound calls and runs of exact attention.
+//!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
 //!
 //! An [`Engine`] owns the back end and its workers. A [`Plan`] is created once per shape and holds offsets, never
-//! pointers. A [`Bound`] plan holds the tensors of a call and is cheap to create. [`Bound::run`] neither allocates
-//! nor makes decisions, and produces the same bits for any number of threads, any batch size and any repetition.
-//!
-//! If a GPU is available, it computes: on host tensors ([`Plan::bind`]), or on tensors in its own memory and in
-//! the caller's stream ([`Plan::bind_device`]). If it is missing or fails, [`Fallback`] decides whether the CPU
-//! computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can
-//! use.
-//!
-//! Tensors that are larger than memory are streamed ([`Engine::stream`]): their parts come from a [`Source`] and go to a
-//! [`Sink`], the process stays within a budget, and the bits are those of a run in memory. [`prefetch`] has the two
-//! buffers through which parts pass.
-//!
-//! ```
-//! use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};
-//! use elsa_runtime::{Engine, EngineOptions, PlanOptions};
-//!
-//! let (heads, tokens, dim) = (2, 5, 8);
-//! let q = vec![0.5f32; heads * tokens * dim];
-//! let mut y = vec![0.0f32; q.len()];
-//! let view = View::dense("q", Layout::Bhnd, &[heads, tokens, dim], None)?;
-//! let problem = Spec::new(DType::F32, view, view, view, view).check()?;
-//!
-//! let engine = Engine::new(&EngineOptions::default())?;
-//! let plan = engine.plan(&problem, &PlanOptions::default())?;
-//! let mut workspace = plan.workspace()?;
-//! let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&q), Elements::F32(&q));
-//! plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?.run()?;
-//! assert!((y[0] - 0.5).abs() < 1e-6);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! pointers. A [`Bound`] plan holds the tensors of a call; its run neither allocates nor makes decisions. These types are
+//! written once, over [`operators::Operator`]; each operator has aliases of them here.
 
 mod attention;
 mod backend;

@@ -47,6 +47,17 @@ pub(crate) enum DevicePlan<'a, O: Operator> {
 
 /// A problem with every decision that does not depend on pointers. A plan belongs to the engine that created it,
 /// and can be bound to the tensors of any number of calls.
+///
+/// ```
+/// # use elsa_core::{attention::Spec, dtype::DType, view::View};
+/// # use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+/// let view = View::bhnd("q", [1, 12, 197, 64])?;
+/// let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+/// let engine = Engine::new(&EngineOptions::default())?;
+/// let plan = engine.plan(&problem, &PlanOptions::default())?;
+/// println!("{}: {} bytes of workspace", plan.kernel(), plan.workspace_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,

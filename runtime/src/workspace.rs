@@ -19,6 +19,20 @@ use std::sync::Arc;
 /// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes on the same device,
 /// regardless of shapes; a larger workspace serves more plans. Host memory that a GPU plan needs in addition is
 /// allocated by binding.
+///
+/// ```
+/// # use elsa_core::{attention::Spec, dtype::DType, view::View};
+/// # use elsa_runtime::{Engine, EngineOptions, PlanOptions, Workspace};
+/// # let engine = Engine::new(&EngineOptions::default())?;
+/// let plan = |tokens| -> Result<_, Box<dyn std::error::Error>> {
+///     let view = View::bhnd("q", [1, 1, tokens, 8])?;
+///     let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+///     Ok(engine.plan(&problem, &PlanOptions::default())?)
+/// };
+/// let (short, long) = (plan(64)?, plan(1024)?);
+/// let workspace = Workspace::shared(&[&short, &long])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Workspace<O: Operator> {
     pub(crate) memory: Memory,

@@ -120,18 +120,17 @@ fn call(
 /// Runs every case on one back end, or on the fallback of `elsa_core`, and prints its lines.
 fn fingerprint(backend: Option<Backend>, cases: &[Case], each: bool) -> Result<(), Failure> {
     // Two threads, so that work is shared on any machine.
-    let options =
-        EngineOptions { backend, threads: Some(2), fallback: Fallback::Fail, ..EngineOptions::default() };
+    let options = EngineOptions::default().backend(backend).threads(2).fallback(Fallback::Fail);
     let engine = backend.map(|_| Engine::new(&options)).transpose()?;
     let name = backend.map_or("core", Backend::name);
-    let elsa = |block| PlanOptions { block, all_workers: true, ..PlanOptions::default() };
+    let elsa = |block| PlanOptions::default().block(block).all_workers(true);
     let requests = match backend {
         None => vec![("elsa", elsa(64))],
         Some(Backend::Cuda) => {
-            vec![("elsa", elsa(64)), ("half", PlanOptions { half_scores: true, ..elsa(64) })]
+            vec![("elsa", elsa(64)), ("half", elsa(64).half_scores(true))]
         }
         Some(_) => {
-            let math = PlanOptions { method: Method::Math, ..elsa(64) };
+            let math = elsa(64).method(Method::Math);
             vec![("elsa", elsa(64)), ("elsa", elsa(128)), ("elsa", elsa(256)), ("math", math)]
         }
     };

@@ -162,7 +162,7 @@ impl Given {
         inputs: BackwardInputs<'_>,
         budget: Option<usize>,
     ) -> (Found, Structure) {
-        let options = BackwardPlanOptions { budget, all_workers: true };
+        let options = BackwardPlanOptions::default().budget(budget).all_workers(true);
         let plan = engine.backward_plan(&self.problem, &options).unwrap_or_else(|e| panic!("{e}"));
         let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
         let mut found = Found::room(&self.problem);

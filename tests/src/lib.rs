@@ -30,7 +30,7 @@ pub fn present() -> Vec<Present> {
 /// Where the machine does not have it.
 #[must_use]
 pub fn engine(backend: Backend, threads: usize) -> Engine {
-    made(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
+    made(&EngineOptions::default().backend(backend).threads(threads))
 }
 
 /// Returns an engine on each back end of [`present`].
@@ -59,7 +59,7 @@ pub fn cpu_engines(threads: usize) -> Vec<Engine> {
 #[must_use]
 pub fn gpu_engine(fallback: Fallback) -> Engine {
     let backend = Some(Backend::Cuda);
-    made(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() })
+    made(&EngineOptions::default().backend(backend).threads(1).fallback(fallback))
 }
 
 fn made(options: &EngineOptions) -> Engine {

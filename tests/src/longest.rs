@@ -38,7 +38,7 @@ impl Probe {
         let mut spec = Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
         spec.scale = Some(1.0);
         let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
-        let options = PlanOptions { method, ..PlanOptions::default() };
+        let options = PlanOptions::default().method(method);
         let plan = engine.plan(&problem, &options).unwrap_or_else(|e| panic!("{e}"));
         Probe { plan, queries, keys }
     }

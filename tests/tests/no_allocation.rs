@@ -29,7 +29,7 @@ const ADDITIONS: usize = 4096;
 /// Runs the gradients of a case; returns the number of runs.
 fn gradients(engine: &Engine, case: &Case) -> usize {
     let Some(given) = Given::of(case) else { return 0 };
-    let options = BackwardPlanOptions { budget: None, all_workers: true };
+    let options = BackwardPlanOptions::default().all_workers(true);
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     // Threads started by an earlier run may still be allocating their names.
     let measured = |_| {
@@ -78,7 +78,7 @@ fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T
 /// Runs schedules and budgets of a case on the CPU; returns the number of runs.
 fn schedules(engine: &Engine, case: &Case) -> usize {
     for schedule in [Schedule::within(0.2), Schedule::VFA] {
-        let options = PlanOptions { schedule, all_workers: true, ..Default::default() };
+        let options = PlanOptions::default().schedule(schedule).all_workers(true);
         let plan = engine.plan(&case.problem(), &options).unwrap();
         let (_, rows) = runs_twice(&plan, case, |bound| bound.traversed().unwrap().d.len());
         assert_eq!(rows, case.problem().rows());
@@ -94,7 +94,7 @@ fn linear(engine: &Engine) -> usize {
             let mut params = Params { dtype, past: true, ..Params::plain(rule, 70, [12, 20]) };
             params.heads = [4, 1, 2];
             let case = params.build();
-            let options = LinearPlanOptions { form: Some(form), all_workers: true, ..Default::default() };
+            let options = LinearPlanOptions::default().form(form).all_workers(true);
             let plan = engine.linear_plan(&case.problem, &options).unwrap();
             // Threads started by an earlier run may still be allocating their names.
             let measured = |_| {
@@ -149,21 +149,21 @@ fn series(engine: &Engine) -> usize {
     }
     for parts in [None, Some(3)] {
         let problem = recurrence::Spec::new(series, series, series).check().unwrap();
-        let options = RecurrenceOptions { parts, all_workers: true, ..Default::default() };
+        let options = RecurrenceOptions::default().parts(parts).all_workers(true);
         let inputs = recurrence::Inputs { a: of, b: of, past_state: None };
         use recurrence::Outputs;
         measured!(engine.recurrence_plan(&problem, &options), inputs, Outputs);
     }
     for method in [convolution::Method::Direct, convolution::Method::Fft] {
         let problem = convolution::Spec::new(series, 4, series).check().unwrap();
-        let options = ConvolutionOptions { method: Some(method), all_workers: true, ..Default::default() };
+        let options = ConvolutionOptions::default().method(method).all_workers(true);
         let inputs = convolution::Inputs { u: of, filter: &a, bias: None, past_state: None };
         use convolution::Outputs;
         measured!(engine.convolution_plan(&problem, &options), inputs, Outputs);
     }
     let channel = selective::Coefficient::Channel;
     let problem = selective::Spec::new(series, series, 4, channel, channel, series).check().unwrap();
-    let options = SelectiveOptions { all_workers: true, ..Default::default() };
+    let options = SelectiveOptions::default().all_workers(true);
     let inputs = selective::Inputs {
         u: of,
         delta: of,
@@ -187,12 +187,7 @@ fn run_and_bind_allocate_nothing() {
     let cases: Vec<(Case, Answer)> =
         some_hard_cases().into_iter().map(|case| (case.clone(), case.naive())).collect();
     for present in present() {
-        let engine = Engine::new(&EngineOptions {
-            backend: Some(present.backend),
-            threads: Some(3),
-            ..EngineOptions::default()
-        })
-        .unwrap();
+        let engine = Engine::new(&EngineOptions::default().backend(present.backend).threads(3)).unwrap();
         runs += linear(&engine);
         runs += series(&engine);
         if present.backend != Backend::Cuda {
@@ -208,7 +203,7 @@ fn run_and_bind_allocate_nothing() {
                 let problem = case.problem();
                 // Half of the plans certify.
                 let certify = runs % 4 == 0;
-                let options = PlanOptions { method, all_workers: true, certify, ..Default::default() };
+                let options = PlanOptions::default().method(method).all_workers(true).certify(certify);
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
                 assert_eq!(certified, certify, "{case:?}");

@@ -87,8 +87,12 @@ impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
 impl<'a> Inputs<'a> {
     /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
-    pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
-        Inputs { query, key, value, ..Inputs::default() }
+    pub fn new(
+        query: impl Into<Elements<'a>>,
+        key: impl Into<Elements<'a>>,
+        value: impl Into<Elements<'a>>,
+    ) -> Inputs<'a> {
+        Inputs { query: query.into(), key: key.into(), value: value.into(), ..Inputs::default() }
     }
 
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
@@ -330,8 +334,8 @@ by_operand! {
 impl<'a> Outputs<'a> {
     /// Creates outputs with the output tensor only.
     #[must_use]
-    pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
-        Outputs { output: Some(output), ..Outputs::default() }
+    pub fn new(output: impl Into<ElementsMut<'a>>) -> Outputs<'a> {
+        Outputs { output: Some(output.into()), ..Outputs::default() }
     }
 
     /// Creates outputs with states only.

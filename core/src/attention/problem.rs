@@ -8,6 +8,7 @@ use super::windows::Windows;
 use crate::argument::{ArgumentError, same};
 use crate::dtype::DType;
 use crate::memory::Memory;
+use crate::setters;
 use crate::view::View;
 use core::f64::consts::LOG2_E;
 
@@ -28,7 +29,20 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 ///
 /// Weights are exact down to `2^-126` of a row's reference and zero below ([`crate::state::WEIGHT_FLOOR`]).
 /// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
+///
+/// ```
+/// # use elsa_core::{argument::ArgumentError, attention::{Alignment, Spec}, dtype::DType, view::View};
+/// let view = View::bhnd("q", [1, 12, 197, 64])?;
+/// let problem = Spec::new(DType::F32, view, view, view, view).causal(Alignment::TopLeft).scale(0.1).check()?;
+/// assert_eq!(problem.keys(), 197);
+///
+/// let narrow = View::bhnd("k", [1, 12, 197, 32])?;
+/// let refused = Spec::new(DType::F32, view, narrow, view, view).check().unwrap_err();
+/// assert_eq!(refused.to_string(), "k: head size 32; allowed: 64, as q has");
+/// # Ok::<(), ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Spec {
     /// Element type of query, key, value, output, past and present.
     pub dtype: DType,
@@ -76,6 +90,14 @@ pub struct Spec {
     /// Number of sequences packed along the tokens of query and key, whose batch is then 1. A call supplies their
     /// bounds ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
+}
+
+setters! {
+    Spec:
+    dtype: DType, query: View, key: View, value: View, output: View, append: bool, window: Window, short_mask: bool,
+    key_lengths: bool;
+    optional past_key: View, past_value: View, present_key: View, present_value: View, scale: f32, causal: Alignment,
+    softcap: f32, mask: MaskView, bias: BiasView, windows: Windows, packed: usize,
 }
 
 impl Spec {

@@ -47,8 +47,12 @@ by_operand! {
 impl<'a> Inputs<'a> {
     /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
-    pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
-        Inputs { query, key, value, ..Inputs::default() }
+    pub fn new(
+        query: impl Into<Elements<'a>>,
+        key: impl Into<Elements<'a>>,
+        value: impl Into<Elements<'a>>,
+    ) -> Inputs<'a> {
+        Inputs { query: query.into(), key: key.into(), value: value.into(), ..Inputs::default() }
     }
 
     /// Returns the elements of an input; `None` for an output, and for an input that the call does not have.
@@ -127,8 +131,8 @@ by_operand! {
 impl<'a> Outputs<'a> {
     /// Creates outputs with the output tensor only.
     #[must_use]
-    pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
-        Outputs { output: Some(output), present_state: None }
+    pub fn new(output: impl Into<ElementsMut<'a>>) -> Outputs<'a> {
+        Outputs { output: Some(output.into()), present_state: None }
     }
 
     /// Checks the buffers against `problem`: element types and lengths.

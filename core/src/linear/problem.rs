@@ -5,6 +5,7 @@ use super::rule::{Direction, Gates, Rule};
 use crate::argument::{ArgumentError, same};
 use crate::dtype::DType;
 use crate::memory::Memory;
+use crate::setters;
 use crate::view::View;
 
 /// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
@@ -14,7 +15,17 @@ use crate::view::View;
 /// `s / (state_heads / key_heads)`. The number of query heads is a multiple of that of the states (query head `i` reads state
 /// `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`). The output has the
 /// larger of the two numbers of heads.
+///
+/// ```
+/// # use elsa_core::{argument::ArgumentError, dtype::DType, linear::{Rule, Spec}, view::View};
+/// let view = View::bhnd("q", [1, 8, 1000, 64])?;
+/// let gates = View::bhnd("decay", [1, 8, 1000, 1])?; // one gate per head and token
+/// let problem = Spec::new(DType::F32, view, view, view, view).rule(Rule::Gated).decay(gates).check()?;
+/// assert_eq!(problem.tokens(), 1000);
+/// # Ok::<(), ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Spec {
     /// Element type of query, key, value and output.
     pub dtype: DType,
@@ -51,6 +62,13 @@ pub struct Spec {
     /// Number of sequences packed along the tokens, whose batch is then 1. A call supplies their bounds
     /// ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
     pub packed: Option<usize>,
+}
+
+setters! {
+    Spec:
+    dtype: DType, query: View, key: View, value: View, output: View, rule: Rule, gate_dtype: DType, in_place: bool,
+    direction: Direction;
+    optional decay: View, beta: View, past_state: View, present_state: View, scale: f32, normalize: f32, packed: usize,
 }
 
 impl Spec {

@@ -8,6 +8,13 @@ use crate::view::{Layout, View};
 /// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
 /// channel `c` is dim `c mod dim` of head `c / dim`. So `[batch, tokens, channels]` in memory is a view of one head, and
 /// `[batch, channels, tokens]` one of as many heads as channels, with one dim.
+///
+/// ```
+/// # use elsa_core::series::Series;
+/// let series = Series::channels_first("u", [1, 64, 1000])?;
+/// assert_eq!((series.channels(), series.tokens()), (64, 1000));
+/// # Ok::<(), elsa_core::argument::ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Series(View);
 

@@ -66,7 +66,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
             return Err(Error::Argument { argument, found: found.to_string(), allowed: "1 to 1048576" });
         }
     }
-    let engine = Engine::new(&EngineOptions { threads: cli.threads, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(cli.threads))?;
     let folder = cli.folder.clone().unwrap_or_else(std::env::temp_dir);
     let weights = Weights::random(&folder, sizes, cli.layers)?;
     let mut buffers = buffers(&weights)?;

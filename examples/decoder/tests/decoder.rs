@@ -11,7 +11,7 @@ use std::process::Command;
 const SIZES: Sizes = Sizes { heads: 4, kv_heads: 2, head_dim: 16, mlp: 96 };
 
 fn engine(threads: usize) -> Engine {
-    Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
+    Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
 #[test]

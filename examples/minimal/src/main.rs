@@ -2,24 +2,20 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_core::attention::{Inputs, Outputs, Spec};
-use elsa_core::attention::{MaskElements, MaskKind, MaskView};
-use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::view::{Layout, View};
-use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+use elsa_edge::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, PlanOptions, Spec};
+use elsa_edge::{DType, Engine, EngineOptions, View};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (batch, heads, tokens, dim) = (2, 12, 197, 64);
-    let view = View::dense("q", Layout::Bhnd, &[batch, heads, tokens, dim], None)?;
+    let view = View::bhnd("q", [batch, heads, tokens, dim])?;
     let wave = |rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
     let (q, k, v) = (wave(0.37), wave(0.61), wave(0.89));
 
     // The second sequence has 150 tokens; the mask is broadcast over heads and queries.
     let mask: Vec<u8> =
         (0..batch * tokens).map(|i| u8::from(i % tokens < [tokens, 150][i / tokens])).collect();
-    let mut spec = Spec::new(DType::F32, view, view, view, view);
-    spec.mask = Some(MaskView::dense(MaskKind::Bool, &[batch, 1, 1, tokens])?);
-    let problem = spec.check()?;
+    let padding = MaskView::dense(MaskKind::Bool, &[batch, 1, 1, tokens])?;
+    let problem = Spec::new(DType::F32, view, view, view, view).mask(padding).check()?;
 
     // Once per shape.
     let engine = Engine::new(&EngineOptions::default())?;
@@ -27,11 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut workspace = plan.workspace()?;
 
     // Once per frame; run allocates nothing.
-    let mut y = vec![0.0; view.count()];
+    let mut y = vec![0.0f32; view.count()];
     let mut lse = vec![0.0; problem.rows()];
-    let mut inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+    let mut inputs = Inputs::new(&q[..], &k[..], &v[..]);
     inputs.mask = Some(MaskElements::Bool(&mask));
-    let mut outputs = Outputs::new(ElementsMut::F32(&mut y));
+    let mut outputs = Outputs::new(&mut y[..]);
     outputs.lse = Some(&mut lse);
     let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
 

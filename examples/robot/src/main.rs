@@ -62,7 +62,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
         BackendFlag::Forced(backend) => Some(backend),
     };
     let threads = Some(cli.threads);
-    let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
+    let engine = EngineOptions::default().backend(backend).threads(threads).fallback(cli.fallback);
     let mut model = Model::open(&cli.model, &engine)?;
     // It is set only here.
     let _ = cancelled.set(model.engine().clone());

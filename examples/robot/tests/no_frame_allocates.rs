@@ -73,7 +73,7 @@ fn the_loop_allocates_nothing() {
     let geometry = Geometry::dense(Size { width: 32, height: 32 }, PixelFormat::Yuyv);
     let mut runs = 0;
     for present in backends().iter().filter(|p| p.present) {
-        let engine = EngineOptions { backend: Some(present.backend), threads: Some(2), ..Default::default() };
+        let engine = EngineOptions::default().backend(present.backend).threads(2);
         let mut model = Model::open(&desk.path("model.safetensors"), &engine).unwrap();
         model.warm_up().unwrap();
         for json in [false, true] {

@@ -1,5 +1,8 @@
 //! The board under a benchmark: its description, its behaviour during a run, and the validity of the numbers.
 //!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
+//!
 //! | item | purpose |
 //! |---|---|
 //! | [`describe()`] | describes the machine: model, releases, power mode, clocks, zones, rails |

@@ -16,7 +16,7 @@ use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
 use elsa_runtime::{
     Backend, ConvolutionOptions, CudaContext, CudaOptions, EngineOptions, Fallback, LinearPlanOptions,
-    Method, PlanOptions, RecurrenceOptions, SelectiveOptions, Spin, StreamOptions, Tuning,
+    Method, PlanOptions, RecurrenceOptions, SelectiveOptions, Spin, StreamOptions,
 };
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, F
         found => return unknown("fallback", found, "one of ELSA_FALLBACK_*"),
     };
     let threads = (o.threads != 0).then_some(o.threads);
-    let cuda = CudaOptions { device: o.cuda_device, context };
+    let cuda = CudaOptions::default().device(o.cuda_device).context(context);
     let spin = match u64::try_from(o.spin_us) {
         Ok(0) => Spin::default(),
         Ok(micros) => Spin::For(Duration::from_micros(micros)),
@@ -79,10 +79,14 @@ pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, F
             return Err(Fault::argument(format_args!("priority: {found}; allowed: 1 to 99, or 0")));
         }
     };
-    let (cores, host) = (Vec::new(), None);
     let backend = backend(o.backend)?;
-    let tuned = Tuning::Environment;
-    Ok(EngineOptions { backend, threads, spin, cores, priority, host, fallback, cuda, tuned })
+    Ok(EngineOptions::default()
+        .backend(backend)
+        .threads(threads)
+        .spin(spin)
+        .priority(priority)
+        .fallback(fallback)
+        .cuda(cuda))
 }
 
 pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> {
@@ -92,14 +96,12 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         found => return unknown("method", found, "one of ELSA_METHOD_*"),
     };
     let default = PlanOptions::default();
-    Ok(PlanOptions {
-        method,
-        block: if o.block == 0 { default.block } else { o.block },
-        budget: (o.budget != 0).then_some(o.budget),
-        half_scores: o.half_scores != 0,
-        certify: o.certify != 0,
-        ..default
-    })
+    Ok(default
+        .method(method)
+        .block(if o.block == 0 { default.block } else { o.block })
+        .budget((o.budget != 0).then_some(o.budget))
+        .half_scores(o.half_scores != 0)
+        .certify(o.certify != 0))
 }
 
 pub(crate) fn stream_options(o: &elsa_stream_options) -> Result<StreamOptions, Fault> {
@@ -116,12 +118,10 @@ pub(crate) fn stream_options(o: &elsa_stream_options) -> Result<StreamOptions, F
     let has = |output: elsa_stream_outputs| o.outputs & output != 0;
     let some =
         Written { output: has(ELSA_STREAM_OUT), lse: has(ELSA_STREAM_LSE), states: has(ELSA_STREAM_STATES) };
-    Ok(StreamOptions {
-        plan: PlanOptions { block: if o.block == 0 { default.plan.block } else { o.block }, ..default.plan },
-        written: if o.outputs == 0 { default.written } else { some },
-        eta: if o.eta == 0.0 { default.eta } else { o.eta },
-        ..default
-    })
+    Ok(default
+        .plan(default.plan.block(if o.block == 0 { default.plan.block } else { o.block }))
+        .written(if o.outputs == 0 { default.written } else { some })
+        .eta(if o.eta == 0.0 { default.eta } else { o.eta }))
 }
 
 fn dtype(argument: &str, value: elsa_dtype) -> Result<DType, Fault> {
@@ -293,7 +293,7 @@ pub(crate) fn linear_options(o: &elsa_linear_options) -> Result<LinearPlanOption
     };
     let some = |n: usize| (n != 0).then_some(n);
     let (chunk, parts, budget) = (some(o.chunk), some(o.parts), some(o.budget));
-    Ok(LinearPlanOptions { form, chunk, parts, budget, ..LinearPlanOptions::default() })
+    Ok(LinearPlanOptions::default().form(form).chunk(chunk).parts(parts).budget(budget))
 }
 
 fn series(argument: &'static str, view: &elsa_view) -> Result<Series, ArgumentError> {
@@ -371,17 +371,17 @@ fn series_options(
 
 pub(crate) fn recurrence_options(o: &elsa_series_options) -> Result<RecurrenceOptions, Fault> {
     let SeriesOptions { parts, budget, .. } = series_options(o, true, false)?;
-    Ok(RecurrenceOptions { parts, budget, ..RecurrenceOptions::default() })
+    Ok(RecurrenceOptions::default().parts(parts).budget(budget))
 }
 
 pub(crate) fn selective_options(o: &elsa_series_options) -> Result<SelectiveOptions, Fault> {
     let SeriesOptions { budget, .. } = series_options(o, false, false)?;
-    Ok(SelectiveOptions { budget, ..SelectiveOptions::default() })
+    Ok(SelectiveOptions::default().budget(budget))
 }
 
 pub(crate) fn convolution_options(o: &elsa_series_options) -> Result<ConvolutionOptions, Fault> {
     let SeriesOptions { budget, method, .. } = series_options(o, false, true)?;
-    Ok(ConvolutionOptions { budget, method, ..ConvolutionOptions::default() })
+    Ok(ConvolutionOptions::default().budget(budget).method(method))
 }
 
 pub(crate) fn convolution_method_number(method: convolution::Method) -> elsa_convolution_method {

@@ -7,7 +7,7 @@ use crate::pointer::{aligned, put};
 use crate::text::Text;
 use crate::types::*;
 use crate::{convert, lend};
-use elsa_runtime::{Engine, EngineOptions};
+use elsa_runtime::Engine;
 
 pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn elsa_engine_create(
         let options = unsafe { take_or_default("options", options) }?;
         // SAFETY: *read*, *hook*.
         let (cores, host) = unsafe { (lend::cores(&options)?, lend::host(&options)) };
-        let options = EngineOptions { cores, host, ..convert::engine_options(&options)? };
+        let options = convert::engine_options(&options)?.cores(cores).host(host);
         let id = ENGINES.insert(Engine::new(&options)?)?;
         // SAFETY: *write*.
         unsafe { put(engine, elsa_engine { id }) };

@@ -192,7 +192,7 @@ fn measure(
 ) -> Result<(Row, Buffer), Error> {
     let inputs = data.inputs();
     let mut answer = Buffer::zeros("out", DType::F32, problem.spec().output.extent())?;
-    let certify = engine.plan(problem, &PlanOptions { certify: true, ..*options })?;
+    let certify = engine.plan(problem, &options.certify(true))?;
     let mut workspace = certify.workspace()?;
     let mut bound = certify.bind(inputs, Outputs::new(answer.elements_mut()), &mut workspace)?;
     let report = bound.run()?;

@@ -1,7 +1,7 @@
 //! The binary `elsa`.
 #![forbid(unsafe_code)]
 
-use elsa_edge::command::Cli;
+use elsa_cli::command::Cli;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::process::ExitCode;
@@ -22,6 +22,6 @@ fn provide_stack() {
 
 fn main() -> ExitCode {
     provide_stack();
-    elsa_edge::prepare("elsa");
-    elsa_edge::main(std::env::args_os(), |cli: &Cli| cli.command.run()).into()
+    elsa_cli::prepare("elsa");
+    elsa_cli::main(std::env::args_os(), |cli: &Cli| cli.command.run()).into()
 }

@@ -1,5 +1,8 @@
 //! Tensors in files: `.npy`, and named tensors in `.npz` and `.safetensors`.
 //!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
+//!
 //! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
 //! hold little more in memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
 //! [`Writer`] writes all tensors of a call or none, and [`Target`] writes any other file. [`task`] is the format of a

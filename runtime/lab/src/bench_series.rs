@@ -6,18 +6,18 @@
 //! 3. All ways alternate until the time is over. The table has medians, the records quartiles too.
 
 use clap::Args;
+use elsa_cli::args::HostArgs;
+use elsa_cli::args::values::{one_of, positive, seconds};
+use elsa_cli::error::Error;
+use elsa_cli::linear::{Contender, farther, parts_of, quartiles, take_turns};
+use elsa_cli::progress;
+use elsa_cli::random::Random;
+use elsa_cli::report;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, bound::Judged};
-use elsa_edge::args::HostArgs;
-use elsa_edge::args::values::{one_of, positive, seconds};
-use elsa_edge::error::Error;
-use elsa_edge::linear::{Contender, farther, parts_of, quartiles, take_turns};
-use elsa_edge::progress;
-use elsa_edge::random::Random;
-use elsa_edge::report;
 use elsa_files::{leaves_enough, zeros};
 use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
@@ -253,7 +253,7 @@ fn of_recurrence(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error
     let inputs = recurrence::Inputs { a: Elements::F32(&a), b: Elements::F32(&b), past_state: None };
     let mut ways = Ways::<Recurrence>(Vec::new());
     for parts in [None].into_iter().chain(args.parts.iter().copied().map(Some)) {
-        let options = RecurrenceOptions { budget: args.host.budget, parts, ..RecurrenceOptions::default() };
+        let options = RecurrenceOptions::default().budget(args.host.budget).parts(parts);
         let planned = engine.recurrence_plan(&problem, &options);
         ways.add(planned, count, |plan| parts_of(plan.division_of(plan.backend()).parts))?;
     }
@@ -297,7 +297,7 @@ fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error>
     };
     let mut ways = Ways::<Selective>(Vec::new());
     for gpu_parts in [None].into_iter().chain(args.parts.iter().copied().map(Some)) {
-        let options = SelectiveOptions { budget: args.host.budget, gpu_parts, ..SelectiveOptions::default() };
+        let options = SelectiveOptions::default().budget(args.host.budget).gpu_parts(gpu_parts);
         let planned = engine.selective_plan(&problem, &options);
         ways.add(planned, count, |plan| parts_of(plan.division_of(plan.backend()).parts))?;
     }
@@ -325,8 +325,7 @@ fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Erro
     let inputs = convolution::Inputs { u: Elements::F32(&u), filter: &filter, bias: None, past_state: None };
     let mut ways = Ways::<Convolution>(Vec::new());
     for method in [None, Some(Method::Direct), Some(Method::Fft)] {
-        let options =
-            ConvolutionOptions { budget: args.host.budget, method, ..ConvolutionOptions::default() };
+        let options = ConvolutionOptions::default().budget(args.host.budget).method(method);
         let planned = engine.convolution_plan(&problem, &options);
         ways.add(planned, count, |plan| plan.division_of(plan.backend()).method.name().into())?;
     }
@@ -391,7 +390,7 @@ pub fn bench(args: &BenchSeriesArgs) -> Result<(), Error> {
             }?);
             bar.inc(1);
         }
-        let mut out = elsa_edge::foreign::stdout();
+        let mut out = elsa_cli::foreign::stdout();
         if args.json {
             rows.iter().try_for_each(|row| report::json(&mut out, row))?;
         } else {

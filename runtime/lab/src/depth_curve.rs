@@ -21,21 +21,21 @@
 
 use askama::Template;
 use clap::Args;
+use elsa_cli::args::{EngineArgs, ForceArgs};
+use elsa_cli::chart::{Chart, Point as Dot, Raw, SIZE, chart};
+use elsa_cli::error::Error;
+use elsa_cli::oracle::{Comparison, Oracle};
+use elsa_cli::progress;
+use elsa_cli::random::Random;
+use elsa_cli::report;
+use elsa_cli::rows::{for_rows, output_row, rows};
+use elsa_cli::shape::Shape;
 use elsa_core::attention::certificate::{Executed, Order};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::scan::{Form, Scan, elsa_depth};
 use elsa_core::state::State;
-use elsa_edge::args::{EngineArgs, ForceArgs};
-use elsa_edge::chart::{Chart, Point as Dot, Raw, SIZE, chart};
-use elsa_edge::error::Error;
-use elsa_edge::oracle::{Comparison, Oracle};
-use elsa_edge::progress;
-use elsa_edge::random::Random;
-use elsa_edge::report;
-use elsa_edge::rows::{for_rows, output_row, rows};
-use elsa_edge::shape::Shape;
 use elsa_files::Target;
 use elsa_files::{Buffer, MemoryError};
 use elsa_runtime::{Engine, PlanOptions};
@@ -116,7 +116,7 @@ pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
     let page = args.html.as_deref().map(|path| Target::new("html", path, &reads)).transpose()?;
     let engine = args.engine.engine()?;
     let steps = measure(&engine, &args.engine.plan_options(), args.keys)?;
-    let mut out = elsa_edge::foreign::stdout();
+    let mut out = elsa_cli::foreign::stdout();
     if args.json {
         steps.iter().try_for_each(|step| report::json(&mut out, step))?;
     } else {
@@ -133,7 +133,7 @@ pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
             height: SIZE.1,
         };
         target.write(
-            elsa_edge::foreign::page(&page.render().map_err(|e| Error::Print(std::io::Error::other(e)))?)
+            elsa_cli::foreign::page(&page.render().map_err(|e| Error::Print(std::io::Error::other(e)))?)
                 .as_bytes(),
         )?;
     }

@@ -22,7 +22,7 @@ mod study;
 use bench_series::BenchSeriesArgs;
 use clap::{Parser, Subcommand};
 use depth_curve::DepthCurveArgs;
-use elsa_edge::error::Error;
+use elsa_cli::error::Error;
 use predict::PredictArgs;
 use simulate::SimulateArgs;
 use std::process::ExitCode;
@@ -70,8 +70,8 @@ fn run(cli: &Cli) -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
-    elsa_edge::prepare(NAME);
-    elsa_edge::main(std::env::args_os(), run).into()
+    elsa_cli::prepare(NAME);
+    elsa_cli::main(std::env::args_os(), run).into()
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Attention in ONNX models: found, and replaced by this runtime's operator `ElsaAttention`; each replacement is
 //! proved.
 //!
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
+//! may change in any version.
+//!
 //! ```text
 //! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```

@@ -62,7 +62,7 @@ fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
         (None, Ok(text)) if !text.is_empty() => Some(parsed(VARIABLE, &text)?),
         _ => None,
     };
-    Ok(EngineOptions { threads, ..EngineOptions::default() })
+    Ok(EngineOptions::default().threads(threads))
 }
 
 /// Returns the engine of the CPU provider, for a runtime that lends its threads or for one that does not. The environment
@@ -97,14 +97,9 @@ pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     if let Some((_, engine)) = engines.cuda.iter().find(|(context, _)| Some(*context) == current) {
         return Ok(engine.clone());
     }
-    let engine = Engine::new(&EngineOptions {
-        backend: Some(Backend::Cuda),
-        // The CPU cannot read the provider's device memory.
-        fallback: Fallback::Fail,
-        cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
-        threads: Some(1),
-        ..EngineOptions::default()
-    })?;
+    // Without a fallback, since the CPU cannot read the provider's device memory.
+    let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(Fallback::Fail);
+    let engine = Engine::new(&options.cuda(CudaOptions::default().context(CudaContext::Current)))?;
     if let Some(context) = current {
         engines.cuda.push((context, engine.clone()));
     }

@@ -3,9 +3,16 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{Division, Method, Options};
 use elsa_core::attention::traversal::{Schedule, Skip};
+use elsa_core::setters;
 
 /// Options of a plan.
+///
+/// ```
+/// # use elsa_runtime::PlanOptions;
+/// let options = PlanOptions::default().certify(true).budget(64 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PlanOptions {
     /// The method that computes the output.
     pub method: Method,
@@ -45,6 +52,12 @@ pub struct PlanOptions {
     /// key on a row's diagonal. The reported share is then an upper bound, and so is log-sum-exp, too large by at most
     /// `−ln(1 − E)`. This option is short for [`Skip::Budget`] in `schedule`, and the remarks on tiles and bits there apply.
     pub error_budget: Option<f32>,
+}
+
+setters! {
+    PlanOptions:
+    method: Method, block: usize, all_workers: bool, half_scores: bool, certify: bool, schedule: Schedule;
+    optional budget: usize, division: Division, error_budget: f32,
 }
 
 impl PlanOptions {

@@ -7,11 +7,12 @@ use super::options::PlanOptions;
 use crate::backend::Backend;
 use crate::cuda::gpu::Gpu;
 use crate::engine::Engine;
-use crate::error::PlanError;
+use crate::error::{PlanError, RunError};
 use crate::plan::{DevicePlan, Execution};
-use elsa_core::attention::Problem;
+use crate::report::Report;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method};
+use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_kernels::registry;
 use std::sync::Arc;
 
@@ -42,6 +43,34 @@ impl Engine {
             Method::Math => GpuPlan::math(device, problem, gpu_options(options)),
         };
         Plan::new(self, problem, gpu, || Ok(CpuPlan::new(self, problem, options, schedule)?))
+    }
+
+    /// Computes one call with default options. A program that repeats a shape is faster with a plan ([`Engine::plan`]),
+    /// whose runs allocate nothing.
+    ///
+    /// ```
+    /// # use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::DType, view::View};
+    /// # use elsa_runtime::{Engine, EngineOptions};
+    /// let view = View::bhnd("q", [1, 2, 5, 8])?;
+    /// let (x, mut y) = (vec![0.5f32; view.count()], vec![0.0f32; view.count()]);
+    /// let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+    /// let engine = Engine::new(&EngineOptions::default())?;
+    /// engine.attention(&problem, Inputs::new(&x[..], &x[..], &x[..]), Outputs::new(&mut y[..]))?;
+    /// assert!((y[0] - 0.5).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`Engine::plan`], [`Plan::workspace`], [`Plan::bind`] and [`Bound::run`](crate::Bound::run).
+    pub fn attention(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<'_>,
+        outputs: Outputs<'_>,
+    ) -> Result<Report, RunError> {
+        let plan = self.plan(problem, &PlanOptions::default())?;
+        let mut workspace = plan.workspace()?;
+        Ok(plan.bind(inputs, outputs, &mut workspace)?.run()?)
     }
 }
 

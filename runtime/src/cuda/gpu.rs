@@ -17,18 +17,31 @@ use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
+use elsa_core::setters;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The GPU to use, and its context.
+///
+/// ```
+/// # use elsa_runtime::{CudaContext, CudaOptions, EngineOptions};
+/// let options = EngineOptions::default().cuda(CudaOptions::default().context(CudaContext::Current));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaOptions {
     /// Device number, in the order of the driver. Ignored with [`CudaContext::Current`].
     pub device: usize,
     /// The context in which the GPU computes.
     pub context: CudaContext,
+}
+
+setters! {
+    CudaOptions:
+    device: usize, context: CudaContext;
+    optional
 }
 
 /// The context in which a GPU computes.

@@ -7,11 +7,12 @@ use super::operator::LinearPlan;
 use super::options::LinearPlanOptions;
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::error::PlanError;
+use crate::error::{PlanError, RunError};
 use crate::plan::DevicePlan;
+use crate::report::Report;
 use elsa_core::linear::bound::Executed;
 use elsa_core::linear::plan::Choice;
-use elsa_core::linear::{Form, Problem};
+use elsa_core::linear::{Form, Inputs, Outputs, Problem};
 
 /// The order of operations of a plan of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,31 +30,6 @@ impl Engine {
     /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
     /// what the GPU does not support.
     ///
-    /// ```
-    /// use elsa_core::linear::{Inputs, Outputs, Rule, Spec};
-    /// use elsa_core::{dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};
-    /// use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
-    ///
-    /// // One head of size one: h_t = h_{t−1} / 2 + v_t.
-    /// let view = View::dense("q", Layout::Bhnd, &[4, 1], None)?;
-    /// let mut spec = Spec::new(DType::F32, view, view, view, view);
-    /// (spec.rule, spec.decay) = (Rule::Gated, Some(view));
-    /// let problem = spec.check()?;
-    ///
-    /// let (ones, v, decay) = ([1.0; 4], [1.0, 2.0, 3.0, 4.0], [0.5f32.ln(); 4]);
-    /// let mut inputs = Inputs::new(Elements::F32(&ones), Elements::F32(&ones), Elements::F32(&v));
-    /// inputs.decay = Some(Elements::F32(&decay));
-    /// let mut y = [0.0f32; 4];
-    ///
-    /// let engine = Engine::new(&EngineOptions::default())?;
-    /// let plan = engine.linear_plan(&problem, &LinearPlanOptions::default())?;
-    /// plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut plan.workspace()?)?.run()?;
-    /// for (y, expected) in y.iter().zip([1.0, 2.5, 4.25, 6.125]) {
-    ///     assert!((y - expected).abs() < 1e-5);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
     /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or an option, or fails.
@@ -64,6 +40,40 @@ impl Engine {
     ) -> Result<LinearPlan, PlanError> {
         let cpu = || Ok(CpuPlan::new(self, problem, options)?);
         LinearPlan::new(self, problem, |gpu| GpuPlan::new(gpu, problem, options), cpu)
+    }
+
+    /// Computes one call with default options. A program that repeats a shape is faster with a plan
+    /// ([`Engine::linear_plan`]), whose runs allocate nothing.
+    ///
+    /// ```
+    /// # use elsa_core::{dtype::{DType, Elements}, linear::{Inputs, Outputs, Rule, Spec}, view::View};
+    /// # use elsa_runtime::{Engine, EngineOptions};
+    /// // One head of size one: h_t = h_{t−1} / 2 + v_t.
+    /// let view = View::bhnd("q", [1, 1, 4, 1])?;
+    /// let problem = Spec::new(DType::F32, view, view, view, view).rule(Rule::Gated).decay(view).check()?;
+    ///
+    /// let (ones, v, decay) = ([1.0f32; 4], [1.0f32, 2.0, 3.0, 4.0], [0.5f32.ln(); 4]);
+    /// let mut inputs = Inputs::new(&ones[..], &ones[..], &v[..]);
+    /// inputs.decay = Some(Elements::F32(&decay));
+    /// let mut y = [0.0f32; 4];
+    /// Engine::new(&EngineOptions::default())?.linear(&problem, inputs, Outputs::new(&mut y[..]))?;
+    /// for (y, expected) in y.iter().zip([1.0, 2.5, 4.25, 6.125]) {
+    ///     assert!((y - expected).abs() < 1e-5);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`Engine::linear_plan`], of its workspace, of binding and of the run.
+    pub fn linear(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<'_>,
+        outputs: Outputs<'_>,
+    ) -> Result<Report, RunError> {
+        let plan = self.linear_plan(problem, &LinearPlanOptions::default())?;
+        let mut workspace = plan.workspace()?;
+        Ok(plan.bind(inputs, outputs, &mut workspace)?.run()?)
     }
 }
 

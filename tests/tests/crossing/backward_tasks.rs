@@ -9,7 +9,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{
     BackwardInputs, BackwardProblem, BackwardSpec, Statistics, Structure, scalar,
 };
-use elsa_core::attention::{Alignment, Chunk, Inputs, Lengths, MaskKind, Spec, Window};
+use elsa_core::attention::{Alignment, Chunk, Inputs, Lengths, MaskKind, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
@@ -26,7 +26,7 @@ fn division(chunks: &[usize]) -> Division {
 }
 
 fn options() -> BackwardPlanOptions {
-    BackwardPlanOptions { all_workers: true, ..BackwardPlanOptions::default() }
+    BackwardPlanOptions::default().all_workers(true)
 }
 
 fn plan(
@@ -243,13 +243,11 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
                 let [b, h, _, d] = view.shape();
                 View::new("x", [b, h, tokens, d], view.strides()).unwrap()
             };
-            let tile = Spec {
-                query: of(&spec.query, queries.tokens),
-                key: of(&spec.key, keys.tokens),
-                value: of(&spec.value, keys.tokens),
-                output: of(&spec.output, queries.tokens),
-                ..spec
-            };
+            let tile = spec
+                .query(of(&spec.query, queries.tokens))
+                .key(of(&spec.key, keys.tokens))
+                .value(of(&spec.value, keys.tokens))
+                .output(of(&spec.output, queries.tokens));
             let problem = BackwardSpec {
                 upstream: of(&given.problem.spec().upstream, queries.tokens),
                 ..BackwardSpec::new(&tile.check().unwrap()).unwrap()
@@ -307,7 +305,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
 
 #[test]
 fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
-    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
+    let engine = Engine::new(&EngineOptions::default().threads(1)).unwrap();
     let (seven, path): (Division, TaskPath) = (division(&[7]), "3".parse().unwrap());
     let plain = Given::of(&Params::plain(21, 21, 8, 8).build("plain")).unwrap();
     let of = |given: &Given, path: &str, held| {
@@ -321,7 +319,7 @@ fn what_is_not_the_tasks_is_refused_and_nothing_is_written() {
     let text = of(&plain, "3", Held::Gathered { queries: 21, keys: 21 });
     assert!(text.contains("tokens 21; allowed: 9, as the task has"), "{text}");
     assert!(of(&plain, "7", Held::Whole).contains("allowed: 0 to 6"));
-    let small = BackwardPlanOptions { budget: Some(1000), ..options() };
+    let small = options().budget(1000);
     let error = BackwardTaskPlan::new(&engine, &plain.problem, &seven, &path, Held::Whole, &small);
     assert!(matches!(error, Err(PlanError::Refused(_))));
 

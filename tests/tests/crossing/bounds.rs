@@ -35,7 +35,7 @@ fn no_error_exceeds_its_bounds() {
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {
-        let options = EngineOptions { backend: Some(present.backend), ..EngineOptions::default() };
+        let options = EngineOptions::default().backend(present.backend);
         let engine = Engine::new(&options).unwrap();
         for (queries, method) in [
             (1, Method::Elsa),
@@ -45,7 +45,7 @@ fn no_kernel_runs_with_the_bound_of_another() {
             (100, Method::Math),
         ] {
             let problem = Drawn::gaussian(1, queries, 300, 24).problem;
-            let Ok(plan) = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() }) else {
+            let Ok(plan) = engine.plan(&problem, &PlanOptions::default().method(method)) else {
                 continue;
             };
             let executed = plan.certificate().executed;

@@ -71,9 +71,7 @@ impl Canceller {
         canceller.at.store(NEVER, Ordering::Relaxed);
         let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
         let host = Some(HostThreads::new(Lent(Arc::clone(&canceller))));
-        let engine =
-            Engine::new(&EngineOptions { backend, threads: Some(3), host, ..EngineOptions::default() })
-                .unwrap();
+        let engine = Engine::new(&EngineOptions::default().backend(backend).threads(3).host(host)).unwrap();
         *canceller.engine.lock().unwrap() = Some(engine.clone());
         (engine, Held(canceller))
     }
@@ -110,7 +108,7 @@ fn attention() {
         (Params { heads: 4, ..Params::plain(40, 70, 16, 16) }, Method::Math, false),
     ] {
         let case = params.build("cancelled");
-        let options = PlanOptions { method, certify, all_workers: true, ..PlanOptions::default() };
+        let options = PlanOptions::default().method(method).certify(certify).all_workers(true);
         let plan = engine.plan(&case.problem(), &options).unwrap();
         let mut workspace = plan.workspace().unwrap();
         let loops = canceller.judge(&format!("{case:?} {method:?}"), || {
@@ -129,7 +127,7 @@ fn gradients() {
     let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, kv_heads: 4, ..Params::plain(30, 600, 16, 16) }.build("cancelled");
     let given = Given::of(&case).unwrap();
-    let options = BackwardPlanOptions { budget: None, all_workers: true };
+    let options = BackwardPlanOptions::default().all_workers(true);
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let loops = canceller.judge("gradients", || {
@@ -149,9 +147,9 @@ fn linear_attention() {
         let mut params = linear::Params::plain(Rule::GatedDelta, 83, [12, 20]);
         (params.heads, params.past, params.present) = ([2, 2, 2], true, true);
         let case = params.build();
-        let plain = LinearPlanOptions { all_workers: true, ..LinearPlanOptions::default() };
+        let plain = LinearPlanOptions::default().all_workers(true);
         let chunk = (form == Form::Scan).then_some(8);
-        let options = LinearPlanOptions { form: Some(form), parts, chunk, ..plain };
+        let options = plain.form(form).parts(parts).chunk(chunk);
         let plan = engine.linear_plan(&case.problem, &options).unwrap();
         let mut workspace = plan.workspace().unwrap();
         canceller.judge(form.name(), || {
@@ -168,7 +166,7 @@ fn series() {
     let orders = [Order::TokensFirst; 3];
     let case = RecurrenceCase::new(2, [2, 300, 70], orders, DType::F32, Gate::Log, false);
     for (parts, loops) in [(None, 1), (Some(3), 3)] {
-        let options = RecurrenceOptions { all_workers: true, parts, ..RecurrenceOptions::default() };
+        let options = RecurrenceOptions::default().all_workers(true).parts(parts);
         let plan = engine.recurrence_plan(&case.problem, &options).unwrap();
         let found = canceller.judge("recurrence", || case.run(&plan).map(|(found, _)| found.present));
         assert_eq!(found, loops);
@@ -180,7 +178,7 @@ fn tasks() {
     let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, ..Params::plain(90, 90, 16, 16) }.build("task");
     let division = Division::new(&[3]).unwrap();
-    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().all_workers(true);
     let path: TaskPath = division.path(0).unwrap();
     let mut plan =
         TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::Held::Whole, &options)
@@ -198,8 +196,7 @@ fn tasks() {
 #[test]
 fn streams() {
     let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
-    let engine =
-        Engine::new(&EngineOptions { backend, threads: Some(2), ..EngineOptions::default() }).unwrap();
+    let engine = Engine::new(&EngineOptions::default().backend(backend).threads(2)).unwrap();
     let case = Params { heads: 2, ..Params::plain(70, 1700, 16, 16) }.build("streamed");
     let plans = (1..100).map(|n| engine.stream(&case.problem(), &StreamOptions::new(n << 25)));
     let plan = plans.filter_map(Result::ok).next().unwrap();

@@ -6,7 +6,6 @@
 
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
-use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
 use elsa_core::dtype::DType;
@@ -17,17 +16,9 @@ use elsa_tests::engines;
 use elsa_tests::present;
 use elsa_tests::standin::{child, folder, is_child, said};
 
-const CERTIFY: PlanOptions = PlanOptions {
-    method: Method::Elsa,
-    block: 64,
-    budget: None,
-    all_workers: true,
-    half_scores: false,
-    certify: true,
-    division: None,
-    schedule: Schedule::EXACT,
-    error_budget: None,
-};
+fn certifying() -> PlanOptions {
+    PlanOptions::default().all_workers(true).certify(true)
+}
 
 /// Measurements of a case in f64: norms of queries and keys, addends, channels of values.
 struct Exact {
@@ -155,8 +146,8 @@ fn hard_cases_are_measured_and_bounded() {
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
-                let options = PlanOptions { method, ..CERTIFY };
-                let plain = PlanOptions { certify: false, ..options };
+                let options = certifying().method(method);
+                let plain = options.certify(false);
                 let [(bare, _), (mut buffers, plan)] = [plain, options].map(|options| {
                     let plan = engine.plan(&problem, &options).unwrap();
                     let mut buffers = case.buffers();
@@ -220,7 +211,7 @@ fn hard_cases_are_measured_and_bounded() {
 
 /// Returns the certificate of a run of `case` as plain numbers: norms, addends, the bound; and the channels.
 fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
-    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let plan = engine.plan(&case.problem(), &certifying()).unwrap();
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
     bound.run().unwrap();
@@ -289,10 +280,10 @@ fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");
     let larger = Params { heads: 2, kv_heads: 2, ..Params::plain(80, 90, 16, 16) }.build("larger");
     for engine in engines(2) {
-        let plain = PlanOptions { certify: false, ..CERTIFY };
-        let [without, with, of_larger] = [(&case, plain), (&case, CERTIFY), (&larger, CERTIFY)]
+        let plain = certifying().certify(false);
+        let [without, with, of_larger] = [(&case, plain), (&case, certifying()), (&larger, certifying())]
             .map(|(case, options)| engine.plan(&case.problem(), &options).unwrap());
-        assert_eq!(PlanOptions::default(), PlanOptions { all_workers: false, ..plain });
+        assert_eq!(PlanOptions::default(), plain.all_workers(false));
         assert!(with.workspace_bytes() > without.workspace_bytes());
         let mut own = without.workspace().unwrap();
         assert_eq!(own.certified().unwrap_err(), RunError::NoRun);
@@ -328,11 +319,7 @@ fn what_is_measured_depends_on_the_tensors_alone() {
     for present in present() {
         let all: Vec<_> = [1, 2, 5]
             .map(|threads| {
-                let options = EngineOptions {
-                    backend: Some(present.backend),
-                    threads: Some(threads),
-                    ..EngineOptions::default()
-                };
+                let options = EngineOptions::default().backend(present.backend).threads(threads);
                 certify(&Engine::new(&options).unwrap(), &case)
             })
             .into();
@@ -348,11 +335,10 @@ fn a_run_that_may_fail() {
         return;
     }
     println!();
-    let options =
-        EngineOptions { backend: Some(Backend::Cuda), threads: Some(2), ..EngineOptions::default() };
+    let options = EngineOptions::default().backend(Backend::Cuda).threads(2);
     let engine = Engine::new(&options).unwrap();
     let case = Params::plain(70, 90, 24, 24).build("faults");
-    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let plan = engine.plan(&case.problem(), &certifying()).unwrap();
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
     for _ in 0..2 {
         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();

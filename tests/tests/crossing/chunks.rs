@@ -126,8 +126,7 @@ impl<'a> Part<'a> {
     /// Computes the states of the part, without an output.
     fn states(&self, engine: &Engine) -> States {
         let problem = self.problem();
-        let plan =
-            engine.plan(&problem, &PlanOptions { all_workers: true, ..PlanOptions::default() }).unwrap();
+        let plan = engine.plan(&problem, &PlanOptions::default().all_workers(true)).unwrap();
         let mut workspace = plan.workspace().unwrap();
         let mut states = States::of(&problem);
         let mut bound = plan.bind(self.inputs(), states.outputs(), &mut workspace).unwrap();

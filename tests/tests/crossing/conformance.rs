@@ -80,7 +80,7 @@ fn hard_cases_on_every_back_end() {
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
-                let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+                let options = PlanOptions::default().method(method).all_workers(true);
                 match check(&engine, case, expected, &options) {
                     Ok(_) => *ran.entry(format!("{method:?}")).or_insert(0) += 1,
                     Err(e) => failures.push(e),
@@ -105,7 +105,7 @@ fn every_block_size() {
         let expected = Expected::of(case);
         for engine in &engines {
             for block in [64, 128, 256] {
-                let options = PlanOptions { block, ..PlanOptions::default() };
+                let options = PlanOptions::default().block(block);
                 check(engine, case, &expected, &options).unwrap_or_else(|e| panic!("{e}"));
             }
         }
@@ -229,7 +229,7 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
         let wanted =
             factors.map(|factor| of_scores(&k.iter().map(|k| k * factor).collect::<Vec<_>>(), &v, dv));
         for engine in engines(2) {
-            let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+            let options = PlanOptions::default().all_workers(true);
             let whole = case(&k, &v).run_on(&engine, &options);
             let parts = cuts.windows(2).map(|cut| {
                 let (from, to) = (cut[0], cut[1]);
@@ -273,7 +273,7 @@ proptest! {
     fn random_problems_on_every_back_end(case in any_case(), block in 0usize..3, threads in 1usize..4) {
         let expected = Expected::of(&case);
         for engine in engines(threads) {
-            let options = PlanOptions { block: 64 << block, all_workers: true, ..PlanOptions::default() };
+            let options = PlanOptions::default().block(64 << block).all_workers(true);
             if let Err(e) = check(&engine, &case, &expected, &options) {
                 prop_assert!(false, "{}", e);
             }

@@ -6,7 +6,6 @@
 
 use elsa_core::attention::MaskKind;
 use elsa_core::attention::plan::{GpuKernelSpec, Summation};
-use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
@@ -140,7 +139,7 @@ fn every_kernel_runs() {
         }
     }
     // `certified` checks its answers.
-    let certify = PlanOptions { certify: true, ..PlanOptions::default() };
+    let certify = PlanOptions::default().certify(true);
     engine.plan(&Params::plain(5, 7, 8, 8).build("certified").problem(), &certify).unwrap();
     let loaded = engine.loaded_kernels();
     // A small device never splits the keys into many parts.
@@ -261,17 +260,9 @@ fn other_addends_have_other_kernels() {
     }
 }
 
-const HALF_SCORES: PlanOptions = PlanOptions {
-    half_scores: true,
-    method: Method::Elsa,
-    block: 64,
-    budget: None,
-    all_workers: false,
-    certify: false,
-    division: None,
-    schedule: Schedule::EXACT,
-    error_budget: None,
-};
+fn half_scores() -> PlanOptions {
+    PlanOptions::default().half_scores(true)
+}
 
 /// f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
 #[test]
@@ -289,7 +280,7 @@ fn half_scores_keep_their_declared_error() {
         let (_, kernel) = run(&engine, &case, true, PlanOptions::default(), &mut exact).unwrap();
         assert_eq!(kernel, "attention_b16_d64_q64k64__sm53_exp2_approx");
         let (share, kernel) =
-            run(&engine, &case, true, HALF_SCORES, &mut rounded).unwrap_or_else(|e| panic!("{e}"));
+            run(&engine, &case, true, half_scores(), &mut rounded).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(kernel, "attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16");
         largest = largest.max(share);
         differ += usize::from(exact.lse != rounded.lse);
@@ -301,7 +292,7 @@ fn half_scores_keep_their_declared_error() {
     // Other types never use this kernel.
     for dtype in [DType::F32, DType::Bf16] {
         let case = Params { dtype, ..Params::plain(70, 130, 64, 64) }.build("exact scores");
-        let (_, kernel) = run(&engine, &case, true, HALF_SCORES, &mut case.buffers()).unwrap();
+        let (_, kernel) = run(&engine, &case, true, half_scores(), &mut case.buffers()).unwrap();
         assert_ne!(kernel, "attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16");
     }
 
@@ -311,7 +302,7 @@ fn half_scores_keep_their_declared_error() {
     case.k = Data::filled(DType::F16, case.k.len(), 200.0);
     let mut buffers = case.buffers();
     run(&engine, &case, true, PlanOptions::default(), &mut buffers).unwrap_or_else(|e| panic!("{e}"));
-    let refused = run(&engine, &case, true, HALF_SCORES, &mut buffers);
+    let refused = run(&engine, &case, true, half_scores(), &mut buffers);
     assert!(refused.is_err() && buffers.lse.iter().all(|x| x.is_nan()), "{refused:?}");
     assert!((0..buffers.output.len()).all(|i| buffers.output.get(i).is_nan()));
 }

@@ -13,7 +13,7 @@ use elsa_tests::gpu_engine;
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() }).unwrap();
+    let plan = engine.plan(&problem, &PlanOptions::default().budget(budget)).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
@@ -158,7 +158,7 @@ fn a_budget_is_kept() {
     ];
     for case in &cases {
         let problem = case.problem();
-        let plan = |budget| engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() });
+        let plan = |budget| engine.plan(&problem, &PlanOptions::default().budget(budget));
         let free = plan(None).unwrap().workspace_bytes();
         let mut budget = free;
         // Lowers the budget until a plan is refused.

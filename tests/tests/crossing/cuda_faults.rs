@@ -88,7 +88,7 @@ fn scenario() {
     let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();
     let fallback = if fail { Fallback::Fail } else { Fallback::Cpu };
     let backend = std::env::var_os("ELSA_TEST_AUTO").is_none().then_some(Backend::Cuda);
-    attempt(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() });
+    attempt(&EngineOptions::default().backend(backend).threads(2).fallback(fallback));
     println!("end: {}", WARNINGS.load(Ordering::SeqCst));
 }
 

@@ -75,12 +75,7 @@ fn child_fits() {
     }
     println!();
     let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback,
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(fallback);
     let engine = Engine::new(&options).unwrap();
     let case = long();
     match GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &StreamBudget::default()) {

@@ -44,7 +44,7 @@ fn check(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Answer {
 }
 
 fn of(form: Form, chunk: Option<usize>, parts: Option<usize>) -> LinearPlanOptions {
-    LinearPlanOptions { form: Some(form), chunk, parts, ..LinearPlanOptions::default() }
+    LinearPlanOptions::default().form(form).chunk(chunk).parts(parts)
 }
 
 /// Returns options for every form, with few chunks between states, and few parts. The last is the quadratic form.
@@ -472,11 +472,11 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
         let answer = case.answer(|tokens| plan.executed_of(report.backend, tokens));
         found.check(case, &answer);
     }
-    let tight = LinearPlanOptions { budget: Some(1000), ..LinearPlanOptions::default() };
+    let tight = LinearPlanOptions::default().budget(1000);
     let long = Params::plain(Rule::Delta, 300, [16, 16]).build();
     let plan = fails.linear_plan(&long.problem, &tight).unwrap();
     assert_eq!(plan.gpu_choice().unwrap().form, Form::Recurrent, "what fits no budget goes token by token");
-    let scan = LinearPlanOptions { form: Some(Form::Scan), ..tight };
+    let scan = tight.form(Form::Scan);
     let refused = fails.linear_plan(&long.problem, &scan).unwrap_err().to_string();
     assert!(refused.contains("transitions of parts"), "{refused}");
 }

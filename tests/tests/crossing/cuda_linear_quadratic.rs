@@ -17,16 +17,12 @@ const RULES: [(Rule, bool); 4] =
 /// Tokens per block.
 const TILE: usize = 32;
 
-const PARALLEL: LinearPlanOptions = LinearPlanOptions {
-    form: Some(Form::Parallel),
-    chunk: None,
-    parts: None,
-    budget: None,
-    all_workers: false,
-};
+fn parallel() -> LinearPlanOptions {
+    LinearPlanOptions::default().form(Form::Parallel)
+}
 
 fn run(engine: &Engine, case: &Case) -> Found {
-    let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+    let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut found = case.room();
     let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -36,7 +32,7 @@ fn run(engine: &Engine, case: &Case) -> Found {
 
 /// Runs a case and compares it with the recurrence in f64, within the bound of the executed plan.
 fn check(engine: &Engine, case: &Case) -> (Found, Answer) {
-    let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+    let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
     let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
     let found = run(engine, case);
     found.check(case, &answer);
@@ -213,7 +209,7 @@ fn long_sums_keep_their_digits() {
             (0..decay.len()).for_each(|i| decay.set(i, 0.0));
         }
         normalized(&mut case, 64);
-        let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+        let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
         let executed = plan.executed_of(Backend::Cuda, tokens);
         assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, tokens, Solve::Rows));
         let (found, answer) = check(&engine, &case);

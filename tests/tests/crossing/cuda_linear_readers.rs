@@ -12,7 +12,7 @@ use elsa_tests::gpu_engine;
 use elsa_tests::linear::{Case, Found, GateKind, Packing, Params, RULES};
 
 fn of(form: Form) -> LinearPlanOptions {
-    LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() }
+    LinearPlanOptions::default().form(form)
 }
 
 /// Runs a case whose states are computed once for all heads, or by each.

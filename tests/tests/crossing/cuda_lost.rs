@@ -15,7 +15,7 @@ use std::time::Duration;
 fn engine() -> Engine {
     let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
     let backend = Some(Backend::Cuda);
-    Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
+    Engine::new(&EngineOptions::default().backend(backend).threads(2).fallback(fallback)).unwrap()
 }
 
 /// Returns a case with split keys: the workspace has partial states.

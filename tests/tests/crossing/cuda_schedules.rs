@@ -28,7 +28,7 @@ const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
 /// Returns the choices of plans inside a budget, with the chooser's own first.
 fn choices(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
-    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let options = PlanOptions::default().error_budget(budget);
     engine.divisions(&case.problem(), &options).unwrap()
 }
 
@@ -42,14 +42,14 @@ fn own_and_tall(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
 /// Returns options for a budget with the kernel of a choice and this number of splits of the keys.
 fn split(budget: f32, choice: &GpuChoice, splits: usize) -> PlanOptions {
     let division = Some(Division { splits, ..choice.division() });
-    PlanOptions { error_budget: Some(budget), division, ..PlanOptions::default() }
+    PlanOptions::default().error_budget(budget).division(division)
 }
 
 /// Returns options for a budget with this number of splits of the keys; zero leaves it to the chooser.
 fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOptions {
     let choice = choices(engine, case, budget)[0];
     let options = split(budget, &choice, splits);
-    PlanOptions { division: options.division.filter(|_| splits > 0), ..options }
+    options.division(options.division.filter(|_| splits > 0))
 }
 
 /// Runs a case twice in one workspace inside a budget. Returns the answers, the execution, the tile and the keys per
@@ -373,7 +373,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
                 continue;
             };
             let division = Some(Division { splits, ..found.division() });
-            let plan = engine.plan(&case.problem(), &PlanOptions { division, ..exact }).unwrap();
+            let plan = engine.plan(&case.problem(), &exact.division(division)).unwrap();
             assert_eq!(plan.gpu_choice().unwrap().chunk, choice.chunk);
             let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
             plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -451,7 +451,7 @@ fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
     let (engine, case) = (gpu_engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
-    let options = PlanOptions { certify: true, ..options(&engine, &case, 0.1, 1) };
+    let options = options(&engine, &case, 0.1, 1).certify(true);
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
     plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -552,7 +552,7 @@ fn a_gpu_leaves_other_schedules_to_the_cpu() {
     let case = Params::plain(70, 90, 8, 4).build("on a GPU");
     let gated = Schedule { gate: true, ..Schedule::EXACT };
     for schedule in [Schedule::VFA, gated] {
-        let options = PlanOptions { schedule, ..PlanOptions::default() };
+        let options = PlanOptions::default().schedule(schedule);
         let refusal = gpu_engine(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
         assert_eq!(refusal, PlanError::NotOnGpu { operator: "schedule but the exact one" });
         let plan = gpu_engine(Fallback::Cpu).plan(&case.problem(), &options).unwrap();

@@ -179,7 +179,7 @@ fn bits_do_not_depend_on_the_batch() {
     let run = |batch: usize, parts| {
         let series = Series::channels_first("b", [batch, channels, tokens]).unwrap();
         let problem = recurrence::Spec::new(series, series, series).check().unwrap();
-        let options = RecurrenceOptions { parts, ..RecurrenceOptions::default() };
+        let options = RecurrenceOptions::default().parts(parts);
         let plan = engine.recurrence_plan(&problem, &options).unwrap();
         let b: Vec<f32> = data(batch * tokens * channels).collect();
         // States that outlive a part.
@@ -203,7 +203,7 @@ fn bits_do_not_depend_on_the_batch() {
 fn what_the_gpu_does_not_compute_the_cpu_does() {
     let (fails, falls) = (gpu_engine(Fallback::Fail), gpu_engine(Fallback::Cpu));
     let case = Convolution::new(4, [1, 20, 3], 5, [Order::TokensFirst; 2], DType::F32);
-    let fft = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
+    let fft = ConvolutionOptions::default().method(Method::Fft);
     let refused = fails.convolution_plan(&case.problem, &fft).unwrap_err().to_string();
     assert!(refused.starts_with("backend: cuda has no convolution by FFT;"), "{refused}");
     let plan = falls.convolution_plan(&case.problem, &fft).unwrap();

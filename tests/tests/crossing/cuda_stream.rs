@@ -130,7 +130,7 @@ fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
 }
 
 pub fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
-    GpuStreamOptions { lse: true, states: true, ..GpuStreamOptions::new(division, keys) }
+    GpuStreamOptions::new(division, keys).lse(true).states(true)
 }
 
 /// Runs a case in a stream. Every block is handed out once, in order.
@@ -399,7 +399,7 @@ fn what_is_not_supported_is_refused_by_name() {
         let error = refused(&options(division, KeysFrom::Function));
         assert!(matches!(error, StreamError::Division { argument, .. } if argument == name), "{error}");
     }
-    let nothing = GpuStreamOptions { output: false, ..GpuStreamOptions::new(good, KeysFrom::Function) };
+    let nothing = GpuStreamOptions::new(good, KeysFrom::Function).output(false);
     assert!(matches!(refused(&nothing), StreamError::NoOutput));
     // A run with keys of the wrong kind, too few keys, and functions that fail. A failed block hands out no result.
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Host)).unwrap();

@@ -16,20 +16,15 @@ use std::path::Path;
 use std::time::Duration;
 
 fn engine(tuned: Tuning) -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        tuned,
-        ..EngineOptions::default()
-    };
+    let options =
+        EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(Fallback::Fail).tuned(tuned);
     Engine::new(&options).unwrap()
 }
 
 /// Runs a case, checks its answer, and returns the division and a number for the bits of the answer.
 fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u64) {
     let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions { division, ..PlanOptions::default() }).unwrap();
+    let plan = engine.plan(&problem, &PlanOptions::default().division(division)).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
     case.naive().check_all(&buffers, 5000).unwrap_or_else(|e| panic!("{division:?} {case:?}: {e}"));
@@ -65,8 +60,7 @@ fn every_division_computes_the_same() {
         assert_eq!(choices[0].division(), own);
         let (mut kernels, mut divided, mut others) = (Vec::new(), 0, 0);
         for choice in &choices {
-            let plan =
-                engine.plan(&problem, &PlanOptions { division: Some(choice.division()), ..options }).unwrap();
+            let plan = engine.plan(&problem, &options.division(choice.division())).unwrap();
             assert_eq!(plan.gpu_choice(), Some(choice));
             assert_eq!(plan.certificate().executed, choice.executed());
             let (ran, bits) = run(&engine, &case, Some(choice.division()));
@@ -164,7 +158,7 @@ fn blocks_that_take_all_splits_change_no_bit() {
         let alone = params.build("alone");
         let choices = engine.divisions(&alone.problem(), &PlanOptions::default()).unwrap();
         for choice in choices.iter().filter(|c| c.kernel.serial && c.splits > 1) {
-            let options = PlanOptions { division: Some(choice.division()), ..PlanOptions::default() };
+            let options = PlanOptions::default().division(choice.division());
             let serial = |batch: &usize| {
                 let case = Params { batch: *batch, ..params.clone() }.build("batch");
                 engine.plan(&case.problem(), &options).unwrap().gpu_choice().unwrap().serial

@@ -20,8 +20,7 @@ const ADDITIONS: usize = 64 + 8 + 12;
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();
-    let plan =
-        engine.plan(&problem, &PlanOptions { budget, all_workers: true, ..PlanOptions::default() }).unwrap();
+    let plan = engine.plan(&problem, &PlanOptions::default().budget(budget).all_workers(true)).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
@@ -67,25 +66,21 @@ fn threads_budget_and_repetition_change_no_bit() {
             for engine in &many {
                 assert_eq!(bits(&run(engine, case, None)), want, "{} {case:?}", engine.kernel());
             }
-            let smallest =
-                match one.plan(&case.problem(), &PlanOptions { budget: Some(0), ..Default::default() }) {
-                    Err(PlanError::Refused(Refused::Budget { needed, budget: 0 })) => needed,
-                    other => panic!("{other:?}"),
-                };
+            let smallest = match one.plan(&case.problem(), &PlanOptions::default().budget(0)) {
+                Err(PlanError::Refused(Refused::Budget { needed, budget: 0 })) => needed,
+                other => panic!("{other:?}"),
+            };
             assert_eq!(
                 bits(&run(&many[many.len() / 2], case, Some(smallest))),
                 want,
                 "smallest budget, {case:?}"
             );
-            let refused =
-                one.plan(&case.problem(), &PlanOptions { budget: Some(smallest - 1), ..Default::default() });
+            let refused = one.plan(&case.problem(), &PlanOptions::default().budget(smallest - 1));
             assert_eq!(
                 refused.err(),
                 Some(Refused::Budget { needed: smallest, budget: smallest - 1 }.into())
             );
-            let plan = one
-                .plan(&case.problem(), &PlanOptions { budget: Some(smallest), ..Default::default() })
-                .unwrap();
+            let plan = one.plan(&case.problem(), &PlanOptions::default().budget(smallest)).unwrap();
             assert!(plan.workspace_bytes() <= smallest);
         }
     }
@@ -159,8 +154,7 @@ fn threads_that_a_host_lends_change_no_bit() {
     for present in processors() {
         let one = engine(present.backend, 1);
         let host = Some(HostThreads::new(Unruly));
-        let options =
-            EngineOptions { backend: Some(present.backend), threads: Some(4), host, ..Default::default() };
+        let options = EngineOptions::default().backend(present.backend).threads(4).host(host);
         let lent = Engine::new(&options).unwrap();
         assert_eq!(lent.threads(), 4);
         for case in some_hard_cases() {

@@ -39,7 +39,7 @@ fn attention_answers_where_axes_are_empty() {
                 for method in [Method::Elsa, Method::Math] {
                     for certify in [false, true] {
                         let options =
-                            PlanOptions { method, certify, all_workers: true, ..PlanOptions::default() };
+                            PlanOptions::default().method(method).certify(certify).all_workers(true);
                         let plan = engine.plan(&problem, &options).unwrap();
                         let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
                         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
@@ -69,7 +69,7 @@ fn linear_attention_answers_where_axes_are_empty() {
                     let plain = linear::Params::plain(rule, tokens, [8, 12]);
                     let params = linear::Params { batch, heads: [heads; 3], present: true, ..plain };
                     let case = params.build();
-                    let options = LinearPlanOptions { form, ..LinearPlanOptions::default() };
+                    let options = LinearPlanOptions::default().form(form);
                     let plan = engine.linear_plan(&case.problem, &options).unwrap();
                     let (mut found, mut workspace) = (case.room(), plan.workspace().unwrap());
                     plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -100,9 +100,9 @@ fn a_head_size_of_zero_and_key_heads_without_query_heads_are_refused() {
     let spec = params([2, 2, 5, 9]).build("whole").spec;
     let empty = params([2, 0, 5, 9]).build("no heads").spec;
     let refused = |spec: Spec| spec.check().unwrap_err();
-    let groups = refused(Spec { query: empty.query, output: empty.output, ..spec });
+    let groups = refused(spec.query(empty.query).output(empty.output));
     assert_eq!(groups, ArgumentError::Groups { heads: 0, kv_heads: 2 });
     assert_eq!(groups.to_string(), "k: 2 heads for 0 query heads; allowed: 0");
-    let groups = refused(Spec { key: empty.key, value: empty.value, ..spec });
+    let groups = refused(spec.key(empty.key).value(empty.value));
     assert_eq!(groups, ArgumentError::Groups { heads: 2, kv_heads: 0 });
 }

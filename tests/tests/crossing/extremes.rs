@@ -132,7 +132,7 @@ fn what_no_memory_holds_is_refused() {
         Spec::new(DType::F32, view(q), view(k), view(v), out.unwrap())
     };
     let wide = 1usize << (usize::BITS - 6);
-    let engine = EngineOptions { backend: Some(Backend::SCALAR), threads: Some(2), ..Default::default() };
+    let engine = EngineOptions::default().backend(Backend::SCALAR).threads(2);
     let engine = Engine::new(&engine).unwrap();
     let mut packed = of([1, 1, 4, 8], [1, 1, 4, 8], [1, 1, 4, 8]);
     // The tables alone take nearly as many bytes as can be counted.
@@ -156,7 +156,7 @@ fn what_no_memory_holds_is_refused() {
                 };
                 assert!(needed > 1 << 40, "{e}");
             }
-            let options = PlanOptions { budget, ..PlanOptions::default() };
+            let options = PlanOptions::default().budget(budget);
             let made = engine.plan(&problem, &options).and_then(|plan| plan.workspace());
             let refused = made.map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("allowed: "), "{refused}");

@@ -15,7 +15,7 @@ use elsa_tests::random::seeded;
 
 fn run(engine: &Engine, case: &Case, method: Method, states: bool) -> Buffers {
     let problem = case.problem();
-    let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().method(method).all_workers(true);
     let plan = engine.plan(&problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
@@ -64,7 +64,7 @@ fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String,
         let mut case = Params::plain(queries, scores.len(), 1, 1).build("one row");
         let ones = vec![1.0; queries];
         let query = column(&ones).0;
-        case.spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, query, view, view, query) };
+        case.spec = Spec::new(DType::F32, query, view, view, query).scale(1.0);
         case.spec.mask = mask.map(|m| MaskView::dense(MaskKind::Additive(DType::F32), &[m.len()]).unwrap());
         case.mask = mask.map(|m| MaskData::Additive(Data::F32(m.to_vec())));
         (case.k, case.v) = (Data::F32(keys.to_vec()), Data::F32(values.to_vec()));
@@ -311,7 +311,7 @@ fn the_alignment_of_host_memory_changes_no_bit() {
     let tensors = [&case.q, &case.k, &case.v].map(elements);
     for engine in engines(2) {
         for method in [Method::Elsa, Method::Math] {
-            let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() }).unwrap();
+            let plan = engine.plan(&problem, &PlanOptions::default().method(method)).unwrap();
             let mut workspace = plan.workspace().unwrap();
             let mut answers = Vec::new();
             for shift in [[0usize; 4], [1, 0, 0, 0], [0, 1, 0, 3], [0, 0, 1, 0], [1, 2, 3, 1]] {

@@ -23,7 +23,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
 
 /// Returns options for every form, with small chunks and parts.
 fn forms() -> Vec<LinearPlanOptions> {
-    let plain = LinearPlanOptions { all_workers: true, ..LinearPlanOptions::default() };
+    let plain = LinearPlanOptions::default().all_workers(true);
     let mut forms = vec![plain];
     for form in Form::ALL {
         let chunks: &[Option<usize>] = match form {
@@ -32,7 +32,7 @@ fn forms() -> Vec<LinearPlanOptions> {
         };
         for chunk in chunks.iter().copied() {
             let parts = (form == Form::Scan && chunk.is_some()).then_some(3);
-            forms.push(LinearPlanOptions { form: Some(form), chunk, parts, ..plain });
+            forms.push(plain.form(form).chunk(chunk).parts(parts));
         }
     }
     forms
@@ -75,7 +75,7 @@ fn small_calls() {
         let forms: Vec<LinearPlanOptions> = forms.iter().filter(least).copied().collect();
         assert!(forms.len() >= 3);
         // Finding the back ends needs the system, which Miri lacks; the environment names one.
-        let chosen = || Engine::new(&EngineOptions { threads: Some(2), ..EngineOptions::default() }).unwrap();
+        let chosen = || Engine::new(&EngineOptions::default().threads(2)).unwrap();
         let engines = if cfg!(miri) { vec![chosen()] } else { engines(2) };
         check_all(&engines, &params.build(), &forms);
     }
@@ -220,7 +220,7 @@ fn few_tokens_pass_the_state_where_it_is() {
                     params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n % 3];
                     params.direction = [Direction::Forward, Direction::Reverse][n % 2];
                     (params.batch, params.heads) = (2, [2, 1, 2]);
-                    let options = LinearPlanOptions { form, all_workers: true, ..Default::default() };
+                    let options = LinearPlanOptions::default().form(form).all_workers(true);
                     check_all(std::slice::from_ref(engine), &params.build(), &[options]);
                     let apart = params.build();
                     let found = run(engine, &apart, &options);
@@ -242,7 +242,7 @@ fn few_tokens_pass_the_state_where_it_is() {
 /// past, the bits are those of a state in one memory; an absent past counts as zeros.
 #[test]
 fn one_token_of_every_size() {
-    let options = LinearPlanOptions { all_workers: true, ..Default::default() };
+    let options = LinearPlanOptions::default().all_workers(true);
     for engine in &engines(2) {
         for (rule, per_dim) in RULES {
             let sizes = [[1, 1], [63, 65], [64, 64], [65, 63], [128, 128], [13, 200], [200, 128]];
@@ -354,7 +354,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
                     continue;
                 }
                 // A chooser may prefer another form for fewer tokens.
-                let options = LinearPlanOptions { form: Some(division.form), ..options };
+                let options = options.form(division.form);
                 let whole = run(engine, &case, &options);
                 let cut = 2 * division.chunk;
                 let (first, second) = case.cut(cut);
@@ -408,7 +408,7 @@ fn packed_sequences_have_parts_of_their_own() {
         for (form, tokens, others) in
             [(Form::Scan, 1100, 2500), (Form::Parallel, 5, 40), (Form::Parallel, 9, 40)]
         {
-            let options = LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() };
+            let options = LinearPlanOptions::default().form(form);
             let mut params = Params::plain(rule, tokens, [4, 5]);
             let alone = params.build();
             (params.tokens, params.packed) =
@@ -451,8 +451,7 @@ fn rows_that_a_part_clears_at_once_are_gone() {
         let (Some(decay), Some(beta)) = (&mut case.decay, &mut case.beta) else { return };
         beta.set(last, 1.0);
         decay.set((last + 1) * D + 1, f32::NEG_INFINITY);
-        let with =
-            |form, chunk, parts| LinearPlanOptions { form: Some(form), chunk, parts, ..Default::default() };
+        let with = |form, chunk, parts| LinearPlanOptions::default().form(form).chunk(chunk).parts(parts);
         let expected = run(&engine, &case, &with(Form::Recurrent, None, None)).states(&case);
         let found = run(&engine, &case, &with(Form::Scan, Some(8), Some(6))).states(&case);
         for (found, expected) in found.iter().zip(&expected) {

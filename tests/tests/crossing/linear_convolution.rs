@@ -76,8 +76,7 @@ impl Case {
 
     pub(crate) fn engine(&self, engine: &Engine, method: Method) -> Found {
         let mut found = self.room();
-        let options =
-            ConvolutionOptions { all_workers: true, method: Some(method), ..ConvolutionOptions::default() };
+        let options = ConvolutionOptions::default().all_workers(true).method(method);
         let plan = engine.convolution_plan(&self.problem, &options).unwrap();
         let mut workspace = plan.workspace().unwrap();
         plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -175,7 +174,7 @@ fn the_example_of_the_article_comes_out() {
     };
     for engine in cpu_engines(1) {
         for method in Method::ALL {
-            let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+            let options = ConvolutionOptions::default().method(method);
             let run = |problem: &Problem, u: &[f32], out: &mut [f32], state: Option<&mut [f32]>| {
                 let plan = engine.convolution_plan(problem, &options).unwrap();
                 let inputs = Inputs { u: Elements::F32(u), filter: &alpha, bias: None, past_state: None };
@@ -245,7 +244,7 @@ fn methods_agree_on_what_is_not_finite() {
     let problem = Spec::new(series, taps, series).check().unwrap();
     let run = |engine: &Engine, method, u: &[f32], filter: &[f32]| {
         let mut out = vec![UNWRITTEN; tokens];
-        let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+        let options = ConvolutionOptions::default().method(method);
         let plan = engine.convolution_plan(&problem, &options).unwrap();
         let inputs = Inputs { u: Elements::F32(u), filter, bias: None, past_state: None };
         let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
@@ -285,7 +284,7 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     let u: Vec<f32> = (0..n).map(|t| if t < n / 2 { 1e4 } else { 1e-3 }).collect();
     let filter: Vec<f32> = (0..n).map(|k| if k < 8 { 0.5f32.powi(k as i32) } else { 0.0 }).collect();
     for engine in cpu_engines(1) {
-        let options = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
+        let options = ConvolutionOptions::default().method(Method::Fft);
         let plan = engine.convolution_plan(&problem, &options).unwrap();
         let mut out = vec![0.0; n];
         let inputs = Inputs { u: Elements::F32(&u), filter: &filter, bias: None, past_state: None };

@@ -13,12 +13,8 @@ use elsa_tests::{SLOW, engines};
 
 /// Returns every form, with few tokens per chunk and part.
 fn forms() -> Vec<LinearPlanOptions> {
-    let of = |form, chunk, parts| LinearPlanOptions {
-        form: Some(form),
-        chunk,
-        parts,
-        all_workers: true,
-        ..LinearPlanOptions::default()
+    let of = |form, chunk, parts| {
+        LinearPlanOptions::default().form(form).chunk(chunk).parts(parts).all_workers(true)
     };
     vec![
         of(Form::Recurrent, None, None),

@@ -91,7 +91,7 @@ impl Case {
     }
 
     pub(crate) fn engine(&self, engine: &Engine, parts: Option<usize>) -> Found {
-        let options = RecurrenceOptions { all_workers: true, parts, ..RecurrenceOptions::default() };
+        let options = RecurrenceOptions::default().all_workers(true).parts(parts);
         self.report(&engine.recurrence_plan(&self.problem, &options).unwrap()).0
     }
 
@@ -325,7 +325,7 @@ pub(crate) fn of_one_channel(
     for engine in engines {
         for parts in [None, Some(4)] {
             let mut out = vec![UNWRITTEN; a.len()];
-            let options = RecurrenceOptions { parts, ..RecurrenceOptions::default() };
+            let options = RecurrenceOptions::default().parts(parts);
             let plan = engine.recurrence_plan(&problem, &options).unwrap();
             let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
             plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
@@ -499,13 +499,13 @@ fn bad_input_is_refused_and_nothing_written() {
         let needs = E::Needs { argument: "in_place", other: "present_state" };
         assert_eq!(bind(&in_place, inputs(full, None), true, None), named(needs));
         for parts in [0, 5000] {
-            let options = RecurrenceOptions { parts: Some(parts), ..RecurrenceOptions::default() };
+            let options = RecurrenceOptions::default().parts(parts);
             let refused = engine.recurrence_plan(&problem, &options).unwrap_err();
             assert!(
                 matches!(refused, PlanError::Refused(ChooseError::Parts { found, .. }) if found == parts)
             );
         }
-        let options = RecurrenceOptions { budget: Some(100), ..RecurrenceOptions::default() };
+        let options = RecurrenceOptions::default().budget(100);
         let refused = engine.recurrence_plan(&problem, &options).unwrap_err();
         assert!(matches!(refused, PlanError::Refused(ChooseError::Budget { budget: 100, .. })), "{refused}");
     }

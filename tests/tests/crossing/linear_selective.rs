@@ -149,7 +149,7 @@ impl Case {
 
     pub(crate) fn engine(&self, engine: &Engine) -> Found {
         let mut found = self.room();
-        let options = SelectiveOptions { all_workers: true, ..SelectiveOptions::default() };
+        let options = SelectiveOptions::default().all_workers(true);
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
         let mut workspace = plan.workspace().unwrap();
         plan.bind(self.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();

@@ -93,11 +93,7 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
     let mut compared = 0;
     for backend in backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda) {
         for &threads in THREADS {
-            let options = EngineOptions {
-                backend: Some(backend.backend),
-                threads: Some(threads),
-                ..EngineOptions::default()
-            };
+            let options = EngineOptions::default().backend(backend.backend).threads(threads);
             let engine = Engine::new(&options).unwrap();
             for (n, shape) in SHAPES.into_iter().enumerate().take(MOST) {
                 let [batch, heads, _, queries, keys] = shape;
@@ -111,13 +107,13 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
                         causal: (form % 3 == 1).then_some(Alignment::BottomRight),
                     };
                     let bools = (form + n).is_multiple_of(3);
-                    let all = PlanOptions { all_workers: true, ..PlanOptions::default() };
+                    let all = PlanOptions::default().all_workers(true);
                     let element = element(dims);
                     let wanted = run(&engine, &setting, full, bools, &element, &all);
                     let found = run(&engine, &setting, dims, bools, &element, &all);
                     assert!(wanted.iter().all(|x| x.is_finite()));
                     assert!(same(&found, &wanted), "{backend:?} {shape:?} {dims:?}: not the bits");
-                    let math = PlanOptions { method: Method::Math, ..all };
+                    let math = all.method(Method::Math);
                     let math = run(&engine, &setting, dims, bools, &element, &math);
                     let near = found.iter().zip(&math).all(|(a, b)| (a - b).abs() <= 1e-5);
                     assert!(near, "{backend:?} {shape:?} {dims:?}: not the baseline");

@@ -18,7 +18,7 @@ fn outputs_whose_rows_overlap() {
     let base = Params { batch: 2, heads: 3, kv_heads: 3, ..Params::plain(4, 5, 8, 8) }.build("base");
     let with = |strides| {
         let output = View::new("out", [2, 3, 4, 8], strides).unwrap();
-        Spec { output, ..base.spec }.check().err()
+        base.spec.output(output).check().err()
     };
     let overlap = Some(ArgumentError::Overlap { argument: "out" });
     for good in [[96, 32, 8, 1], [96, 8, 24, 1], [32, 64, 8, 1], [200, 60, 9, 1]] {
@@ -78,7 +78,7 @@ fn masks_that_do_not_broadcast() {
     let base = Params { batch: 2, heads: 3, kv_heads: 3, ..Params::plain(4, 5, 8, 8) }.build("base");
     let with = |dims: &[usize]| {
         let mask = Some(MaskView::dense(MaskKind::Bool, dims).unwrap());
-        [false, true].map(|short_mask| Spec { mask, short_mask, ..base.spec }.check().is_ok())
+        [false, true].map(|short_mask| base.spec.mask(mask).short_mask(short_mask).check().is_ok())
     };
     for good in [&[5][..], &[1], &[4, 5], &[2, 3, 4, 5], &[1, 1, 1, 1]] {
         assert_eq!(with(good), [true, true], "{good:?}");
@@ -145,7 +145,7 @@ fn biases_that_do_not_fit() {
     let table = TableView { dtype: DType::F32, entries: 25, heads: 2, indexed: false };
     let mask = |dims: &[usize]| MaskView::dense(MaskKind::Bool, dims).ok();
     let refused = |bias, mask, windows| {
-        let spec = Spec { bias: Some(bias), mask, windows, short_mask: false, ..base.spec };
+        let spec = base.spec.bias(bias).mask(mask).windows(windows).short_mask(false);
         spec.check().err().map(|e| e.to_string())
     };
     let some = Some(windows);
@@ -233,7 +233,7 @@ fn biases_that_do_not_fit() {
 #[test]
 fn factors_that_a_single_does_not_hold_or_that_leave_queries_no_range() {
     let base = Params::plain(4, 5, 8, 8).build("base");
-    let with = |scale, softcap| match (Spec { scale, softcap, ..base.spec }).check() {
+    let with = |scale, softcap| match base.spec.scale(scale).softcap(softcap).check() {
         Ok(_) => None,
         Err(ArgumentError::Number { argument, .. }) => Some(argument),
         Err(other) => panic!("{other}"),

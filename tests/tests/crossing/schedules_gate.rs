@@ -27,9 +27,9 @@ fn inside(budget: f32) -> Schedule {
 
 /// Runs a case by a schedule of the kernels. Returns the execution and its tiles.
 fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<Range<usize>>) {
-    let options = PlanOptions { schedule, ..PlanOptions::default() };
+    let options = PlanOptions::default().schedule(schedule);
     let (ran, _) = run(engine, case, &options);
-    let plan = engine.plan(&case.problem(), &PlanOptions { all_workers: true, ..options }).unwrap();
+    let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
     assert_eq!(plan.kernel(), plan.choice().unwrap().kernel.name);
     let tiling = plan.choice().unwrap().tiling(case.spec.query.tokens());
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
@@ -274,7 +274,7 @@ fn certificates_hold_beside_zero() {
                 continue;
             }
             let [near, exact] = [GATE, Schedule::EXACT].map(|schedule| {
-                let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
+                let options = PlanOptions::default().certify(true).schedule(schedule);
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
                 plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();

@@ -27,7 +27,7 @@ pub const BLOCK: usize = 64;
 /// Runs a case twice in one workspace. The schedule is not the exact one.
 pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions { all_workers: true, ..*options }).unwrap();
+    let plan = engine.plan(&problem, &options.all_workers(true)).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut once = || {
         let (buffers, _) = case.run(&plan, &mut workspace);
@@ -56,7 +56,7 @@ fn any_schedule_is_the_scalar_run() {
     let step = if SLOW { 31 } else { 5 };
     for (n, case) in some_hard_cases().iter().enumerate().step_by(step) {
         let schedule = settings[n / step % settings.len()];
-        let options = PlanOptions { schedule, block: [64, 128][n % 2], ..PlanOptions::default() };
+        let options = PlanOptions::default().schedule(schedule).block([64, 128][n % 2]);
         let engine = n / step % one.len();
         let (found, tile) = run(&one[engine], case, &options);
         let (threads, _) = run(&three[engine], case, &options);
@@ -108,7 +108,7 @@ fn answers_by_a_schedule_are_within_their_bounds() {
                 if n % 3 == 1 && schedule != Schedule::vsa(0.01) {
                     continue;
                 }
-                let (ran, tile) = run(&engine, case, &PlanOptions { schedule, ..PlanOptions::default() });
+                let (ran, tile) = run(&engine, case, &PlanOptions::default().schedule(schedule));
                 assert!(judge(case, &schedule, tile, &ran) <= 1.0);
                 skipped += ran.report.skipped_row_blocks;
             }
@@ -128,34 +128,28 @@ fn refusals_name_the_option() {
         };
         let plain = PlanOptions::default();
         for bad in [0.0, -0.0, 1.0, -0.5, 2.0, f32::NAN, f32::INFINITY] {
-            let budget = refusal(PlanOptions { error_budget: Some(bad), ..plain });
+            let budget = refusal(plain.error_budget(bad));
             assert!(matches!(budget, ArgumentError::Number { argument: "error_budget", .. }), "{budget}");
-            let lambda = refusal(PlanOptions { schedule: Schedule::vsa(bad), ..plain });
+            let lambda = refusal(plain.schedule(Schedule::vsa(bad)));
             assert!(matches!(lambda, ArgumentError::Number { argument: "lambda", .. }), "{lambda}");
         }
         let threshold = Schedule { threshold: 9.0, ..Schedule::VFA };
-        let refused = refusal(PlanOptions { schedule: threshold, ..plain });
+        let refused = refusal(plain.schedule(threshold));
         assert!(matches!(refused, ArgumentError::Number { argument: "rescale_threshold", .. }), "{refused}");
         let conflict = |argument, other| ArgumentError::Conflict { argument, other };
-        let budget = PlanOptions { error_budget: Some(0.1), ..plain };
+        let budget = plain.error_budget(0.1);
         for (options, argument, other) in [
-            (PlanOptions { method: Method::Math, ..budget }, "error_budget", "method math"),
-            (
-                PlanOptions { method: Method::Math, schedule: Schedule::VFA, ..plain },
-                "schedule",
-                "method math",
-            ),
-            (PlanOptions { schedule: Schedule::vsa(0.1), ..budget }, "error_budget", "lambda"),
-            (PlanOptions { schedule: Schedule::within(0.1), ..budget }, "error_budget", "schedule"),
+            (budget.method(Method::Math), "error_budget", "method math"),
+            (plain.method(Method::Math).schedule(Schedule::VFA), "schedule", "method math"),
+            (budget.schedule(Schedule::vsa(0.1)), "error_budget", "lambda"),
+            (budget.schedule(Schedule::within(0.1)), "error_budget", "schedule"),
         ] {
             assert_eq!(refusal(options), conflict(argument, other));
         }
         // Streamed runs support neither, and tasks do not either, because their states have no room for the left-out
         // sums.
-        for (plan, name) in
-            [(budget, "error_budget"), (PlanOptions { schedule: Schedule::VFA, ..plain }, "schedule")]
-        {
-            let options = StreamOptions { plan, ..StreamOptions::new(1 << 26) };
+        for (plan, name) in [(budget, "error_budget"), (plain.schedule(Schedule::VFA), "schedule")] {
+            let options = StreamOptions::new(1 << 26).plan(plan);
             let refused = engine.stream(&problem, &options).unwrap_err();
             assert!(matches!(refused, PlanError::NotStreamed { option, .. } if option == name), "{refused}");
             let division = Division::new(&[3]).unwrap();
@@ -175,9 +169,9 @@ fn refusals_name_the_option() {
 /// Runs a case inside a budget, with a certificate, and checks the certificate.
 pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
-    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let options = PlanOptions::default().error_budget(budget);
     let (ran, tile) = run(engine, case, &options);
-    let plan = engine.plan(&problem, &PlanOptions { all_workers: true, ..options }).unwrap();
+    let plan = engine.plan(&problem, &options.all_workers(true)).unwrap();
     let tiling = plan.choice().unwrap().tiling(case.spec.query.tokens());
     assert_eq!(tile, plan.choice().unwrap().decides());
     assert_eq!(plan.kernel(), plan.choice().unwrap().kernel.name);
@@ -315,7 +309,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let mut compared = 0;
     for engine in cpu_engines(2) {
         for case in some_hard_cases().iter().step_by(step) {
-            let options = PlanOptions { error_budget: Some(1e-30), ..PlanOptions::default() };
+            let options = PlanOptions::default().error_budget(1e-30);
             let (ran, _) = run(&engine, case, &options);
             if ran.report.skipped_blocks > 0 {
                 // Blocks of keys that weigh nothing at all.
@@ -378,7 +372,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
             let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
             let n = part.len();
             let problem = Spec::new(DType::F32, view(queries, d), view(n, d), view(n, dv), view(queries, dv));
-            let problem = Spec { scale: case.spec.scale, ..problem }.check().unwrap();
+            let problem = problem.scale(case.spec.scale).check().unwrap();
             let of = |data: &Data, d: usize| -> Vec<f32> {
                 (part.start * d..part.end * d).map(|i| data.get(i)).collect()
             };
@@ -388,7 +382,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
             let [mut m, mut s] = [(); 2].map(|()| vec![f32::NAN; queries]);
             let mut w = vec![f32::NAN; queries * dv];
             let outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
-            let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+            let options = PlanOptions::default().error_budget(budget);
             let plan = engine.plan(&problem, &options).unwrap();
             let mut workspace = plan.workspace().unwrap();
             plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
@@ -435,7 +429,7 @@ fn certificates_count_what_was_left_out() {
     let case = scored(&[1.0, 0.9, 1.1], &k, &v);
     for engine in cpu_engines(1) {
         for schedule in [Schedule::within(0.1), Schedule::vsa(0.1)] {
-            let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
+            let options = PlanOptions::default().certify(true).schedule(schedule);
             let plan = engine.plan(&case.problem(), &options).unwrap();
             let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
             plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();

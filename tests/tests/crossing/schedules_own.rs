@@ -387,7 +387,7 @@ fn parts_keep_their_own_budgets() {
             let [mut m, mut s] = [(); 2].map(|()| vec![f32::NAN; queries]);
             let mut w = vec![f32::NAN; queries * 4];
             let outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
-            let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+            let options = PlanOptions::default().error_budget(budget);
             let plan = engine.plan(&case.problem(), &options).unwrap();
             let mut workspace = plan.workspace().unwrap();
             plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();

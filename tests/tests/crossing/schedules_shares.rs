@@ -16,7 +16,7 @@ const BLOCK: usize = 64;
 /// Runs scores by hand inside a budget. Returns the answers, and the additions on the way of a weight into a sum.
 fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
     let case = scored(q, k, v);
-    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let options = PlanOptions::default().error_budget(budget);
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
     plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
@@ -73,7 +73,7 @@ fn certificates_of_gated_rows_allow_for_products_that_vanish() {
     let schedule = Schedule { gate: true, ..Schedule::VFA };
     let mut seen = 0;
     for engine in cpu_engines(1) {
-        let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
+        let options = PlanOptions::default().certify(true).schedule(schedule);
         let plan = engine.plan(&case.problem(), &options).unwrap();
         let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
         plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();

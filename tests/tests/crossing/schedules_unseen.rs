@@ -177,7 +177,7 @@ fn blocks_far_from_the_queries_go_unseen() {
 /// nothing.
 #[test]
 fn only_numbers_tell() {
-    let budget = PlanOptions { error_budget: Some(0.01), ..PlanOptions::default() };
+    let budget = PlanOptions::default().error_budget(0.01);
     let plain = Params { gain: 0.5, ..Params::plain(80, 4 * BLOCK, 8, 4) };
     let booleans = MaskParams { kind: MaskKind::Bool, dims: vec![80, 4 * BLOCK], density: 0.5 };
     let few = linear(63, 4 * BLOCK, 0.5);

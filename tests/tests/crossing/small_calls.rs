@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window, Windows};
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
@@ -56,12 +56,12 @@ fn cases() -> Vec<Case> {
 
 /// Creates the engine that this machine chooses; `ELSA_BACKEND` overrides the choice.
 fn engine(threads: usize) -> Engine {
-    Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
+    Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
 /// Runs the case in the given workspace, or in its own if that is too small. Returns whether it was large enough.
 fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
-    let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().method(method).all_workers(true);
     let problem = case.problem();
     let plan = engine.plan(&problem, &options).unwrap();
     let mut buffers = case.buffers();
@@ -139,13 +139,13 @@ fn gradients_match_f64() {
 #[test]
 fn caches_are_appended_to_in_place() {
     let engine = engine(2);
-    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().all_workers(true);
     for dtype in [DType::F32, DType::F16] {
         let causal = Some(Alignment::BottomRight);
         let params =
             Params { heads: 2, kv_heads: 2, past: Some(6), present: true, ..Params::plain(3, 3, 8, 4) };
         let case = Params { dtype, causal, scale: SCALE, ..params }.build("cache");
-        let mut spec = Spec { append: true, ..case.spec };
+        let mut spec = case.spec.append(true);
         let mut buffers = case.buffers();
         {
             let past = case.past.as_ref().unwrap();
@@ -190,7 +190,7 @@ fn a_workspace_may_be_shared_by_plans() {
         (0..data.len()).for_each(|x| data.set(x, f32::NAN));
     }
     let problem = large.problem();
-    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().all_workers(true);
     let plan = engine.plan(&problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut shared = 0;

@@ -138,8 +138,8 @@ impl Sink<Operand> for Taken {
 const ALL: Written = Written { output: true, lse: true, states: true };
 
 fn options(budget: usize, eta: f64) -> StreamOptions {
-    let plan = PlanOptions { all_workers: true, ..PlanOptions::default() };
-    StreamOptions { plan, written: ALL, eta, ..StreamOptions::new(budget) }
+    let plan = PlanOptions::default().all_workers(true);
+    StreamOptions::new(budget).plan(plan).written(ALL).eta(eta)
 }
 
 /// Returns a plan whose budget exceeds the smallest by `more` bytes.
@@ -193,7 +193,7 @@ fn text(certified: &Certified<'_>) -> String {
 
 /// Returns the outputs of a run in memory, and its certificate.
 fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
-    let options = PlanOptions { certify: true, ..PlanOptions::default() };
+    let options = PlanOptions::default().certify(true);
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let (buffers, _) = case.run(&plan, &mut workspace);
@@ -440,10 +440,10 @@ fn what_cannot_be_streamed_is_refused() {
     let refused = |options: StreamOptions| engine.stream(&problem, &options).unwrap_err().to_string();
     let most = options(1 << 30, 1.0);
     for (eta, word) in [(0.0, "eta"), (-1.0, "eta"), (f64::NAN, "eta"), (f64::INFINITY, "eta")] {
-        assert!(refused(StreamOptions { eta, ..most }).contains(word));
+        assert!(refused(most.eta(eta)).contains(word));
     }
-    let plan = PlanOptions { method: elsa_runtime::Method::Math, ..PlanOptions::default() };
-    assert!(refused(StreamOptions { plan, ..most }).contains("math"));
+    let plan = PlanOptions::default().method(elsa_runtime::Method::Math);
+    assert!(refused(most.plan(plan)).contains("math"));
     assert!(refused(options(usize::MAX, 1.0)).contains("which the system leaves"));
     // An index that leaves its table is found before it is used.
     let table = BiasParams::Table { dtype: DType::F32, entries: Some(3), density: 1.0 };

@@ -21,7 +21,7 @@ fn division(chunks: &[usize]) -> Division {
 }
 
 fn options() -> PlanOptions {
-    PlanOptions { all_workers: true, ..PlanOptions::default() }
+    PlanOptions::default().all_workers(true)
 }
 
 fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates, TaskReport) {
@@ -271,7 +271,7 @@ fn the_bits_do_not_depend_on_threads_or_repetition() {
 
 #[test]
 fn what_a_task_does_not_take_is_refused() {
-    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
+    let engine = Engine::new(&EngineOptions::default().threads(1)).unwrap();
     let seven = division(&[7]);
     let path: TaskPath = "3".parse().unwrap();
     let plan = |case: &Case, held| TaskPlan::new(&engine, &case.problem(), &seven, &path, held, &options());

@@ -14,7 +14,7 @@ use elsa_tests::engines;
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
 fn run(engine: &Engine, case: &Case) -> Buffers {
-    case.run_on(engine, &PlanOptions { all_workers: true, ..PlanOptions::default() })
+    case.run_on(engine, &PlanOptions::default().all_workers(true))
 }
 
 /// Returns the rows, of `[batch, heads, queries]`, whose log-sum-exp differs.

@@ -7,6 +7,7 @@ use crate::operands::{by_operand, operands};
 use crate::series::tensor::{
     OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states,
 };
+use crate::setters;
 
 operands! {
     /// A tensor that a convolution reads or writes. Parameters are dense f32.
@@ -62,7 +63,15 @@ impl Method {
 }
 
 /// The unchecked description of a convolution. Elements of series may be of any type, each tensor of its own.
+///
+/// ```
+/// # use elsa_core::{argument::ArgumentError, series::{Series, convolution::Spec}};
+/// let u = Series::channels_first("u", [1, 64, 1000])?;
+/// let problem = Spec::new(u, 4, u).silu(true).check()?;
+/// # Ok::<(), ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Spec {
     /// Inputs `[batch, tokens, channels]`.
     pub u: Series,
@@ -81,6 +90,12 @@ pub struct Spec {
     pub reverse: bool,
     /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
+}
+
+setters! {
+    Spec:
+    u: Series, out: Series, taps: usize, shared: bool, order: Taps, silu: bool, reverse: bool, in_place: bool;
+    optional
 }
 
 impl Spec {

@@ -7,6 +7,7 @@ use crate::operands::{by_operand, operands};
 use crate::series::tensor::{
     OutputTensors, Outputs, Series, check_written, countable, memory_of, problem, states,
 };
+use crate::setters;
 
 operands! {
     /// A tensor that a recurrence reads or writes.
@@ -37,7 +38,15 @@ pub enum Gate {
 }
 
 /// The unchecked description of a recurrence. Elements may be of any type, each tensor of its own.
+///
+/// ```
+/// # use elsa_core::{argument::ArgumentError, series::{Series, recurrence::{Gate, Spec}}};
+/// let series = Series::tokens_first("a", [1, 1000, 64])?;
+/// let problem = Spec::new(series, series, series).gate(Gate::Log).check()?;
+/// # Ok::<(), ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Spec {
     /// Gates `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
     pub a: Series,
@@ -51,6 +60,12 @@ pub struct Spec {
     pub reverse: bool,
     /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
+}
+
+setters! {
+    Spec:
+    a: Series, b: Series, out: Series, gate: Gate, reverse: bool, in_place: bool;
+    optional
 }
 
 impl Spec {

@@ -7,6 +7,7 @@ use crate::operands::{by_operand, operands};
 use crate::series::tensor::{
     OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states,
 };
+use crate::setters;
 
 operands! {
     /// A tensor that a selective scan reads or writes. Parameters are dense f32.
@@ -53,7 +54,16 @@ pub enum Coefficient {
 }
 
 /// The unchecked description of a selective scan. Elements of series may be of any type, each tensor of its own.
+///
+/// ```
+/// # use elsa_core::{argument::ArgumentError, series::{Series, selective::{Coefficient, Spec}}};
+/// let u = Series::channels_first("u", [1, 64, 1000])?;
+/// let b = Coefficient::Token(Series::channels_first("b", [1, 16, 1000])?);
+/// let problem = Spec::new(u, u, 16, b, b, u).z(u).softplus(true).check()?;
+/// # Ok::<(), ArgumentError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Spec {
     /// Inputs `[batch, tokens, D]`.
     pub u: Series,
@@ -75,6 +85,13 @@ pub struct Spec {
     pub reverse: bool,
     /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
+}
+
+setters! {
+    Spec:
+    u: Series, delta: Series, states: usize, b: Coefficient, c: Coefficient, out: Series, softplus: bool,
+    reverse: bool, in_place: bool;
+    optional z: Series,
 }
 
 impl Spec {

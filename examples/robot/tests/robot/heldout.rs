@@ -64,8 +64,7 @@ fn scores_are_those_of_pytorch_on_every_back_end() {
     let (recorded, accuracy) = recorded();
     let folder = pictures(&recorded);
     for present in backends().iter().filter(|p| p.present) {
-        let options =
-            EngineOptions { backend: Some(present.backend), threads: Some(1), ..Default::default() };
+        let options = EngineOptions::default().backend(present.backend).threads(1);
         let mut model = Model::open(&Path::new(MODEL).join("digits.safetensors"), &options).unwrap();
         let mut source = Folder::open(&folder, false).unwrap();
         let (mut right, mut worst) = (0, 0.0f64);

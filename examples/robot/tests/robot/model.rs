@@ -8,7 +8,7 @@ use elsa_robot::model::{Model, ModelError};
 use elsa_runtime::{EngineOptions, backends};
 
 fn options() -> EngineOptions {
-    EngineOptions { threads: Some(1), ..Default::default() }
+    EngineOptions::default().threads(1)
 }
 
 fn frame(data: &[u8], side: usize, format: PixelFormat) -> Frame<'_> {
@@ -24,7 +24,7 @@ fn scores_are_those_of_the_formulas_on_every_back_end() {
         let network = Network::random(seed);
         network.write(&path);
         for present in backends().iter().filter(|p| p.present) {
-            let options = EngineOptions { backend: Some(present.backend), ..options() };
+            let options = options().backend(present.backend);
             let mut model = Model::open(&path, &options).unwrap();
             for picture in pictures(10) {
                 let class = model.classify(&frame(&picture, 8, PixelFormat::Grey)).unwrap();

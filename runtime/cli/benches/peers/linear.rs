@@ -10,10 +10,10 @@ use crate::outcome::{Outcome, each};
 use crate::pictures::Pictures;
 use crate::process::{Peers, Prepared, own_slice};
 use crate::request::{Cell, Common, Failure, Linear};
+use elsa_cli::random::Random;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Inputs, Outputs, Problem, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_edge::random::Random;
 use elsa_runtime::{Engine, LinearPlanOptions};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -112,8 +112,7 @@ fn measure(
         "threads": common.threads, "dir": dir,
     }))?;
 
-    let options =
-        LinearPlanOptions { form: request.form, chunk: request.chunk, ..LinearPlanOptions::default() };
+    let options = LinearPlanOptions::default().form(request.form).chunk(request.chunk);
     let plan = engine.linear_plan(&problem, &options)?;
     let mut workspace = plan.workspace()?;
     let mut y = vec![0.0; cell.tokens * cell.heads * cell.dim];
@@ -180,7 +179,7 @@ fn print(common: &Common, cell: &Cell, outcome: &Outcome) {
             .collect();
         let line = json!({ "what": "linear-peers", "rule": cell.rule.name(), "per_dim": cell.per_dim,
                 "heads": cell.heads, "tokens": cell.tokens, "d": cell.dim, "form": form,
-                "threads": common.threads, "cpu": elsa_edge::machine::cpu_model(), "rounds": own.rates.len(),
+                "threads": common.threads, "cpu": elsa_cli::machine::cpu_model(), "rounds": own.rates.len(),
                 "rounds_tried": tried, "slice_ms": common.slice().as_millis() as u64,
                 "clock": if common.threads == 1 { "thread" } else { "wall" },
                 "ns": [low, middle, high], "rel_l2": error, "calls": own.calls, "peers": others,
@@ -203,7 +202,7 @@ fn print(common: &Common, cell: &Cell, outcome: &Outcome) {
 }
 
 fn headline(common: &Common, engine: &Engine, outcome: &Outcome) {
-    let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
+    let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
     println!("{} with {} thread(s); {processor}", engine.kernel(), common.threads);
     println!(
         "{} rounds of slices of {:?} of {}; peers: {}",

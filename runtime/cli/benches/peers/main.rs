@@ -1,7 +1,7 @@
 //! This library compared with its peers on the CPU: PyTorch, ONNX Runtime, and sgemm as the upper limit
 //! that a matrix product reaches.
 //!
-//! `cargo bench -p elsa-edge --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
+//! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
 //! and a set is `plain` (the default), `masks`, `causal` or `swin`; `-- linear [OPTIONS] [PROBLEM]...` for linear attention
 //! (`linear.rs`). `--help` lists the options.
 //!
@@ -36,9 +36,9 @@ mod request;
 
 use account::{Account, rounds};
 use clap::Parser;
+use elsa_cli::shape::{Data, Mask, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::{DType, Elements};
-use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
@@ -182,7 +182,7 @@ fn main() -> Result<(), Failure> {
     let request = Request::parse();
     let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
     let Common { threads, backend, .. } = request.common;
-    let engine = Engine::new(&EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(threads).backend(backend))?;
     match &request.operator {
         Some(Operator::Linear(linear)) => linear::run(&request.common, linear, &python, &engine),
         None => attention(&request, &python, &engine),

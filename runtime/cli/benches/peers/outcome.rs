@@ -3,8 +3,8 @@
 use crate::account::Account;
 use crate::process::Prepared;
 use crate::request::{Common, Failure};
+use elsa_cli::shape::{MaskForm, Shape};
 use elsa_core::dtype::DType;
-use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -83,7 +83,7 @@ impl Outcome {
 
 /// Prints the lines above the rows of a table whose first column has `width` letters.
 pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
-    let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
+    let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
     println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
     println!(
         "{} rounds of slices of {:?} of {}; peers: {}",
@@ -152,7 +152,7 @@ pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome:
             .collect();
         let mut line = described(shape);
         let measured = json!({ "what": "peers", "kernel": outcome.ran, "threads": common.threads,
-            "dtype": dtype.name(), "cpu": elsa_edge::machine::cpu_model(),
+            "dtype": dtype.name(), "cpu": elsa_cli::machine::cpu_model(),
             "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": common.slice().as_millis() as u64,
             "clock": if common.threads == 1 { "thread" } else { "wall" },
             "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,

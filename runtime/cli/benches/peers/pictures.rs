@@ -1,7 +1,7 @@
 //! Pictures of speeds and ratios against the number of tokens.
 
 use crate::request::Failure;
-use elsa_edge::chart::{Point, Raw, chart, page};
+use elsa_cli::chart::{Point, Raw, chart, page};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! The options of the command line.
 
 use clap::{Args, Parser, Subcommand};
+use elsa_cli::shape::Shape;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Form, Rule};
-use elsa_edge::shape::Shape;
 use elsa_runtime::Backend;
 use std::fmt;
 use std::path::PathBuf;

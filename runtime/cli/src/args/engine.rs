@@ -96,14 +96,12 @@ impl EngineArgs {
             let found = format!("given with --backend {backend}");
             return Err(Error::Argument { argument, found, allowed: "with --backend cuda or auto".into() });
         }
-        let options = EngineOptions {
-            backend,
-            threads,
-            fallback,
-            cuda: CudaOptions { device: device.unwrap_or_default(), ..CudaOptions::default() },
-            tuned: self.tuning(),
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions::default()
+            .backend(backend)
+            .threads(threads)
+            .fallback(fallback)
+            .cuda(CudaOptions::default().device(device.unwrap_or_default()))
+            .tuned(self.tuning());
         // Starting a thread without free memory aborts the process.
         leaves_enough("threads", SPARE)?;
         let engine = Engine::new(&options)?;
@@ -160,12 +158,10 @@ impl EngineArgs {
     /// Returns the requested options of a plan.
     #[must_use]
     pub fn plan_options(&self) -> PlanOptions {
-        PlanOptions {
-            block: self.block.unwrap_or(PlanOptions::default().block),
-            budget: self.host.budget,
-            half_scores: self.half_scores,
-            ..PlanOptions::default()
-        }
+        PlanOptions::default()
+            .block(self.block.unwrap_or(PlanOptions::default().block))
+            .budget(self.host.budget)
+            .half_scores(self.half_scores)
     }
 }
 

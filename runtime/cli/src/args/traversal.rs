@@ -108,6 +108,6 @@ impl TraversalArgs {
         schedule.check().map_err(|e| Error::Problem(e.renamed(crate::flag::flag)))?;
         // The plan also knows the budget by its name.
         schedule.skip = if self.error_budget.is_some() { Skip::Never } else { schedule.skip };
-        Ok(PlanOptions { schedule, error_budget: self.error_budget, ..options })
+        Ok(options.schedule(schedule).error_budget(self.error_budget))
     }
 }

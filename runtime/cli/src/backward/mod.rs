@@ -120,7 +120,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     };
     let given = Forward::read(args, &job, &Rows::all())?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.host.budget, all_workers: false };
+    let options = BackwardPlanOptions::default().budget(args.engine.host.budget);
     let mut writer = Writer::new(args.reads());
     let outputs = [("d_q", &args.dq_out), ("d_k", &args.dk_out), ("d_v", &args.dv_out)];
     for (argument, source) in outputs {

@@ -36,7 +36,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     };
     let problem = BackwardProblem::new(&job.problem)?;
     let engine = args.engine.engine()?;
-    let options = BackwardPlanOptions { budget: args.engine.host.budget, all_workers: false };
+    let options = BackwardPlanOptions::default().budget(args.engine.host.budget);
     let mut plan = BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options)
         .map_err(planned("shares-out"))?;
     let mut writer = Writer::new(args.reads());

@@ -68,7 +68,7 @@ pub fn plan(
     let copied = methods.first().map(|method| (*method, true));
     for (method, copy) in methods.iter().map(|method| (*method, false)).chain(copied) {
         let before = engine.loaded_kernels().len();
-        let options = PlanOptions { method, ..*options };
+        let options = options.method(method);
         let plan = match engine.plan(problem, &options) {
             Err(PlanError::Refused(ChooseError::Budget { needed, .. }))
                 if lenient && !subjects.is_empty() =>

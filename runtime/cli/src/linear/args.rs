@@ -141,6 +141,6 @@ impl FormArgs {
     #[must_use]
     pub fn plan_options(&self, budget: Option<usize>) -> LinearPlanOptions {
         let FormArgs { form, chunk, parts } = *self;
-        LinearPlanOptions { form: form.0, chunk, parts, budget, ..LinearPlanOptions::default() }
+        LinearPlanOptions::default().form(form.0).chunk(chunk).parts(parts).budget(budget)
     }
 }

@@ -17,7 +17,6 @@ use crate::task::origin;
 use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
 use elsa_files::sums::Sums;
 use elsa_files::{Array, Buffer, Content, Output, zeros};
-use elsa_runtime::PlanOptions;
 use serde::Serialize;
 use std::io::Write;
 
@@ -88,7 +87,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
     let problem = job.problem;
     let engine = args.engine.engine()?;
     let options = args.traversal.options(args.engine.plan_options())?;
-    let options = PlanOptions { certify: args.certificate, ..options };
+    let options = options.certify(args.certificate);
     let plan = engine.plan(&problem, &options)?;
     warn_without_half_scores(&options, &plan);
     let writer = args.writer()?;

@@ -29,8 +29,8 @@ use elsa_core::attention::{Operand, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_files::{FileError, MemoryError, Writer};
 use elsa_runtime::{
-    Backend, Engine, Fallback, PlanError, PlanOptions, StreamCertificate, StreamError, StreamOptions,
-    StreamPlan, UnitSizes, Written, peak_memory,
+    Backend, Engine, Fallback, PlanError, StreamCertificate, StreamError, StreamOptions, StreamPlan,
+    UnitSizes, Written, peak_memory,
 };
 use std::time::Instant;
 use wanted::shapes;
@@ -74,21 +74,19 @@ pub fn run(
     let shapes = shapes(job, wanted);
     let begun = Begun::new(job, &prepared, args.resume, &by)?;
     let written = Written { output: true, lse: wanted.lse, states: wanted.states };
-    let options = StreamOptions {
-        plan: PlanOptions { certify: wanted.certificate, ..options },
-        written,
-        device_budget: args.device_budget,
-        eta: args.eta(),
-        resumable: args.resume,
-        sizes: begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
+    let options = StreamOptions::new(args.budget())
+        .plan(options.certify(wanted.certificate))
+        .written(written)
+        .device_budget(args.device_budget)
+        .eta(args.eta())
+        .resumable(args.resume)
+        .sizes(begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
             sequences,
             heads,
             tiles,
             vectors,
             chunk,
-        }),
-        ..StreamOptions::new(args.budget())
-    };
+        }));
     // A budget that is too small is refused before any archive is unpacked.
     engine.stream(problem, &options).map_err(|e| refused(&engine, problem, &options, e))?;
     let mut files = Files::of(job, &prepared)?;
@@ -173,7 +171,7 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);
-    let anew = StreamOptions { host_budget: 0, sizes: None, ..*options };
+    let anew = options.host_budget(0).sizes(None);
     let allowed = match (options.sizes, engine.stream(problem, &anew)) {
         (Some(_), Err(PlanError::Refused(ChooseError::HostBudget { needed, .. }))) => format!(
             "at least {enough} for this problem as the journal divides it, or {} for a run from the start, without the journal",

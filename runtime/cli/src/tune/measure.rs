@@ -98,9 +98,7 @@ pub fn measure(
 ) -> Result<Vec<Candidate>, Error> {
     let problem = case.shape.problem(case.dtype)?;
     let choices = engine.divisions(&problem, options)?;
-    let plan = |choice: &GpuChoice| {
-        engine.plan(&problem, &PlanOptions { division: Some(choice.division()), ..*options })
-    };
+    let plan = |choice: &GpuChoice| engine.plan(&problem, &options.division(choice.division()));
     let plans = choices.iter().map(plan).collect::<Result<Vec<Plan>, _>>()?;
     let data = Data::random(&case.shape, &problem)?;
     let mut output = Buffer::zeros("out", case.dtype, problem.spec().output.extent())?;

@@ -82,15 +82,15 @@ struct Group {
 /// # Errors
 /// No GPU, shapes that are no problems, a file that cannot be written, wrong answers, failing devices.
 pub fn tune(args: &TuneArgs) -> Result<(), Error> {
-    let engine = Engine::new(&EngineOptions {
-        backend: Some(Backend::Cuda),
-        fallback: Fallback::Fail,
-        cuda: CudaOptions { device: args.device.unwrap_or_default(), ..CudaOptions::default() },
-        tuned: Tuning::Off,
-        ..EngineOptions::default()
-    })?;
+    let engine = Engine::new(
+        &EngineOptions::default()
+            .backend(Backend::Cuda)
+            .fallback(Fallback::Fail)
+            .cuda(CudaOptions::default().device(args.device.unwrap_or_default()))
+            .tuned(Tuning::Off),
+    )?;
     let Some(device) = engine.device() else { return Ok(()) };
-    let options = PlanOptions { half_scores: args.half_scores, ..PlanOptions::default() };
+    let options = PlanOptions::default().half_scores(args.half_scores);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let mut groups = grouped(&cases, args.half_scores)?;
     if groups.is_empty() {
@@ -122,7 +122,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
         for (case, candidates) in &group.cases {
             let find = |wanted| candidates.iter().find(|candidate| candidate.choice.division() == wanted);
             let (Some(own), Some(best)) = (candidates.first(), find(division)) else { continue };
-            check(&engine, case, &PlanOptions { division: Some(division), ..options })?;
+            check(&engine, case, &options.division(division))?;
             bar.suspend(|| print(&mut out, args.json, case, candidates.len(), [own, best]))?;
             if shapes.last().is_none_or(|last: &TunedShape| last.class != group.class) {
                 let (kernel, splits) = (best.choice.kernel.name.to_owned(), best.choice.splits);

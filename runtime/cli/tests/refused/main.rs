@@ -13,11 +13,11 @@ mod common;
 use allocator::{Refuse, Refusing, refusing, turn};
 use clap::Parser;
 use common::{Desk, emulated, noise};
+use elsa_cli::command::Cli;
+use elsa_cli::error::Error;
 use elsa_core::attention::{Lengths, Operand, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_edge::command::Cli;
-use elsa_edge::error::Error;
 use elsa_runtime::{
     Engine, EngineOptions, FittedStream, StreamError, StreamFit, StreamOptions, UnitSizes, Written,
 };
@@ -152,7 +152,7 @@ fn gradients() {
 }
 
 fn engine(threads: usize) -> Engine {
-    Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
+    Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
 /// A problem of several sequences, heads and tiles.
@@ -188,10 +188,8 @@ fn less_memory_makes_smaller_units() {
     }
     let _turn = turn();
     let engine = engine(2);
-    let options = |sizes: Option<UnitSizes>| StreamOptions {
-        written: Written { output: true, lse: false, states: false },
-        sizes,
-        ..StreamOptions::new(1 << 30)
+    let options = |sizes: Option<UnitSizes>| {
+        StreamOptions::new(1 << 30).written(Written { output: true, lse: false, states: false }).sizes(sizes)
     };
     // Units of sequences, of heads, and of tiles.
     for (problem, queries) in

@@ -3,7 +3,7 @@
 
 use crate::common::Desk;
 use clap::{Arg, Command as Verb, CommandFactory};
-use elsa_edge::command::Cli;
+use elsa_cli::command::Cli;
 use std::process::{Command, Output, Stdio};
 
 /// A text that clears a screen, begins a line, colours, turns the order around and hides, in names and in values.

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
+use elsa_cli::report;
+use elsa_cli::serial::Sink;
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Throttling, Trace, text};
-use elsa_edge::report;
-use elsa_edge::serial::Sink;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};

@@ -11,11 +11,11 @@ mod forecast;
 mod latency;
 
 use clap::Args;
+use elsa_cli::args::values::{dtype, one_of, positive};
+use elsa_cli::bench::{Case, DIM, GRID, cases};
+use elsa_cli::error::Error;
+use elsa_cli::shape::{self, Named, Shape, WORKLOADS, Workload};
 use elsa_core::dtype::DType;
-use elsa_edge::args::values::{dtype, one_of, positive};
-use elsa_edge::bench::{Case, DIM, GRID, cases};
-use elsa_edge::error::Error;
-use elsa_edge::shape::{self, Named, Shape, WORKLOADS, Workload};
 use elsa_targets::{Board, NAMES};
 use forecast::{Forecast, ForecastError, forecast};
 use latency::GpuMachine;
@@ -138,7 +138,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     let named = !args.shape.is_empty() || !args.workload.is_empty();
     // What masks cost is not predicted: of the default grid, the plain shapes.
     let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
-    let out = &mut elsa_edge::foreign::stdout();
+    let out = &mut elsa_cli::foreign::stdout();
     let of = |case: &Case, dtype: DType| -> Result<Forecast, Error> {
         let problem = case.shape.problem(dtype)?;
         forecast(&problem, &machine, args.half_scores).map_err(|error| refused(name, &case.shape, &error))

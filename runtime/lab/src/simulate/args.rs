@@ -2,8 +2,8 @@
 
 use super::sets;
 use clap::Args;
-use elsa_edge::args::ForceArgs;
-use elsa_edge::args::values::{bytes, one_of, positive};
+use elsa_cli::args::ForceArgs;
+use elsa_cli::args::values::{bytes, one_of, positive};
 use std::path::PathBuf;
 
 /// Maximum number of tokens: beyond it a double cannot distinguish consecutive numbers.

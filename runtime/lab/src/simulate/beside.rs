@@ -9,14 +9,14 @@
 
 use super::costs::Pass;
 use crate::model::Division as Sizes;
+use elsa_cli::error::Error;
+use elsa_cli::progress::bar;
+use elsa_cli::shape::{Data, Shape};
 use elsa_core::attention::plan::Part;
 use elsa_core::attention::{Inputs, Lengths, Operand, StateOut};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::quorum::{Division, InterestSet, Task};
 use elsa_core::view::{Layout, View};
-use elsa_edge::error::Error;
-use elsa_edge::progress::bar;
-use elsa_edge::shape::{Data, Shape};
 use elsa_files::{FileError, zeros};
 use elsa_runtime::{
     Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
@@ -237,7 +237,7 @@ pub fn beside(
     set: &InterestSet,
     forward: &Pass,
 ) -> Result<Vec<Ran>, Error> {
-    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let progress = bar((sizes.len() * SHARES.len()) as u64, 2.0);
     let mut all = Vec::new();
     for &tokens in sizes {

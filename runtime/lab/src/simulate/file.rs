@@ -1,7 +1,7 @@
 //! Measured costs in a file. It stores the measurements: the fit is computed when they are read.
 
 use super::costs::{Costs, Origin, Pass};
-use elsa_edge::error::Error;
+use elsa_cli::error::Error;
 use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -8,8 +8,8 @@ use super::study::{self, Report, Request};
 use super::text::{self, Printed, count, size, time};
 use crate::model::{Division, Sample};
 use askama::Template;
-use elsa_edge::chart::{Chart, Point, Raw, SIZE, chart};
-use elsa_edge::error::Error;
+use elsa_cli::chart::{Chart, Point, Raw, SIZE, chart};
+use elsa_cli::error::Error;
 
 /// Points of a curve.
 const POINTS: i32 = 24;

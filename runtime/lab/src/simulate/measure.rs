@@ -2,12 +2,12 @@
 //! method is measured for comparison, as in figure 5 of Stream-CQSA.
 
 use super::costs::{Costs, Origin, Pass};
+use elsa_cli::error::Error;
+use elsa_cli::progress::bar;
+use elsa_cli::shape::{Data, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError;
-use elsa_edge::error::Error;
-use elsa_edge::progress::bar;
-use elsa_edge::shape::{Data, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
 use rustix::time::{ClockId, clock_gettime};
@@ -61,7 +61,7 @@ pub struct Measured {
 /// Bytes of tensors and workspace. None where the method has no plan for so many tokens.
 fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
     let problem = shape.problem(DType::F32)?;
-    let plan = match engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() }) {
+    let plan = match engine.plan(&problem, &PlanOptions::default().method(method)) {
         Ok(plan) => plan,
         Err(PlanError::Refused(ChooseError::Extent { .. } | ChooseError::Memory { .. })) => return Ok(None),
         Err(e) => return Err(e.into()),
@@ -88,7 +88,7 @@ impl Subject {
         let problem = shape.problem(DType::F32)?;
         let data = Data::random(shape, &problem)?;
         let output = Buffer::zeros("measure", DType::F32, problem.spec().output.extent())?;
-        let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() })?;
+        let plan = engine.plan(&problem, &PlanOptions::default().method(method))?;
         let workspace = plan.workspace()?;
         let bytes = bytes(engine, shape, method)?.unwrap_or(f64::NAN);
         Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
@@ -129,7 +129,7 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// # Errors
 /// Errors of a plan or a run, and times that cannot be fitted.
 pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
-    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
     let by = if alone { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     let unseen = unseen(sizes);
@@ -186,7 +186,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
     let checks = unseen.iter().filter_map(check).collect();
     let costs = Costs {
         name: "here".into(),
-        title: elsa_edge::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
+        title: elsa_cli::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
         origin: Origin::Measured,
         source: format!(
             "shortest calls of {} with {} worker thread{}{}; bytes are tensors and workspace",
@@ -210,7 +210,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
 /// # Errors
 /// Errors of a plan.
 pub fn kernels(costs: &Costs) -> Result<Vec<Kernels>, Error> {
-    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
+    let engine = Engine::new(&EngineOptions::default().threads(1))?;
     let mut all = Vec::new();
     for power in (10..=18).step_by(2) {
         let tokens = 1usize << power;

@@ -26,9 +26,9 @@ pub use args::SimulateArgs;
 use crate::model::Seconds;
 use beside::Ran;
 use costs::{Costs, Pass};
+use elsa_cli::error::Error;
+use elsa_cli::report;
 use elsa_core::quorum::InterestSet;
-use elsa_edge::error::Error;
-use elsa_edge::report;
 use elsa_files::Target;
 use measure::{Check, Kernels, Measured};
 use serde::Serialize;
@@ -165,12 +165,12 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         ran: &ran,
     };
     if let Some(page) = page {
-        page.write(elsa_edge::foreign::page(&html::page(&printed)?).as_bytes())?;
+        page.write(elsa_cli::foreign::page(&html::page(&printed)?).as_bytes())?;
     }
     if let (Some(saved), Some(measured)) = (saved, &measured) {
         saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;
     }
-    let mut out = elsa_edge::foreign::stdout();
+    let mut out = elsa_cli::foreign::stdout();
     if args.json {
         let simulated = Simulated {
             what: "simulate",

@@ -10,7 +10,7 @@
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use crate::model::{Bytes, Sample, Seconds};
-use elsa_edge::error::Error;
+use elsa_cli::error::Error;
 use elsa_targets::{Board, NAMES};
 
 /// Default board of the costs.

@@ -5,7 +5,7 @@ use super::costs::{Costs, GIB, Origin, Pass};
 use super::schedule::{self, Schedule, Tree};
 use super::sets;
 use crate::model::{Bytes, Division, Extremum, Sample, Seconds, fit, optimum};
-use elsa_edge::error::Error;
+use elsa_cli::error::Error;
 use serde::Serialize;
 
 /// Keys of a buffer through which streaming passes them.

@@ -6,7 +6,7 @@ use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
 use super::study::{Cost, Level, Optimum, Report, Request, Shares, Study};
 use crate::model::Seconds;
-use elsa_edge::error::one_line;
+use elsa_cli::error::one_line;
 use std::io::{Result, Write};
 
 /// Names of the parts of table 2.

@@ -4,17 +4,17 @@ use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
 use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
+use elsa_cli::error::Error;
+use elsa_cli::left_out::spread;
+use elsa_cli::oracle::{key, value};
+use elsa_cli::picture::HeatMap;
+use elsa_cli::progress;
+use elsa_cli::rows::for_items;
 use elsa_core::attention::bound::rounding::{Component, Row};
 use elsa_core::attention::bound::{Arithmetic, Score};
 use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
 use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
 use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
-use elsa_edge::error::Error;
-use elsa_edge::left_out::spread;
-use elsa_edge::oracle::{key, value};
-use elsa_edge::picture::HeatMap;
-use elsa_edge::progress;
-use elsa_edge::rows::for_items;
 use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
@@ -141,7 +141,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     let step = rows.div_ceil(bounded).max(1);
     let groups: Vec<&[Place]> = chosen.chunks(chosen.len().div_ceil(GROUPS).max(1)).collect();
     let weight = multiply_adds(problem, &inputs, &chosen, settings.len());
-    let seconds = weight as f64 / 1e9 / elsa_edge::machine::cores() as f64;
+    let seconds = weight as f64 / 1e9 / elsa_cli::machine::cores() as f64;
     let bar = progress::bar((groups.len() * (settings.len() + 1)) as u64, seconds);
     bar.set_message(format!("schedules on {name}"));
     let of_group = |places: &&[Place]| group(problem, &inputs, &settings, places, step, &|| bar.inc(1));
@@ -387,13 +387,13 @@ fn compare(
 mod tests {
     use super::super::settings::Table;
     use super::*;
+    use elsa_cli::scenario::Scenario;
+    use elsa_cli::shape::Shape;
     use elsa_core::dtype::{DType, Elements};
-    use elsa_edge::scenario::Scenario;
-    use elsa_edge::shape::Shape;
 
     #[test]
     fn answers_are_within_their_bounds_and_counts_add_up() {
-        let mut random = elsa_edge::random::Random::new(3);
+        let mut random = elsa_cli::random::Random::new(3);
         let problem = Shape::plain(1, 2, 130, 130, 8).problem(DType::F32).unwrap();
         let mut tensor = |scale| random.normals("q", DType::F32, 2 * 130 * 8, scale).unwrap();
         let (q, k, v) = (tensor(6.0), tensor(1.0), tensor(1.0));

@@ -25,11 +25,11 @@ mod tables;
 mod tokens;
 
 use clap::{Arg, Args};
-use elsa_edge::args::values::one_of;
-use elsa_edge::args::{ForceArgs, ProblemArgs};
-use elsa_edge::error::Error;
-use elsa_edge::job::Job;
-use elsa_edge::scenario::{self, Scenario};
+use elsa_cli::args::values::one_of;
+use elsa_cli::args::{ForceArgs, ProblemArgs};
+use elsa_cli::error::Error;
+use elsa_cli::job::Job;
+use elsa_cli::scenario::{self, Scenario};
 use elsa_files::Target;
 use std::path::PathBuf;
 
@@ -84,5 +84,5 @@ pub fn study(args: &StudyArgs) -> Result<(), Error> {
         studies.push(measure::study("given", &job.problem, job.inputs()?)?);
         job.unchanged()?;
     }
-    Ok(page.write(elsa_edge::foreign::page(&page::page(&studies)?).as_bytes())?)
+    Ok(page.write(elsa_cli::foreign::page(&page::page(&studies)?).as_bytes())?)
 }

@@ -7,9 +7,9 @@ use super::seen::Site;
 use super::tables::{self, Shown, rate};
 use super::tokens::{BLOCK, Side, Spread};
 use askama::Template;
-use elsa_edge::chart::{Chart, Point, Raw, SIZE, Scale, Tick, chart};
-use elsa_edge::error::Error;
-use elsa_edge::picture::{Bar, FRAME, Picture};
+use elsa_cli::chart::{Chart, Point, Raw, SIZE, Scale, Tick, chart};
+use elsa_cli::error::Error;
+use elsa_cli::picture::{Bar, FRAME, Picture};
 
 /// Why the article's table 2 has no place here.
 const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion parameters on seven benchmarks. It cannot be \

@@ -1,10 +1,10 @@
 //! Positions of the largest scores of rows: the article's figures 2 and 5.
 
 use super::places::Place;
+use elsa_cli::picture::HeatMap;
+use elsa_cli::rows::{RowId, sample};
 use elsa_core::attention::traversal::own_blocks;
 use elsa_core::attention::{Inputs, Problem, reference};
-use elsa_edge::picture::HeatMap;
-use elsa_edge::rows::{RowId, sample};
 use std::collections::BTreeMap;
 
 /// Position of the largest score of a row or a tile.
@@ -143,8 +143,8 @@ pub fn probabilities(problem: &Problem, inputs: &Inputs<'_>) -> HeatMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_cli::shape::Shape;
     use elsa_core::dtype::{DType, Elements};
-    use elsa_edge::shape::Shape;
 
     #[test]
     fn maxima_are_found_where_they_first_are() {

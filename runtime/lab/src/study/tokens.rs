@@ -1,7 +1,7 @@
 //! Similarity and norms of the queries and keys of a block: the article's figures 3 and 4.
 
+use elsa_cli::oracle::key;
 use elsa_core::attention::{Inputs, Problem};
-use elsa_edge::oracle::key;
 
 /// Tokens of a block of the article's figure 3.
 pub const BLOCK: usize = 32;

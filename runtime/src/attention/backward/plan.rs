@@ -7,16 +7,29 @@ use crate::error::PlanError;
 use crate::plan::{Execution, Plan};
 use elsa_core::attention::backward::{BackwardChoice, BackwardOptions, BackwardProblem, choose};
 use elsa_core::plan::ChooseError;
+use elsa_core::setters;
 use elsa_kernels::registry;
 
 /// Options of a backward plan.
+///
+/// ```
+/// # use elsa_runtime::BackwardPlanOptions;
+/// let options = BackwardPlanOptions::default().budget(64 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackwardPlanOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has the keys of a head divided into fewer parts, which
     /// changes the order of additions and so the last bits.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
+}
+
+setters! {
+    BackwardPlanOptions:
+    all_workers: bool;
+    optional budget: usize,
 }
 
 impl Engine {

@@ -372,7 +372,7 @@ mod tests {
                     for right in sides {
                         let plain =
                             Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
-                        let spec = Spec { causal, window: Window { left, right }, ..plain };
+                        let spec = plain.causal(causal).window(Window { left, right });
                         // Far from the start of the whole if the keys are.
                         let (query_offset, query_total) = match total {
                             30.. => (offset, far),

@@ -15,6 +15,7 @@ use elsa_core::attention::plan::{
 };
 use elsa_core::attention::traversal::Schedule;
 use elsa_core::plan::ChooseError;
+use elsa_core::setters;
 use elsa_kernels::registry;
 
 /// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes pages of
@@ -22,7 +23,13 @@ use elsa_kernels::registry;
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
+///
+/// ```
+/// # use elsa_runtime::StreamOptions;
+/// let options = StreamOptions::new(256 << 20).resumable(true);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StreamOptions {
     /// Block, use of all threads, and whether runs measure their tensors for a certificate ([`StreamPlan::run_certified`]).
     /// Budget and f16 scores are ignored, and the method is [`Method::Elsa`].
@@ -40,6 +47,12 @@ pub struct StreamOptions {
     pub resumable: bool,
     /// Sizes of units and chunks of an earlier run that this one resumes; `None` chooses them.
     pub sizes: Option<UnitSizes>,
+}
+
+setters! {
+    StreamOptions:
+    plan: PlanOptions, written: Written, host_budget: usize, eta: f64, resumable: bool;
+    optional device_budget: usize, sizes: UnitSizes,
 }
 
 impl StreamOptions {
@@ -60,6 +73,17 @@ impl StreamOptions {
 
 /// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the keys of a chunk, and an
 /// account of every byte.
+///
+/// ```
+/// # use elsa_core::{attention::Spec, dtype::DType, view::View};
+/// # use elsa_runtime::{Engine, EngineOptions, StreamOptions};
+/// let view = View::bhnd("q", [1, 1, 4096, 64])?;
+/// let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+/// let engine = Engine::new(&EngineOptions::default())?;
+/// let plan = engine.stream(&problem, &StreamOptions::new(256 << 20))?;
+/// println!("{} rows stay in memory", plan.resident_rows());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
     pub(super) engine: Engine,

@@ -36,7 +36,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{
     BackwardInputs, BackwardProblem, BackwardSpec, Gradients, Statistics, Structure,
 };
-use elsa_core::attention::{Inputs, Problem, Spec};
+use elsa_core::attention::{Inputs, Problem};
 use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
@@ -262,7 +262,7 @@ fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, Argume
     let dense = |argument, view: &View| View::dense(argument, Layout::Bhnd, &view.shape(), None);
     let queries = spec.query.tokens();
     let output = of_tokens("out", &whole.forward().spec().output, queries)?;
-    let problem = Spec { output, ..*spec }.check()?;
+    let problem = spec.output(output).check()?;
     let upstream = of_tokens("d_out", &whole.spec().upstream, queries)?;
     let (query, key) = (dense("d_q", &spec.query)?, dense("d_k", &spec.key)?);
     BackwardSpec { upstream, query, key, value: dense("d_v", &spec.value)? }.check(&problem)

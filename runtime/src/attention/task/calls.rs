@@ -123,7 +123,7 @@ impl Calls {
         };
         let (query, key) = (of_tokens("q", &spec.query, queries)?, of_tokens("k", &spec.key, keys)?);
         let value = of_tokens("v", &spec.value, keys)?;
-        Spec { query, key, value, output, mask, ..*spec }.check()
+        spec.query(query).key(key).value(value).output(output).mask(mask).check()
     }
 
     /// The problem of the task's tensors.

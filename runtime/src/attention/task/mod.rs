@@ -50,6 +50,29 @@ use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::scan::stack::MergeStack;
 
 /// A task with every decision that does not depend on data, and all memory that its runs need.
+///
+/// ```
+/// # use elsa_core::{attention::{Inputs, Spec, StateOut}, dtype::DType, quorum::Division, view::View};
+/// # use elsa_runtime::{Engine, EngineOptions, Held, PlanOptions, RowStates, TaskMerge, TaskPlan};
+/// let view = View::bhnd("q", [1, 1, 21, 4])?;
+/// let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+/// let x = vec![0.5f32; view.count()];
+/// let (engine, options) = (Engine::new(&EngineOptions::default())?, PlanOptions::default());
+///
+/// let division = Division::new(&[7])?;
+/// let mut merge = TaskMerge::new(1, 21, 4, 7)?;
+/// for number in 0..division.tasks() { // each could run on a board of its own
+///     let mut task = TaskPlan::new(&engine, &problem, &division, &division.path(number)?, Held::Whole, &options)?;
+///     let mut states = RowStates::empty(task.task().query_tokens(), 4)?;
+///     let out = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
+///     task.run(&Inputs::new(&x[..], &x[..], &x[..]), out)?;
+///     merge.push(task.task().queries(), &states)?;
+/// }
+/// let mut y = vec![0.0f32; view.count()];
+/// merge.finish().output(&view, &mut (&mut y[..]).into());
+/// assert!((y[0] - 0.5).abs() < 1e-6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TaskPlan {
     calls: Calls,

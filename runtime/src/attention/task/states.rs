@@ -9,6 +9,13 @@ use elsa_core::state::{NaturalMerge, is_empty, misfit};
 use elsa_core::view::View;
 
 /// States of rows in natural-log units: m and S `[rows]`, W `[rows, dim]`.
+///
+/// ```
+/// # use elsa_runtime::RowStates;
+/// let states = RowStates::empty(3, 64)?;
+/// assert!(states.log_sum_exp().all(|lse| lse == f32::NEG_INFINITY));
+/// # Ok::<(), elsa_runtime::PlanError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowStates {
     /// References; `−∞` for a row that attends no key.

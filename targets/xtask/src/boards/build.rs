@@ -53,7 +53,7 @@ const LIBRARIES: Part = Part {
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
 /// The tool, which a panic ends. A folder of its own keeps cargo from building everything again for the flags of the other.
-const TOOL: Part = Part { profile: "tool", packages: "-p elsa-edge", flag: "-Cforce-unwind-tables=no" };
+const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
 /// What [`quick`] needs of a command of cargo's. An example is among it, since only then cargo selects the features that
 /// tests need, and builds nothing twice.
@@ -268,7 +268,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
     let shipped =
-        |package: &&Value| ["elsa-edge", "elsa-capi", "elsa-ort"].iter().any(|name| package["name"] == *name);
+        |package: &&Value| ["elsa-cli", "elsa-capi", "elsa-ort"].iter().any(|name| package["name"] == *name);
     let mut open: Vec<String> =
         packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
     let mut linked = BTreeSet::new();

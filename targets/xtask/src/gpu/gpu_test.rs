@@ -48,7 +48,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     for line in [
         &format!("cargo test --no-run -p elsa-tests{tests}"),
         "cargo test --no-run -p elsa-runtime --lib",
-        "cargo build -p elsa-edge -p elsa-lab",
+        "cargo build -p elsa-cli -p elsa-lab",
         "cargo build -p elsa-capi",
     ] {
         made.extend(executables(&build(line).text(line)?));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Makes the environment, and runs the benchmark with `arguments`, which draws into `plot`.
 pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(), String> {
-    let run = Run::new(tree, "cargo bench --quiet -p elsa-edge --bench peers --");
+    let run = Run::new(tree, "cargo bench --quiet -p elsa-cli --bench peers --");
     let mut run = run.env("ELSA_PEERS_PYTHON", setup::peers(tree)?);
     for argument in arguments {
         run = run.arg(argument);

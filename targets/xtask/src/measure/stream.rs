@@ -39,7 +39,7 @@ type Row = [String; 4];
 
 /// Builds the tool, measures, and prints a table in Markdown.
 pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
-    Run::new(tree, "cargo build --release -p elsa-edge").run().text("the tool does not build")?;
+    Run::new(tree, "cargo build --release -p elsa-cli").run().text("the tool does not build")?;
     let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
     let folder = folder.map_err(|error| format!("{}: {error}", tree.target.display()))?;
     let bench = Bench { tree, folder: folder.path() };

@@ -79,26 +79,32 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         block(&page, "# Cargo.toml, at its end")?.replace("../elsa-edge", &tree.root.display().to_string());
     let text = fs::read_to_string(&manifest).map_err(at)? + &added;
     fs::write(&manifest, text).map_err(at)?;
-    fs::write(package.join("src/main.rs"), block(&page, "// src/main.rs")?).map_err(at)?;
-    let text = block(&page, "# in pipeline")?;
-    let run = script(tree, &package, text).env("CARGO_TARGET_DIR", tree.target.join("readme"));
-    prints(ran, "Rust", run, promise(text)?);
+    for (program, printed) in RUST {
+        fs::write(package.join("src/main.rs"), block(&page, program)?).map_err(at)?;
+        let text = block(&page, printed)?;
+        let run = script(tree, &package, text).env("CARGO_TARGET_DIR", tree.target.join("readme"));
+        prints(ran, program, run, promise(text)?);
+    }
     Ok(())
 }
+
+/// First lines of the programs of the quick start of Rust, and of the blocks with what they print.
+const RUST: [(&str, &str); 2] =
+    [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 
 /// Compiles the Rust quick start against the products of the tests, to check that the page fits the library.
 pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
-    let dir = folder(&page, &[("main.rs", "// src/main.rs")])?;
     let built = tree.target.join("debug");
-    let run = Run::new(tree, "rustc --edition 2024 -o").arg(dir.path().join("pipeline"));
-    let run = run.arg(dir.path().join("main.rs")).arg("-L").arg(built.join("deps"));
-    let named = |name: &str| format!("{name}={}", built.join(format!("lib{name}.rlib")).display());
-    let run = run.arg("--extern").arg(named("elsa_core")).arg("--extern").arg(named("elsa_runtime"));
-    let out = run.run();
-    out.text("the quick start of Rust")?;
-    let run = Run::new(tree, "").arg(dir.path().join("pipeline"));
-    prints(ran, "Rust", run, promise(block(&page, "# in pipeline")?)?);
+    for (program, printed) in RUST {
+        let dir = folder(&page, &[("main.rs", program)])?;
+        let run = Run::new(tree, "rustc --edition 2024 -o").arg(dir.path().join("pipeline"));
+        let run = run.arg(dir.path().join("main.rs")).arg("-L").arg(built.join("deps"));
+        let run = run.arg("--extern").arg(format!("elsa_edge={}", built.join("libelsa_edge.rlib").display()));
+        run.run().text("the quick start of Rust")?;
+        let run = Run::new(tree, "").arg(dir.path().join("pipeline"));
+        prints(ran, program, run, promise(block(&page, printed)?)?);
+    }
     Ok(())
 }
 
@@ -140,6 +146,19 @@ mod tests {
         assert_eq!(block(page, "// a.cpp"), Ok("// a.cpp\nint x;\n"));
         assert_eq!(block(page, "a b"), Ok("a b\n"));
         assert!(block(page, "end").is_err() && block(page, "int x;").is_err());
+    }
+
+    /// README.md and the head of the crate repeat the first program of Rust.
+    #[test]
+    fn the_first_program_is_the_same_everywhere() {
+        let tree = Tree::find().unwrap();
+        let page = page(&tree).unwrap();
+        let (_, program) = block(&page, RUST[0].0).unwrap().split_once('\n').unwrap();
+        assert!(program.lines().count() <= 10, "{program}");
+        for (name, mark) in [("README.md", ""), ("runtime/elsa/src/lib.rs", "//! ")] {
+            let repeated: String = program.lines().map(|line| format!("{mark}{line}\n")).collect();
+            assert!(files::text(&tree.root.join(name)).unwrap().contains(&repeated), "{name}");
+        }
     }
 
     #[test]

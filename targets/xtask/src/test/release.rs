@@ -1,4 +1,4 @@
-//! Release stages: dependencies and their licences, contents of packages, and the oldest supported compiler.
+//! Release stages: dependencies and their licences, contents and interface of packages, and the oldest supported compiler.
 
 use super::cargo::{JSON, builds};
 use super::readme;
@@ -21,6 +21,11 @@ const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encou
 /// Fields of a package that a registry shows.
 const SHOWN: [&str; 7] =
     ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
+/// The file that names the commit of the last release, or says that there is none.
+const RELEASED: &str = "targets/released.txt";
+/// The facade, and the crates from which it re-exports: cargo-semver-checks reads one crate at a time, and skips what
+/// others define.
+const INTERFACE: &str = "-p elsa-edge -p elsa-core -p elsa-runtime";
 /// What cargo says of a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
@@ -131,7 +136,7 @@ pub fn msrv(tree: &Tree) -> Ran {
         let all = packages.iter().fold(check(), |run, package| run.arg("-p").arg(name(package)));
         builds(ran, all);
         // The code for the boards; the tool has none.
-        builds(ran, check().args("-p elsa-runtime -p elsa-targets --target").arg(&board));
+        builds(ran, check().args("-p elsa-edge -p elsa-targets --target").arg(&board));
         Ok(())
     })
 }
@@ -167,8 +172,35 @@ pub fn package(tree: &Tree) -> Ran {
             ran.failed += u64::from(!faults.is_empty());
             ran.faults.extend(faults);
         }
+        compatible(tree, ran)?;
         readme::rust(tree, ran)
     })
+}
+
+/// Compares the interface with that of the last release, by the rules of semantic versioning.
+fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    let Some(commit) = released(&files::text(&tree.root.join(RELEASED))?)? else {
+        ran.note = "interface not compared: nothing released yet".to_owned();
+        println!("{}", ran.note);
+        return Ok(());
+    };
+    let run = Run::new(tree, "").arg(setup::semver_checks(tree)?).args("semver-checks").args(INTERFACE);
+    let run = run.arg("--baseline-rev").arg(commit);
+    let line = run.line();
+    run.run().text(&line)?;
+    ran.passed += 1;
+    Ok(())
+}
+
+/// The commit that the file of the last release names; `None` for the word "none".
+fn released(text: &str) -> Result<Option<String>, String> {
+    match text.trim() {
+        "none" => Ok(None),
+        commit if commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(Some(commit.to_owned()))
+        }
+        found => Err(format!("{RELEASED}: '{found}'; allowed: none, or the 40 digits of a commit")),
+    }
 }
 
 /// Fields that a registry shows and that `package` leaves empty.
@@ -197,6 +229,17 @@ mod tests {
         let found = ["bans", "licenses", "sources", "advisories"].map(|check| verdict(&out, check));
         assert_eq!(found, [Some(true), Some(false), Some(true), None]);
         assert_eq!(verdict(&output(false, "failed to fetch advisory database\n"), "advisories"), None);
+    }
+
+    #[test]
+    fn the_last_release_is_a_commit_or_none() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(released("none\n"), Ok(None));
+        assert_eq!(released(&format!("{commit}\n")), Ok(Some(commit.to_owned())));
+        for wrong in ["", "v0.1.0", &commit[1..], "none none"] {
+            assert!(released(wrong).is_err_and(|error| error.contains("allowed: none")), "{wrong}");
+        }
+        assert!(released(&fs::read_to_string(Tree::find().unwrap().root.join(RELEASED)).unwrap()).is_ok());
     }
 
     #[test]

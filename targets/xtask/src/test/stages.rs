@@ -112,7 +112,7 @@ pub const STAGES: &[Stage] = &[
         .about("published packages with the oldest compiler")
         .guards(&["Cargo.toml", "Cargo.lock"]),
     long("package", 1, 10.0, |tree, _| release::package(tree))
-        .about("what is published, packed; the README's Rust from an empty folder"),
+        .about("what is published, packed; its interface; the guide's Rust from an empty folder"),
     long("fuzz", 1, 120.0, fuzz::fuzz).about("fuzz targets, for half of the minutes").guards(&["tests/fuzz"]),
     long("hunt", 1, 5.0, bounds::bounds)
         .about("a hunt for a violation of an error bound, for the other half")

@@ -3,7 +3,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use elsa_edge::stream::journal::parse;
+use elsa_cli::stream::journal::parse;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| match parse(bytes) {

@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| {
-        let options = EngineOptions { threads: Some(1), ..EngineOptions::default() };
+        let options = EngineOptions::default().threads(1);
         Engine::new(&options).expect("an engine of the CPU")
     })
 }
@@ -150,10 +150,8 @@ fn of_recurrence(u: &mut Unstructured<'_>) -> Result<()> {
     let (gates, addends) =
         (values(u, gate, a.extent(), special)?, values(u, dtype, b.extent(), &[f32::NAN])?);
     let past = some(u, |u| numbers(u, problem.states()))?;
-    let options = RecurrenceOptions {
-        parts: if u.ratio(1, 3)? { Some(u.int_in_range(0..=9)?) } else { None },
-        ..RecurrenceOptions::default()
-    };
+    let options =
+        RecurrenceOptions::default().parts(if u.ratio(1, 3)? { Some(u.int_in_range(0..=9)?) } else { None });
     let given = past.as_deref().filter(|_| !spec.in_place);
     let inputs = recurrence::Inputs { a: gates.elements(), b: addends.elements(), past_state: given };
     let before =
@@ -307,7 +305,7 @@ fn of_convolution(u: &mut Unstructured<'_>) -> Result<()> {
             return Ok(());
         }
         if by_engine {
-            let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+            let options = ConvolutionOptions::default().method(method);
             let Ok(plan) = engine().convolution_plan(&problem, &options) else { return Ok(()) };
             let mut workspace = plan.workspace().expect("little memory");
             let mut bound = plan.bind(inputs, outputs, &mut workspace).expect("checked data");

@@ -3,7 +3,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use elsa_edge::bench::{changes, rows};
+use elsa_cli::bench::{changes, rows};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

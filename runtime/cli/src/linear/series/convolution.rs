@@ -86,11 +86,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
         past_state: numbers(past.as_ref(), &state)?,
     };
     let engine = call.engine.engine()?;
-    let options = ConvolutionOptions {
-        budget: call.engine.host.budget,
-        method: args.method.0,
-        ..ConvolutionOptions::default()
-    };
+    let options = ConvolutionOptions::default().budget(call.engine.host.budget).method(args.method.0);
     let plan = engine.convolution_plan(&problem, &options)?;
     let some = [&bias, &past].into_iter().filter_map(Option::as_ref);
     let files: Vec<&Given> = [&u, &filter].into_iter().chain(some).collect();

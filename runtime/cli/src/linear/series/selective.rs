@@ -118,7 +118,7 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
         past_state: numbers(past.as_ref(), &state)?,
     };
     let engine = call.engine.engine()?;
-    let options = SelectiveOptions { budget: call.engine.host.budget, ..SelectiveOptions::default() };
+    let options = SelectiveOptions::default().budget(call.engine.host.budget);
     let plan = engine.selective_plan(&problem, &options)?;
     let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
     let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();

@@ -91,7 +91,7 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
     ];
     for (shape, (causal, dtype), measured) in recorded {
         let causal = causal.then_some(Alignment::TopLeft);
-        let problem = Spec { causal, ..spec(shape, dtype) }.check().unwrap();
+        let problem = spec(shape, dtype).causal(causal).check().unwrap();
         let found = forecast(&problem, &H200, false).unwrap();
         let predicted = found.prediction.us();
         let apart = (predicted / measured - 1.0).abs();
@@ -191,7 +191,7 @@ fn what_cannot_be_predicted_is_refused() {
             "{machine:?}"
         );
     }
-    let capped = problem(Spec { softcap: Some(20.0), ..spec([1, 2, 100, 64], DType::F32) });
+    let capped = problem(spec([1, 2, 100, 64], DType::F32).softcap(20.0));
     assert_eq!(forecast(&capped, &TX2, false), Err(ForecastError::Changed { found: "softcap" }));
     let wide = problem(spec([1, 2, 100, 512], DType::F32));
     assert!(matches!(forecast(&wide, &TX2, false), Err(ForecastError::Choose(ChooseError::HeadSize { .. }))));

@@ -8,6 +8,7 @@ use crate::cuda::gpu::Gpu;
 use elsa_core::attention::plan::{GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu};
 use elsa_core::attention::{MaskView, Problem};
 use elsa_core::plan::ChooseError;
+use elsa_core::setters;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::Arc;
 
@@ -35,7 +36,14 @@ pub enum KeysFrom {
 }
 
 /// Options of a stream.
+///
+/// ```
+/// # use elsa_runtime::{GpuStreamOptions, KeysFrom, StreamDivision};
+/// let division = StreamDivision { rows: 1024, keys: 4096, splits: 4 };
+/// let options = GpuStreamOptions::new(division, KeysFrom::Host).lse(true);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GpuStreamOptions {
     /// Numbers of queries, keys and splits.
     pub division: StreamDivision,
@@ -50,6 +58,12 @@ pub struct GpuStreamOptions {
     /// `true` if short chains of f16 products may be summed in f16, as in
     /// [`PlanOptions`](crate::PlanOptions::half_scores).
     pub half_scores: bool,
+}
+
+setters! {
+    GpuStreamOptions:
+    division: StreamDivision, keys: KeysFrom, output: bool, lse: bool, states: bool, half_scores: bool;
+    optional
 }
 
 impl GpuStreamOptions {

@@ -323,7 +323,16 @@ impl Run<'_, '_, '_> {
         };
         let plain = Spec::new(spec.dtype, query, key, value, output);
         let Spec { scale, causal, window, softcap, windows, key_lengths, .. } = *spec;
-        Spec { scale, causal, window, softcap, mask, bias, windows, key_lengths, ..plain }.check()
+        plain
+            .scale(scale)
+            .causal(causal)
+            .window(window)
+            .softcap(softcap)
+            .mask(mask)
+            .bias(bias)
+            .windows(windows)
+            .key_lengths(key_lengths)
+            .check()
     }
 
     /// Enqueues the products of a step and their merge, after the copy of its keys.

@@ -18,7 +18,7 @@ const D: usize = 16;
 fn problem() -> Problem {
     let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
     let spec = Spec::new(DType::F32, view(QUERIES), view(KEYS), view(KEYS), view(QUERIES));
-    Spec { causal: Some(Alignment::BottomRight), ..spec }.check().unwrap()
+    spec.causal(Alignment::BottomRight).check().unwrap()
 }
 
 fn noise(seed: u64, n: usize) -> Vec<u8> {

@@ -133,7 +133,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     let engine = gpu_engine();
     let context = context(&engine);
-    let problem = Spec { key_lengths: true, ..*problem(QUERIES).spec() }.check().unwrap();
+    let problem = problem(QUERIES).spec().key_lengths(true).check().unwrap();
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let lengths = [[KEYS as i64], [17], [150]];
     let [a, b, c] = lengths.each_ref().map(|keys| Lengths { keys: Some(keys), ..Lengths::default() });
@@ -362,19 +362,15 @@ fn caches_on_the_device_are_appended_to_in_place() {
     let past = KEYS - NEW;
     let rows = |n, room| View::new("x", [1, HEADS, n, D], [HEADS * room * D, room * D, D, 1]).unwrap();
     let query = rows(QUERIES, QUERIES);
-    let copying = Spec {
-        past_key: Some(rows(past, KEYS)),
-        past_value: Some(rows(past, KEYS)),
-        ..Spec::new(DType::F32, query, rows(NEW, KEYS), rows(NEW, KEYS), query)
-    };
-    let appending = Spec {
-        append: true,
-        past_key: Some(rows(past, ROOM)),
-        past_value: Some(rows(past, ROOM)),
-        present_key: Some(rows(KEYS, ROOM)),
-        present_value: Some(rows(KEYS, ROOM)),
-        ..copying
-    };
+    let copying = Spec::new(DType::F32, query, rows(NEW, KEYS), rows(NEW, KEYS), query)
+        .past_key(rows(past, KEYS))
+        .past_value(rows(past, KEYS));
+    let appending = copying
+        .append(true)
+        .past_key(rows(past, ROOM))
+        .past_value(rows(past, ROOM))
+        .present_key(rows(KEYS, ROOM))
+        .present_value(rows(KEYS, ROOM));
     let mut want = vec![f32::NAN; HEADS * QUERIES * D];
     let [_, k, v] = fixture.host.each_ref().map(|x| &x[..]);
     let [_, new_k, new_v] = fixture.host.each_ref().map(|x| Elements::F32(&x[(past * D).min(x.len())..]));

@@ -1,0 +1,51 @@
+//! Softmax attention: masks, biases, windows, caches, gradients and certificates.
+//!
+//! [`Engine::attention`](crate::Engine::attention) computes one call. [`Engine::plan`](crate::Engine::plan) creates a [`Plan`]
+//! for many.
+
+#[doc(inline)]
+pub use elsa_core::attention::plan::{CpuChoice, Division, GpuChoice, Method};
+#[doc(inline)]
+pub use elsa_core::attention::{
+    Alignment, BiasView, Chunk, InputTensors, Inputs, LARGEST_FACTOR, Lengths, MASK_LIMIT, MaskElements,
+    MaskKind, MaskView, Operand, Operands, OutputTensors, Outputs, Problem, Sequence, Spec, StateOut,
+    StateTensors, TableView, Window, Windows,
+};
+#[doc(inline)]
+pub use elsa_runtime::{
+    Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, PlanOptions, Tuned, TunedFile,
+    TunedShape, Tuning, Workspace,
+};
+
+/// Gradients of attention, on the CPU.
+pub mod backward {
+    #[doc(inline)]
+    pub use elsa_core::attention::backward::{
+        BackwardInputs as Inputs, BackwardProblem as Problem, BackwardSpec as Spec, Gradients, Operand,
+        Operands, Statistics, Structure,
+    };
+    #[doc(inline)]
+    pub use elsa_runtime::{
+        Backward, BackwardBound as Bound, BackwardPlan as Plan, BackwardPlanOptions as PlanOptions,
+        BackwardWorkspace as Workspace,
+    };
+}
+
+/// Bounds on the error of an answer: by the plan alone, and by the tensors of a run.
+pub mod certificate {
+    #[doc(inline)]
+    pub use elsa_core::attention::certificate::{Certificate, Executed, Order};
+    #[doc(inline)]
+    pub use elsa_core::attention::certified::{Certified, NoClaim};
+}
+
+/// Orders of blocks and rules for skipping them.
+pub mod traversal {
+    #[doc(inline)]
+    pub use elsa_core::attention::traversal::{
+        First, KeySide, LEAST_QUERIES, Movers, Order, QuerySide, Report, Schedule, Shares, Skip, Spoilt,
+        TABLE_3, TABLE_4,
+    };
+    #[doc(inline)]
+    pub use elsa_runtime::Traversed;
+}

@@ -1,0 +1,12 @@
+//! Attention divided into independent tasks, whose states and gradients are merged: for several boards, or one after another.
+
+#[doc(inline)]
+pub use elsa_core::quorum::{
+    BalancedChunkLayout, Division, InterestSet, KeySpans, MAX_LEVELS, MAX_MEMBERS, MAX_RUNS, NotAPath, Run,
+    Span, Task, TaskPath, Tree,
+};
+#[doc(inline)]
+pub use elsa_runtime::{
+    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskGradients,
+    TaskMerge, TaskPlan, TaskReport,
+};

@@ -1,0 +1,24 @@
+//! Attention over tensors that are larger than memory, within a budget.
+//!
+//! [`Engine::stream`](crate::Engine::stream) creates a [`Plan`]. The parts of tensors come from a [`Source`] and go to a
+//! [`Sink`]; on the CPU the bits are those of a run in memory. [`prefetch`] has the two buffers through which parts pass.
+
+#[doc(inline)]
+pub use elsa_core::attention::plan::{Account, Part, UnitSizes, Written};
+#[doc(inline)]
+pub use elsa_runtime::{
+    Excerpt, FittedStream, PieceError, RowSink, RowSource, Sink, Source, StreamCertificate as Certificate,
+    StreamError as Error, StreamFit as Fit, StreamOptions as PlanOptions, StreamPlan as Plan,
+    StreamReport as Report, Times, peak_memory, prefetch,
+};
+
+/// Streams through a GPU whose memory is smaller than the tensors.
+pub mod gpu {
+    #[doc(inline)]
+    pub use elsa_runtime::{
+        DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamOptions as Options, KeysFrom,
+        StreamBox, StreamBudget as Budget, StreamCall as Call, StreamDivision as Division,
+        StreamError as Error, StreamKeys as Keys, StreamRows as Rows, StreamTimes as Times,
+        StreamTokens as Tokens, StreamWants as Wants, TakeRows,
+    };
+}
