@@ -14,7 +14,18 @@ const PAGE: &str = "docs/src";
 /// Pages whose blocks are followed.
 const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];
 
-/// The fenced block whose first line is `first`.
+/// First lines of the blocks that this module follows.
+pub const FOLLOWED: [&str; 7] = [
+    "# Cargo.toml, at its end",
+    "// src/main.rs",
+    "# in pipeline",
+    "# CMakeLists.txt",
+    "// main.cpp",
+    "# the same machine",
+    "# a board",
+];
+
+/// Returns the fenced block whose first line is `first`.
 fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     let fault = || format!("{PAGE}: no fenced block that starts with the line '{first}'");
     // Between two fences, with the language in front: every second piece.

@@ -5,7 +5,7 @@
 //! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.
 
 use super::cargo::{add_tests, tests, together, widest, with_standin};
-use super::{capi, examples, groups, python, readme};
+use super::{capi, examples, groups, guide, python, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
 use crate::gpu::standin::{self, Variant};
@@ -34,6 +34,7 @@ pub fn host(tree: &Tree, fast: bool) -> Ran {
         let folder = products(tree)?;
         let folder = build::quick(tree, ran, &Target::named(tree, HOST)?, &folder)?;
         python::newest(tree, ran, &folder, &driver)?;
+        guide::pages(tree, ran, &tree.target.join("debug"), &folder, &setup::ort::newest(tree)?)?;
         readme::rust_by_the_compiler(tree, ran)?;
         capi::quick(tree, ran, &folder, &driver)?;
         examples::snippets(tree, ran, &folder, &driver)
