@@ -231,8 +231,10 @@ impl From<DeviceError> for PlanError {
 #[non_exhaustive]
 pub enum EngineError {
     /// The requested back end is not available on this machine or in this build.
-    #[error("backend: {asked} is absent; allowed here: {present}")]
+    #[error("{argument}: {asked} is absent; allowed here: {present}")]
     BackendAbsent {
+        /// `backend`, or the environment variable that requests the back end.
+        argument: &'static str,
         /// The requested back end.
         asked: Backend,
         /// Names of the available back ends.
@@ -245,8 +247,8 @@ pub enum EngineError {
         #[source]
         reason: DeviceError,
     },
-    /// The name is not the name of a back end.
-    #[error(transparent)]
+    /// The environment variable `ELSA_BACKEND` does not hold the name of a back end.
+    #[error("ELSA_BACKEND: {}", .0.choice())]
     BackendName(#[from] UnknownBackend),
     /// The number of threads is not supported.
     #[error("threads: {found}; allowed: 1 to {max}")]

@@ -69,8 +69,8 @@ pub enum Error {
     /// Files of tasks that do not make a whole.
     #[error("STATES: {0}")]
     States(String),
-    /// An engine that is not available. Its text starts with the argument.
-    #[error("--{0}")]
+    /// An engine that is not available. Its text starts with the argument, or with an environment variable.
+    #[error("{}", dashed(&.0.to_string()))]
     Engine(#[from] EngineError),
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]

@@ -17,6 +17,7 @@ use crate::task::load::Rows;
 use crate::task::origin;
 use crate::task::shares as shares_error;
 use crate::task::sums::Sums;
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
 use elsa_core::quorum::Division;
@@ -24,7 +25,7 @@ use elsa_core::view::View;
 use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
     BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, Held,
-    TaskGradients,
+    TaskError, TaskGradients,
 };
 use given::{Forward, elements, like_output};
 use serde::Serialize;
@@ -95,7 +96,7 @@ fn by_tasks(
     for number in 0..division.tasks() {
         let path = division.path(number).map_err(named)?;
         let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, Held::Whole, options)
-            .map_err(shares_error)?;
+            .map_err(undivided)?;
         let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
         let report = plan.run(&inputs, shares.borrow()).map_err(shares_error)?;
         merge.push(plan.task(), &shares).map_err(shares_error)?;
@@ -111,6 +112,16 @@ fn by_tasks(
         TaskGradients::lay(dense, view, to);
     }
     Ok(done)
+}
+
+/// Builds the error of a problem that --quorum cannot divide. The library names the task, which is no flag of this call.
+fn undivided(error: TaskError) -> Error {
+    match error {
+        TaskError::Argument(ArgumentError::Conflict { argument: "task", other }) => {
+            ArgumentError::Conflict { argument: other, other: "quorum" }.into()
+        }
+        error => shares_error(error),
+    }
 }
 
 /// Allocates room for the gradients, in the views of the problem.
