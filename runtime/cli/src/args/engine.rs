@@ -14,6 +14,7 @@ pub const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", F
 
 /// Engine and its options.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct EngineArgs {
     /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
@@ -28,7 +29,7 @@ pub struct EngineArgs {
     /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, excluding its tensors. Bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
     /// Keys of a block on the CPU [default: 64]. A GPU has its own

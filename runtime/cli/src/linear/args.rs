@@ -46,8 +46,9 @@ impl FormFlag {
 
 /// The tensors of a problem.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
 pub struct TensorArgs {
-    /// Queries: path.npy, path.npz#name (f32, f16, f64) or path.safetensors#name (f32, f16, bf16, f64)
+    /// Queries: path.npy, path.npz#name or path.safetensors#name. Elements are f32, f16 or f64, in .safetensors also bf16
     #[arg(long, value_name = FILE)]
     pub q: Option<Source>,
     /// Keys; their number of heads divides that of v
@@ -69,8 +70,8 @@ pub struct TensorArgs {
     /// int64 [sequences + 1]: bounds of packed sequences; q is then [total, heads, dim]
     #[arg(long, value_name = FILE)]
     pub cu_seqlens: Option<Source>,
-    /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
-    /// heads, dim], bnc is [batch, tokens, heads*dim] [default: bhnd, for packed tensors bnhd]
+    /// Order of axes [default: bhnd, for packed tensors bnhd]. bhnd is [batch, heads, tokens, dim] (also [n,d] and
+    /// [h,n,d]), bnhd is [batch, tokens, heads, dim], bnc is [batch, tokens, heads*dim]
     #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
     /// Query heads; required by the layout bnc
@@ -111,6 +112,7 @@ impl TensorArgs {
 
 /// Semantics of a problem.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
 pub struct SemanticsArgs {
     /// Rule by which a token updates its state
     #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
@@ -148,6 +150,7 @@ impl SemanticsArgs {
 
 /// Form of the computation.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct FormArgs {
     /// Order of operations. auto: fastest by a model of work, cache and cores
     #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
@@ -162,6 +165,7 @@ pub struct FormArgs {
 
 /// Engine.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct HostArgs {
     /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
@@ -175,7 +179,7 @@ pub struct HostArgs {
     /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, excluding its tensors. Bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
 }
