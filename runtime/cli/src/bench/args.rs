@@ -19,6 +19,7 @@ fn help() -> String {
         "\
 Without --shape and --workload: {grid} tokens at head size {DIM}, in f32 and in f16, each plain, with a
 padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
+
 {}
 Workloads, which --shape also takes by name:
   {workloads}

@@ -66,7 +66,7 @@ const HELP: &str = "\
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy   judges an answer of PyTorch
   elsa verify --scenario long --audit 32 --seed 7           32 of 256 rows, always the same ones
-  elsa verify --scenario regular --html regular.html        with a histogram of errors and a heat map
+  elsa verify --scenario regular --html regular.html        a histogram of errors and a heat map
 
 The answer is compared with attention in f64. The first word is the verdict:
   PASS      Rounding explains every difference, and its bound is smaller than the terms that are
