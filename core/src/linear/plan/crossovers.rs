@@ -58,7 +58,7 @@ impl Crossovers {
         }
     }
 
-    /// The crossover of a rule with such gates.
+    /// Returns the crossover of a rule with such gates.
     #[must_use]
     pub const fn crossover(&self, rule: Rule, gates: Gates) -> ChunksFrom {
         match (rule.is_delta(), gates) {

@@ -84,7 +84,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
+    /// Builds the convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
     #[must_use]
     pub const fn new(u: Series, taps: usize, out: Series) -> Spec {
         let order = Taps::NewestFirst;
@@ -117,31 +117,31 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The specification.
+    /// Returns the specification.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.spec.u.batch()
     }
 
-    /// Number of tokens of each sequence.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.spec.u.tokens()
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.spec.u.channels()
     }
 
-    /// Number of weights of a filter, `K`.
+    /// Returns the number of weights of a filter, `K`.
     #[must_use]
     pub const fn taps(&self) -> usize {
         self.spec.taps
@@ -153,7 +153,7 @@ impl Problem {
         self.spec.taps - 1
     }
 
-    /// Number of weights of all filters.
+    /// Returns the number of weights of all filters.
     #[must_use]
     pub const fn weights(&self) -> usize {
         let filters = if self.spec.shared { 1 } else { self.channels() };
@@ -172,14 +172,14 @@ impl Problem {
         filter * self.spec.taps + tap
     }
 
-    /// Number of values of the past and of the present states, `[batch, channels, K − 1]`.
+    /// Returns the number of values of the past and of the present states, `[batch, channels, K − 1]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels() * self.history()
     }
 }
 
-/// The length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
+/// Returns the length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
 /// `3 · 2^i` into which the whole convolution fits without wrapping round. For a filter as long as the input it is at least
 /// twice that.
 #[must_use]

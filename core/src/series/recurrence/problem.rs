@@ -52,7 +52,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
+    /// Builds the recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(a: Series, b: Series, out: Series) -> Spec {
         Spec { a, b, out, gate: Gate::Factor, reverse: false, in_place: false }
@@ -79,31 +79,31 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The specification.
+    /// Returns the specification.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.spec.b.batch()
     }
 
-    /// Number of tokens of each sequence.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.spec.b.tokens()
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.spec.b.channels()
     }
 
-    /// Number of values of the past and of the present states, `[batch, channels]`.
+    /// Returns the number of values of the past and of the present states, `[batch, channels]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels()

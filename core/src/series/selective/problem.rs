@@ -78,7 +78,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
+    /// Builds the scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
     /// written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(
@@ -144,25 +144,25 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The specification.
+    /// Returns the specification.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.spec.u.batch()
     }
 
-    /// Number of tokens of each sequence.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.spec.u.tokens()
     }
 
-    /// Number of channels, `D`.
+    /// Returns the number of channels, `D`.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.spec.u.channels()
@@ -174,7 +174,7 @@ impl Problem {
         self.spec.states
     }
 
-    /// Number of channels that share a coefficient of each token; all of them where it is of each channel.
+    /// Returns the number of channels that share a coefficient of each token; all of them where it is of each channel.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -209,7 +209,7 @@ impl Problem {
         }
     }
 
-    /// Number of values of the past and of the present states, `[batch, D, N]`.
+    /// Returns the number of values of the past and of the present states, `[batch, D, N]`.
     #[must_use]
     pub const fn state_values(&self) -> usize {
         self.batch() * self.channels() * self.states()

@@ -256,7 +256,7 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), Strin
     }
 }
 
-/// The licences of every package that is linked into the tool or the library.
+/// Returns the licences of every package that is linked into the tool or the library.
 fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
     let value: Value =

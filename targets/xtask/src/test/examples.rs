@@ -38,7 +38,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("--model x no-such.png", "no-such.png"),
 ];
 
-/// The stage `examples`.
+/// Runs the stage `examples`.
 pub fn examples(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
@@ -117,7 +117,7 @@ fn says_ok(out: &Output) -> Result<String, String> {
     }
 }
 
-/// The loop, asked for its summary.
+/// Returns the loop, asked for its summary.
 fn asked(tree: &Tree, front: &str, dir: &Path, rest: &str) -> Run {
     program(tree, front, dir, "elsa-realtime").args(&format!("--json --model {MODEL} {rest}")).quiet()
 }

@@ -28,7 +28,7 @@ pub fn newest(tree: &Tree, ran: &mut Ran, folder: &Path, driver: &Path) -> Resul
     run(tree, ran, &setup::ort::newest(tree)?, folder, driver)
 }
 
-/// The stage `python`.
+/// Runs the stage `python`.
 pub fn oldest(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let Some(python) = setup::old_python(tree, OLDEST, "python3.6", &["numpy"])? else {

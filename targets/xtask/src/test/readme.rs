@@ -33,13 +33,13 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// The output of the last command of a block, which the comment behind the command promises.
+/// Returns the output of the last command of a block, which the comment behind the command promises.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// A folder with files that the blocks of the page fill: their names and the first lines of their blocks.
+/// Returns a folder with files that the blocks of the page fill: their names and the first lines of their blocks.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
@@ -49,7 +49,7 @@ fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     Ok(dir)
 }
 
-/// The pages, one after the other.
+/// Returns the pages, one after the other.
 fn page(tree: &Tree) -> Result<String, String> {
     let read = |name| files::text(&tree.root.join(PAGE).join(name));
     PAGES.into_iter().map(read).collect()

@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// The heading of a table of such lines.
+/// Returns the heading of a table of such lines.
 pub fn heading() -> String {
     format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
 }

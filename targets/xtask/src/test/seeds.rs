@@ -4,7 +4,7 @@ use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace, text};
 
-/// The seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
+/// Returns the seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "npy" => cut(npy()),
@@ -25,7 +25,7 @@ fn bytes(seed: u64, n: usize) -> Vec<u8> {
     (0..n).map(|_| random.below(256) as u8).collect()
 }
 
-/// The files, and of each the first half and all but the last byte.
+/// Returns the files, and of each the first half and all but the last byte.
 fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = files.clone();
     for file in files {
@@ -35,7 +35,7 @@ fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     all
 }
 
-/// A tensor of a type, an order and a shape with the given data.
+/// Returns a tensor of a type, an order and a shape with the given data.
 fn npy_file((kind, order, shape): (&str, &str, &str), data: &[u8], version: u8) -> Vec<u8> {
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
     // The length of a header is two bytes in version 1, four later.
@@ -75,7 +75,7 @@ fn npy() -> Vec<Vec<u8>> {
     files
 }
 
-/// A zip archive of stored members, with lengths in the directory and, if streamed, after the data.
+/// Returns a zip archive of stored members, with lengths in the directory and, if streamed, after the data.
 fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, data) in members {
@@ -188,7 +188,7 @@ fn states() -> Vec<Vec<u8>> {
     files
 }
 
-/// The checksum of zip archives.
+/// Returns the checksum of zip archives.
 fn crc32(data: &[u8]) -> u32 {
     !data.iter().fold(!0, |sum, byte| {
         (0..8).fold(

@@ -14,7 +14,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 
-/// The stage `host`; when it shall be fast, the tests of the workspace alone.
+/// Runs the stage `host`; when it shall be fast, the tests of the workspace alone.
 pub fn host(tree: &Tree, fast: bool) -> Ran {
     Ran::of("tests and checks", |ran| {
         let run = Run::new(tree, "cargo test --workspace --no-fail-fast");
@@ -78,7 +78,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     }
 }
 
-/// The stage `miri`.
+/// Runs the stage `miri`.
 pub fn miri(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {

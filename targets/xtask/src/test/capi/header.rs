@@ -142,14 +142,14 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The identifier at the end.
+/// Returns the identifier at the end.
 fn last_word(text: &str) -> &str {
     let text = text.trim_end();
     let start = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_').len();
     &text[start..]
 }
 
-/// A function's declaration without the names of its arguments.
+/// Returns a function's declaration without the names of its arguments.
 fn prototype(declaration: &str) -> Option<String> {
     let (before, arguments) = declaration.strip_suffix(')')?.rsplit_once('(')?;
     let unnamed = |argument: &str| {

@@ -174,7 +174,7 @@ pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     crate::files::folder(&home).map(|()| home)
 }
 
-/// A program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
+/// Returns a program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
 fn compiled(
     tree: &Tree,
     ran: &mut Ran,

@@ -33,7 +33,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The faults of these names, or all, by name.
+    /// Returns the faults of these names, or all, by name.
     ///
     /// # Errors
     /// A name that no file has, a header that is not complete.
