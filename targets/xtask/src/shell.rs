@@ -40,7 +40,7 @@ pub struct Output {
     pub ok: bool,
     /// Exit status, if it exited on its own.
     pub code: Option<i32>,
-    /// How it ended: its status, or why it has none.
+    /// Exit status, or the reason why there is none.
     pub how: String,
     /// Standard output.
     pub stdout: String,

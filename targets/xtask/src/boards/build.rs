@@ -36,7 +36,7 @@ const OPERATOR: &str = "libelsa_ort.so";
 /// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
-/// What cargo builds at once, in a profile that keeps symbols.
+/// Packages that cargo builds at once, in a profile that keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,

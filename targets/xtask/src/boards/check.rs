@@ -373,7 +373,7 @@ struct Module {
     entries: Vec<String>,
 }
 
-/// How a lzip file begins.
+/// First bytes of an lzip file.
 const LZIP: &[u8] = b"LZIP\x01";
 /// Most bytes of PTX in a stream.
 const LONGEST: usize = 16 << 20;

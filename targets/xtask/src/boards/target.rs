@@ -31,7 +31,7 @@ impl Target {
         Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
     }
 
-    /// Its name.
+    /// Name.
     pub fn name(&self) -> &str {
         match self {
             Target::Host(_) => HOST,

@@ -93,7 +93,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// How much of a budget is used where more rows would help.
+    /// Share of a budget that is used if more rows would help.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than that: its query twice, its output and its state.

@@ -22,7 +22,7 @@ const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmu
 
 /// The library of a version of the runtime.
 pub struct Runtime {
-    /// Its version.
+    /// Version.
     pub version: &'static str,
     /// For x86-64.
     pub here: PathBuf,

@@ -44,7 +44,7 @@ fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     }
 }
 
-/// How the consumer is built and run: on this machine, or for a board.
+/// Build and run of the consumer: on this machine, or for a board.
 struct Way<'a> {
     what: String,
     cmake: PathBuf,
@@ -52,7 +52,7 @@ struct Way<'a> {
     emulator: &'a str,
 }
 
-/// What [`with_cmake`] has made.
+/// Programs that [`with_cmake`] has made.
 struct Made {
     /// The program with the static library, and one without it.
     fixed: [PathBuf; 2],
@@ -291,7 +291,7 @@ pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<
     Ok(())
 }
 
-/// What zig's compiler is asked to tune for on a board.
+/// Processor that zig's compiler tunes for on a board.
 fn tuned_by_zig(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-Xclang -tune-cpu -Xclang cortex-a78ae",

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Where the pages are.
+/// Folder of the pages.
 const PAGE: &str = "docs/src";
 /// Pages whose blocks are followed.
 const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];

@@ -21,7 +21,7 @@ const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encou
 /// Fields of a package that a registry shows.
 const SHOWN: [&str; 7] =
     ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
-/// What cargo says of a locked package that its author has withdrawn.
+/// Message of cargo about a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
 /// Licences, versions and sources of the dependencies: a part of the stage `check`.

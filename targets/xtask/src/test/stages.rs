@@ -11,7 +11,7 @@ use crate::shell::Tree;
 
 /// One stage.
 pub struct Stage {
-    /// Its name for `--only` and in the summary.
+    /// Name for `--only` and in the summary.
     pub name: &'static str,
     /// Description in one line.
     pub about: &'static str,

@@ -40,7 +40,7 @@ pub fn vision(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
 
-/// What PyTorch answered for one picture.
+/// Answer of PyTorch for one picture.
 struct Wanted {
     index: u64,
     class: u64,
@@ -101,7 +101,7 @@ fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
     lines.iter().find(|line| line["file"].as_str().is_some_and(named))
 }
 
-/// How many of the classes that the program reported are those of the record.
+/// Counts the reported classes that are those of the record.
 fn same_classes(record: &Record, lines: &[Value]) -> usize {
     let same = |wanted: &&Wanted| {
         line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
@@ -215,7 +215,7 @@ pub(super) fn make(
     Ok(())
 }
 
-/// What CMake is told to build for a board, in the folder `dist`.
+/// Returns the arguments of CMake for a board, in the folder `dist`.
 pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String; 2], String> {
     let zig = setup::zig(tree)?.join("python");
     let toolchain = dist.join(format!("share/{name}/toolchain.cmake"));

@@ -54,9 +54,9 @@ impl Control {
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Its address in the kernel.
+    /// Address in the kernel.
     pub at: usize,
-    /// Its name without modifiers, such as `FFMA`.
+    /// Name without modifiers, such as `FFMA`.
     pub name: String,
     /// The name with modifiers and the operands.
     pub text: String,

@@ -24,18 +24,18 @@ pub struct Header {
 /// A struct.
 #[derive(Debug, PartialEq)]
 pub struct Struct {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its fields.
+    /// Fields.
     pub fields: Vec<Field>,
 }
 
 /// A field of a struct.
 #[derive(Debug, PartialEq)]
 pub struct Field {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its declaration without a comment.
+    /// Declaration without a comment.
     pub declaration: String,
 }
 

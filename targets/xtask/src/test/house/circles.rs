@@ -51,7 +51,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// What `name` is in a module, from inside; nothing where the module does not know it.
+    /// Returns the meaning of `name` inside a module; `None` if the module does not know it.
     fn lookup(&self, m: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
         if open.iter().any(|(module, seen)| *module == m && seen == name) {
             return None;

@@ -47,7 +47,7 @@ pub struct Scope {
 /// A module.
 #[derive(Default)]
 pub struct Module {
-    /// Its path, such as `crate::plan::choose`.
+    /// Path, such as `crate::plan::choose`.
     pub path: String,
     /// The file that holds it.
     pub file: PathBuf,
@@ -57,7 +57,7 @@ pub struct Module {
     pub children: Vec<(String, usize)>,
     /// The names that it defines.
     pub items: BTreeSet<String>,
-    /// Those of them that are macros.
+    /// The macros among them.
     pub macros: BTreeSet<String>,
     /// Its own scope first, then those of its items.
     pub scopes: Vec<Scope>,
@@ -108,16 +108,16 @@ fn is_test(attribute: &Group) -> bool {
     }
 }
 
-/// How an item begins.
+/// The beginning of an item.
 #[derive(Default)]
 struct Front {
     test: bool,
     /// The file that `#[path = "…"]` names.
     path: Option<String>,
     public: bool,
-    /// Its keyword, such as `fn`; empty for a block of foreign items.
+    /// Keyword, such as `fn`; empty for a block of foreign items.
     kind: String,
-    /// Where the keyword is.
+    /// Position of the keyword.
     at: usize,
 }
 

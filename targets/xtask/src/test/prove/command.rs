@@ -42,7 +42,7 @@ enum Kind<'a> {
     Tests(How, &'a str),
     Program(How, &'a str),
     Xtask(&'a str),
-    /// Whether a file has a word: for tests of this module's callers, which build nothing.
+    /// Search of a file for a word, for tests of this module's callers, which build nothing.
     #[cfg(test)]
     Check(&'a str),
 }

@@ -18,7 +18,7 @@ const FOLDER: &str = "tests/faults";
 pub struct Fault {
     /// The name of its file.
     pub name: String,
-    /// Its file.
+    /// File.
     pub patch: PathBuf,
     /// A hash of its file.
     pub digest: String,
