@@ -89,7 +89,7 @@ impl<'a> Sanitizer<'a> {
         Ok(archive)
     }
 
-    /// Tests of the packages that work with raw memory.
+    /// Returns the command that runs tests of the packages that work with raw memory.
     pub(super) fn test(&self, targets: &str, tests: &str) -> Run {
         // `--lib` would compile the kernels once more, as a program of tests that has none.
         let kernels = if targets.contains("--lib") { "" } else { "-p elsa-kernels" };
