@@ -333,7 +333,7 @@ pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     Ok(Some(programs))
 }
 
-/// NVIDIA's assembler for PTX, from a private Python environment.
+/// Returns NVIDIA's assembler for PTX, from a private Python environment.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     // The package has no programs of its own; its files are in the library folder of the Python found.
     let find = |bin: &Path| {

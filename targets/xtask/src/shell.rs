@@ -86,13 +86,13 @@ impl Run {
         }
     }
 
-    /// One more argument, taken as it is.
+    /// Appends one argument, unchanged.
     pub fn arg(mut self, word: impl Into<OsString>) -> Run {
         self.words.push(word.into());
         self
     }
 
-    /// More arguments, split at spaces.
+    /// Appends arguments, split at spaces.
     pub fn args(mut self, line: &str) -> Run {
         self.words.extend(line.split_whitespace().map(OsString::from));
         self

@@ -101,7 +101,7 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
 /// predicts it.
 const CHANGED: [&str; 2] = ["_added", "_within"];
-/// The beginnings of the names of kernels of linear attention and of series, whose time nothing predicts.
+/// Prefixes of the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
 /// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or
