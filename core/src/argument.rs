@@ -276,6 +276,12 @@ impl fmt::Display for ArgumentError {
             E::Mismatch { argument, axis, found, allowed, of } => {
                 write!(f, "{argument}: {axis} {found}; allowed: {allowed}, as {of} has")
             }
+            // Written out, a number of this size is a row of zeros.
+            E::Number { argument, found, allowed }
+                if found.is_finite() && found != 0.0 && !(1e-4..1e16).contains(&found.abs()) =>
+            {
+                write!(f, "{argument}: {found:e}; allowed: {allowed}")
+            }
             E::Number { argument, found, allowed } => write!(f, "{argument}: {found}; allowed: {allowed}"),
             E::MaskShape { argument, axis, found, allowed, smaller: true } => {
                 write!(f, "{argument}: {axis} {found}; allowed: at most {allowed}")

@@ -210,7 +210,7 @@ impl fmt::Display for ChooseError {
             }
             ChooseError::PartsBudget { needed, budget, transitions } => write!(
                 f,
-                "budget: {budget} bytes; allowed: at least {needed} for this problem, of which {transitions} hold transitions of parts"
+                "budget: {budget} bytes; allowed: at least {needed} for this problem, including {transitions} for transitions of parts"
             ),
             ChooseError::HostBudget { needed, budget } => {
                 write!(f, "host_budget: {budget} bytes; allowed: at least {needed} for this problem")

@@ -529,7 +529,7 @@ def _product(shape):
 class _Numpy(object):
     """Access to numpy arrays. They are in host memory: their device is None."""
 
-    library, module = "numpy", None
+    library, module, densely = "numpy", None, "numpy.ascontiguousarray"
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
@@ -546,9 +546,13 @@ class _Numpy(object):
         """Checks a description. Returns the name of the type, shape, strides in elements and device."""
         dtype, shape, strides = description
         size = dtype.itemsize or 1
-        # A type of another byte order has the same name; a masked array hides elements.
-        if not dtype.isnative or hasattr(found, "mask"):
-            raise ArgumentError(f"{name}: {found.__name__} of {dtype}; allowed: an array of this machine's types")
+        # A type of another byte order has the same name.
+        if not dtype.isnative:
+            raise ArgumentError(f"{name}: {found.__name__} of {dtype}; allowed: this machine's byte order")
+        if hasattr(found, "mask"):
+            raise ArgumentError(
+                f"{name}: {found.__name__} of {dtype}; allowed: an array without a mask, as numpy.ma.filled makes"
+            )
         if any(stride % size for stride in strides):
             raise ArgumentError(f"{name}: strides {strides} bytes; allowed: multiples of {size}")
         return dtype.name, shape, tuple([stride // size for stride in strides]), None
@@ -585,7 +589,7 @@ def _write(address, words, order, tensors):
 class _Torch(object):
     """Access to torch tensors."""
 
-    library, module = "torch", None
+    library, module, densely = "torch", None, "Tensor.contiguous"
     address = operator.methodcaller("data_ptr")
     write = functools.partial(_write, address)
     dense = operator.methodcaller("contiguous")
@@ -703,7 +707,7 @@ class _Array(object):
         for n, stride in zip(self.shape, self.strides):
             if n > 1:
                 if stride < 0:
-                    raise ArgumentError(f"{self.name}: strides {self.strides}; allowed: not negative")
+                    raise ArgumentError(f"{self.name}: strides {self.strides}; allowed: not negative, as {self.kind.densely} makes them")
                 last += (n - 1) * stride
         return 0 if 0 in self.shape else last + 1
 
@@ -848,7 +852,9 @@ class _Frame(object):
             )
         span = array.span()
         if span and array.shape[-1] > 1 and array.strides[-1] != 1:
-            raise ArgumentError(f"{array.name}: strides {array.strides}; allowed: 1 along the last axis")
+            raise ArgumentError(
+                f"{array.name}: strides {array.strides}; allowed: 1 along the last axis, as {array.kind.densely} makes it"
+            )
         setattr(self.problem, name, array.view(*(None,) * (4 - rank) + tuple(range(rank))))
         self.memory(name, span * size)
         return number

@@ -57,10 +57,17 @@ pub struct UnknownBackend {
     pub found: String,
 }
 
+impl UnknownBackend {
+    /// Returns the message without the argument that it is about.
+    pub(crate) fn choice(&self) -> String {
+        let names: Vec<&str> = Backend::ALL.iter().rev().map(|backend| backend.name()).collect();
+        format!("'{}'; allowed: auto, {}", self.found, names.join(", "))
+    }
+}
+
 impl fmt::Display for UnknownBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "backend: '{}'; allowed: auto", self.found)?;
-        Backend::ALL.iter().rev().try_for_each(|backend| write!(f, ", {backend}"))
+        write!(f, "backend: {}", self.choice())
     }
 }
 
@@ -86,5 +93,7 @@ mod tests {
         }
         let unknown = "sse".parse::<Backend>().unwrap_err().to_string();
         assert_eq!(unknown, "backend: 'sse'; allowed: auto, scalar, neon, avx2, avx512, cuda");
+        let variable = crate::PlanError::from(UnknownBackend { found: "sse".into() }).to_string();
+        assert!(variable.starts_with("ELSA_BACKEND: 'sse'; allowed: auto, scalar"), "{variable}");
     }
 }

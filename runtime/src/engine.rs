@@ -106,12 +106,15 @@ struct Inner {
     absence: Option<Arc<DeviceError>>,
 }
 
-/// The back end that the options or the environment request.
+/// Environment variable that requests a back end.
+const VARIABLE: &str = "ELSA_BACKEND";
+
+/// Returns the back end that the options or the environment request.
 fn requested(options: &EngineOptions) -> Result<Option<Backend>, PlanError> {
     if options.backend.is_some() {
         return Ok(options.backend);
     }
-    match std::env::var("ELSA_BACKEND") {
+    match std::env::var(VARIABLE) {
         Ok(name) if !name.is_empty() && name != "auto" => Ok(Some(name.parse()?)),
         Err(std::env::VarError::NotUnicode(name)) => {
             Err(UnknownBackend { found: name.to_string_lossy().into_owned() }.into())
@@ -155,7 +158,8 @@ impl Engine {
                 if !asked.is_present() {
                     let present = backends().into_iter().filter(|p| p.present);
                     let names: Vec<&str> = present.map(|p| p.backend.name()).collect();
-                    return Err(PlanError::BackendAbsent { asked, present: names.join(", ") });
+                    let argument = if options.backend.is_some() { "backend" } else { VARIABLE };
+                    return Err(PlanError::BackendAbsent { argument, asked, present: names.join(", ") });
                 }
                 set
             }

@@ -219,8 +219,10 @@ pub enum PlanError {
         given: usize,
     },
     /// The requested back end is not available on this machine or in this build.
-    #[error("backend: {asked} is absent; allowed here: {present}")]
+    #[error("{argument}: {asked} is absent; allowed here: {present}")]
     BackendAbsent {
+        /// `backend`, or the environment variable that requests the back end.
+        argument: &'static str,
         /// The requested back end.
         asked: Backend,
         /// Names of the available back ends.
@@ -233,8 +235,8 @@ pub enum PlanError {
         #[source]
         reason: DeviceError,
     },
-    /// The name is not the name of a back end.
-    #[error(transparent)]
+    /// The environment variable `ELSA_BACKEND` does not hold the name of a back end.
+    #[error("ELSA_BACKEND: {}", .0.choice())]
     BackendName(#[from] UnknownBackend),
     /// The system could not start a thread.
     #[error("threads: the system started {started} of {wanted}: {reason}")]

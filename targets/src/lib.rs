@@ -319,7 +319,7 @@ impl Board {
         Ok(board)
     }
 
-    /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
+    /// Returns the profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
     /// number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {

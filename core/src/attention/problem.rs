@@ -211,7 +211,7 @@ impl Spec {
             return Err(E::Number {
                 argument: "softcap",
                 found: x,
-                allowed: "0 (off) or a positive finite number",
+                allowed: "0 (off) or a finite number of at least 2^-126 = 1.1754944e-38",
             });
         }
         let scores = [query.batch(), query.heads(), query.tokens(), keys];

@@ -28,7 +28,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// The distance of `found` relative to the bound: at most 1 where it is right, and NaN where one of the two values is a
+    /// Returns the distance of `found` relative to the bound: at most 1 where it is right, and NaN where one of the two values is a
     /// NaN and the other is not. Where the exact value may be beyond the range of `dtype`, in which `found` was written, any
     /// value that is not a NaN will do; where intermediate values are beyond the range of f32, and the bound is infinite,
     /// any at all; and where the exact value is a NaN or an infinity, any that is not finite.
@@ -58,7 +58,7 @@ pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
 
-/// The bound of a value after it has been rounded to `dtype`.
+/// Returns the bound of a value after it has been rounded to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
     // Zero times an infinite error is no error known. Else a small margin for the terms of second order.

@@ -8,8 +8,8 @@ pub const LEAST_LOG: f32 = -86.9;
 /// infinite.
 pub const MOST_LOG: f32 = 88.7;
 
-/// A factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and grow NaN out of
-/// nothing: there it is taken twice, the first time by the state.
+/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and grow
+/// NaN out of nothing: there it is taken twice, the first time by the state.
 #[must_use]
 pub fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {

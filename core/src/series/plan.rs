@@ -104,8 +104,8 @@ pub struct SeriesLayout {
 }
 
 impl SeriesLayout {
-    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
-    /// the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding
+    /// that aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
@@ -127,7 +127,7 @@ pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops:
     start..start + each + (part < more) as usize
 }
 
-/// The method of a convolution: that which takes less time by count, for a kernel with these lanes.
+/// Returns the method of a convolution: that which takes less time by count, for a kernel with these lanes.
 #[must_use]
 pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Method {
     let (tokens, taps) = (problem.tokens(), problem.taps());

@@ -19,13 +19,13 @@ use crate::view::{Layout, View};
 pub struct Series(View);
 
 impl Series {
-    /// The series of a view: its heads times its dims are the channels.
+    /// Builds the series of a view: its heads times its dims are the channels.
     #[must_use]
     pub const fn of(view: View) -> Series {
         Series(view)
     }
 
-    /// A dense series in the order `[batch, tokens, channels]`. `argument` names the tensor in errors.
+    /// Builds a dense series in the order `[batch, tokens, channels]`. `argument` names the tensor in errors.
     ///
     /// # Errors
     /// Returns an error if the series is too large to index.
@@ -36,7 +36,7 @@ impl Series {
         View::dense(argument, Layout::Bnhd, &[batch, tokens, 1, channels], None).map(Series)
     }
 
-    /// A dense series in the order `[batch, channels, tokens]`, which Mamba has. `argument` names the tensor in errors.
+    /// Builds a dense series in the order `[batch, channels, tokens]`, which Mamba has. `argument` names the tensor in errors.
     ///
     /// # Errors
     /// Returns an error if the series is too large to index.
@@ -47,25 +47,25 @@ impl Series {
         View::dense(argument, Layout::Bhnd, &[batch, channels, tokens, 1], None).map(Series)
     }
 
-    /// The view.
+    /// Returns the view.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.0
     }
 
-    /// Number of sequences.
+    /// Returns the number of sequences.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.0.batch()
     }
 
-    /// Number of tokens of each sequence.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.0.tokens()
     }
 
-    /// Number of channels; of an empty series, where that is beyond counting, the largest number.
+    /// Returns the number of channels; of an empty series, where that is beyond counting, the largest number.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.0.heads().saturating_mul(self.0.dim())
@@ -85,7 +85,7 @@ impl Series {
         self.0.row(batch, channel / dim, token) + channel % dim
     }
 
-    /// The stride from one channel to the next, if it is the same for all of them.
+    /// Returns the stride from one channel to the next, if it is the same for all of them.
     #[must_use]
     pub const fn channel_stride(&self) -> Option<usize> {
         let (dim, stride) = (self.0.dim(), self.0.strides()[1]);
@@ -232,7 +232,7 @@ macro_rules! problem {
 }
 pub(super) use problem;
 
-/// The token that is number `step` in the order of a pass over `tokens`.
+/// Returns the token that is number `step` in the order of a pass over `tokens`.
 #[inline]
 #[must_use]
 pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {

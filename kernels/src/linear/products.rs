@@ -33,7 +33,7 @@ unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isi
     }
 }
 
-/// Computes the products of the tokens of each pass if these are few, with dims in the lanes.
+/// Computes the products of the tokens of each pass, with dims in the lanes: for passes of few tokens.
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a

@@ -48,7 +48,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
 /// Computes `R` rows from `row` on.
 ///
 /// # Safety
-/// - As for [`read`]; the rows are among the reading's, and its width is `V` vectors.
+/// - As for [`read`]; the rows are rows of `reading`, whose width is `V` vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 struct Numbers(Random);
 
 impl Numbers {
-    /// An element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
+    /// Returns an element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
     fn element(&mut self, flavour: usize) -> f32 {
         match flavour {
             0 => [0.0, -0.0][self.0.below(2)],

@@ -38,7 +38,7 @@ fn same(a: f64, b: f64) -> bool {
 pub struct Clock {
     /// Name of the core or device: `cpu3`, `gp10b`, `emc`.
     pub name: String,
-    /// Its governor.
+    /// Governor.
     pub governor: Option<String>,
     now: Probe,
     low: Option<Probe>,
@@ -146,7 +146,7 @@ pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
 /// The GPU of a Jetson.
 #[derive(Debug)]
 pub struct Gpu {
-    /// Its clock.
+    /// Clock.
     pub clock: Clock,
     load: Option<Probe>,
 }

@@ -12,22 +12,22 @@ use serde::Serialize;
 /// A thermal zone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZoneReading {
-    /// Its type.
+    /// Type.
     pub name: String,
-    /// Its temperature; `None` if its sensor is off.
+    /// Temperature; `None` if its sensor is off.
     pub temp_c: Option<f64>,
 }
 
 /// A rail whose power is measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RailReading {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its chip on the bus.
+    /// Chip on the bus.
     pub chip: String,
     /// Location of the measurement.
     pub place: Place,
-    /// Its power.
+    /// Power.
     pub power_mw: Option<f64>,
     /// `true` if the rail counts towards the total.
     pub total: bool,
@@ -60,7 +60,7 @@ pub struct Description {
     pub cores_off: Vec<String>,
     /// The clock of the GPU.
     pub gpu: Option<Reading>,
-    /// How busy the GPU is, from 0 to 1.
+    /// Load of the GPU, from 0 to 1.
     pub gpu_load: Option<f64>,
     /// The clock of the memory.
     pub emc: Option<Reading>,

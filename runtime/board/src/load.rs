@@ -57,11 +57,11 @@ impl Times {
 /// A process and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Busy {
-    /// Its number.
+    /// Number.
     pub pid: u32,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its load in cores.
+    /// Load in cores.
     pub load: f64,
 }
 

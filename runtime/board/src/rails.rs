@@ -57,9 +57,9 @@ enum Channel {
 /// A rail that is measured.
 #[derive(Debug)]
 pub struct Rail {
-    /// Its name: `VDD_SYS_GPU`.
+    /// Name: `VDD_SYS_GPU`.
     pub name: String,
-    /// Its chip on the bus: `0-0041`.
+    /// Chip on the bus: `0-0041`.
     pub chip: String,
     /// Location of the measurement.
     pub place: Place,

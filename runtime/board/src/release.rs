@@ -61,7 +61,7 @@ pub fn jetpack(l4t: &str) -> Option<&'static str> {
 pub struct PowerMode {
     /// The number that `nvpmodel -m` takes.
     pub id: u32,
-    /// Its name, if the configuration has it.
+    /// Name, if the configuration has it.
     pub name: Option<String>,
 }
 

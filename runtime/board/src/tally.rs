@@ -47,13 +47,13 @@ pub struct Readings {
     pub cores_on: (usize, usize),
     /// Mean clock of the GPU.
     pub gpu_mhz: Option<f64>,
-    /// Its lowest and highest.
+    /// Lowest and highest.
     pub gpu_range_mhz: Option<(f64, f64)>,
     /// Mean load of the GPU, from 0 to 1.
     pub gpu_load: Option<f64>,
     /// Mean clock of the memory.
     pub emc_mhz: Option<f64>,
-    /// Its lowest and highest.
+    /// Lowest and highest.
     pub emc_range_mhz: Option<(f64, f64)>,
     /// Number of times that a clock differed from the sample before.
     pub clock_changes: u32,

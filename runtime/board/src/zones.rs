@@ -19,7 +19,7 @@ const LOWEST_TRIP: f64 = 40.0;
 /// A thermal zone that measures.
 #[derive(Debug)]
 pub struct Zone {
-    /// Its type, such as `GPU-therm`.
+    /// Type, such as `GPU-therm`.
     pub name: String,
     /// The lowest temperature at which the system slows the board down, in degrees Celsius.
     pub passive_c: Option<f64>,

@@ -19,16 +19,18 @@ use clap::{Parser, Subcommand};
 /// The text below the commands.
 const HELP: &str = "\
 Environment:
-  ELSA_BACKEND  the back end where --backend is auto: scalar, neon, avx2, avx512, cuda
-  ELSA_TUNED    the file of elsa tune that a GPU uses where --tuned is not given
-  ELSA_ONNXRUNTIME  the library of ONNX Runtime that elsa onnx rewrite checks its answers in, where --runtime is not given
-  ELSA_LOG      how much is logged on standard error: error, warn (the default), info, debug, or off; for one module,
-                elsa_runtime=debug
+  ELSA_BACKEND      back end of --backend auto: scalar, neon, avx2, avx512, cuda
+  ELSA_TUNED        file of elsa tune that a GPU uses without --tuned
+  ELSA_ONNXRUNTIME  library of ONNX Runtime in which elsa onnx rewrite checks its answers without
+                    --runtime
+  ELSA_LOG          messages on standard error: off, error, warn (the default), info, debug, trace;
+                    for one module elsa_runtime=debug
 
-Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed;
-4 verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could say
-nothing about an answer; 141 the reader of standard output has closed it, as with elsa bench | head -1.
-Arguments are UTF-8. Run on little-endian machines only.";
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4
+verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could make no
+claim about an answer; 141 the reader of standard output closed it, as in elsa bench | head -1.
+
+Arguments are UTF-8. Runs on little-endian machines only.";
 
 /// Exact attention: run it, verify it, measure it.
 #[derive(Parser, Debug)]

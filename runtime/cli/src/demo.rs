@@ -38,12 +38,12 @@ const WORKLOADS: [(&str, &str); 5] = [
 /// `elsa demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// Folder for the tensors of the first workload, created if it does not exist: q.npy, k.npy, v.npy, y.npy
     #[arg(long, value_name = "DIR", default_value = "elsa-demo")]
     pub out: PathBuf,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// Result of a workload.

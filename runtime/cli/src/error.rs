@@ -71,8 +71,8 @@ pub enum Error {
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// An engine or a plan that cannot be made. Its text starts with the argument.
-    #[error("--{}", flag::plan(.0))]
+    /// An engine or a plan that cannot be made. Its text starts with the argument, or with an environment variable.
+    #[error("{}", dashed(&flag::plan(.0)))]
     Plan(#[from] PlanError),
     /// Data that cannot be bound. Its text starts with the argument.
     #[error("--{}", flag::bind(.0))]

@@ -264,7 +264,11 @@ fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
         allowed: format!("with --{needed}"),
     };
     match (args.windows, args.picture, args.shift) {
-        (Some(_), None, Some(_)) => Err(needs("shift", "picture")),
+        (Some(_), None, Some(_)) => Err(Error::Argument {
+            argument: "shift",
+            found: "given without --picture".into(),
+            allowed: "with --picture HxW, whose default is one window, which has no shift".into(),
+        }),
         (None, Some(_), _) => Err(needs("picture", "windows")),
         (None, _, Some(_)) => Err(needs("shift", "windows")),
         (size, picture, shift) => Ok(size.map(|size| Windows {

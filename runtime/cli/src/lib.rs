@@ -35,6 +35,7 @@ pub mod error;
 mod files;
 mod flag;
 pub mod foreign;
+mod help;
 pub mod info;
 pub mod job;
 pub mod left_out;
@@ -69,18 +70,39 @@ use error::{Error, say};
 use std::ffi::OsString;
 use std::io::Write;
 
+/// Environment variable that selects the lines of the log.
+const LOG: &str = "ELSA_LOG";
+
+/// Returns `true` if every part of `text`, separated by commas, is a level or `module=level`. The logger takes any other
+/// word as the name of a module, and then logs nothing else.
+fn is_log_filter(text: &str) -> bool {
+    let level = |text: &str| text.trim().parse::<log::LevelFilter>().is_ok();
+    text.split(',').all(|part| level(part.split_once('=').map_or(part, |(_, level)| level)))
+}
+
 /// Prepares the process of the program `name`: panics and signals leave no temporary file behind, and every message and line
 /// of the log is on one line.
 pub fn prepare(name: &'static str) {
     error::begin_with(name);
     signals::watch_panics();
-    let mut logger = env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn"));
+    let wanted = std::env::var_os(LOG).map(|value| value.to_string_lossy().into_owned());
+    let (filter, refused) = match wanted {
+        Some(value) if is_log_filter(&value) => (value, None),
+        refused => ("warn".to_owned(), refused),
+    };
+    let mut logger = env_logger::Builder::new();
+    logger.parse_filters(&filter);
     // Log messages contain names of files and devices.
     logger.format(|to, record| {
         let text = foreign::one_line(&record.args().to_string());
         writeln!(to, "[{:<5} {}] {text}", record.level(), record.target())
     });
     logger.init();
+    if let Some(found) = refused {
+        log::warn!(
+            "{LOG}: '{found}'; allowed: off, error, warn, info, debug, trace or MODULE=LEVEL, several with commas; warn holds"
+        );
+    }
     if let Err(e) = signals::watch() {
         log::warn!("signals may leave temporary files behind: {e}");
     }
@@ -92,7 +114,9 @@ pub fn main<C: Parser>(
     run: impl FnOnce(&C) -> Result<(), Error>,
 ) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let done = match C::try_parse_from(&arguments) {
+    let command = help::shaped(C::command());
+    let matched = command.clone().try_get_matches_from(&arguments);
+    let done = match matched.and_then(|matches| C::from_arg_matches(&matches)) {
         Ok(cli) => run(&cli),
         Err(e) if !e.use_stderr() => e.print().map_err(Error::Print),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -101,7 +125,7 @@ pub fn main<C: Parser>(
             return error::REQUEST;
         }
         Err(e) => {
-            say(&usage::line(&e, C::command(), &arguments));
+            say(&usage::line(&e, command, &arguments));
             return error::REQUEST;
         }
     };
@@ -113,6 +137,21 @@ pub fn main<C: Parser>(
                 say(&e.line());
             }
             status
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_filters_are_levels_and_modules_with_levels() {
+        for text in ["off", "warn", "DEBUG", "elsa_runtime=debug", "warn, elsa_runtime=trace"] {
+            assert!(is_log_filter(text), "{text}");
+        }
+        for text in ["verbose", "", "1", "elsa_runtime", "elsa_runtime=all", "warn,verbose"] {
+            assert!(!is_log_filter(text), "{text}");
         }
     }
 }

@@ -19,11 +19,16 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let found = strings(error, ContextKind::InvalidSubcommand).first().copied().unwrap_or_default();
-            let near = strings(error, ContextKind::SuggestedSubcommand);
+            // A flag without its dashes is nearer than a command with similar letters.
+            let flag = format!("--{found}");
+            let near = match of(&root, &flag) {
+                Some(_) => Some(flag.as_str()),
+                None => strings(error, ContextKind::SuggestedSubcommand).first().copied(),
+            };
             let group = verb.as_ref().map(|verb| verb.command);
             let group = group.filter(|group| group.has_subcommands() && group.get_name() != "help");
             let verbs: Vec<&str> = group.unwrap_or(&root).get_subcommands().map(Command::get_name).collect();
-            format!("command: '{found}'; allowed: {}{}", verbs.join(", "), meant(near.first().copied()))
+            format!("command: '{found}'; allowed: {}{}", verbs.join(", "), meant(near))
         }
         ErrorKind::UnknownArgument => unknown(&root, &words, verb.as_ref(), flag, error),
         ErrorKind::MissingRequiredArgument => {

@@ -31,12 +31,12 @@ pub struct WarmupArgs {
     /// Element type of the shapes [default: f32]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// Runs the command.

@@ -81,12 +81,12 @@ pub struct BenchSeriesArgs {
     /// Time for each cell of the table
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     seconds: f64,
-    /// Engine.
-    #[command(flatten)]
-    host: HostArgs,
     /// Print one JSON object per line, one for each way of each cell
     #[arg(long)]
     json: bool,
+    /// Engine.
+    #[command(flatten)]
+    host: HostArgs,
 }
 
 /// A way of a cell, as `--json` prints it.

@@ -71,15 +71,15 @@ pub struct DepthCurveArgs {
     /// Write the curves as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Engine.
-    #[command(flatten)]
-    engine: EngineArgs,
     /// Permission for the page to replace an input.
     #[command(flatten)]
     force: ForceArgs,
     /// Print one JSON object for each schedule and length
     #[arg(long)]
     json: bool,
+    /// Engine.
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 /// Parses the longest length of a curve.

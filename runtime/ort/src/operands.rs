@@ -30,7 +30,7 @@ impl Input {
         Input::KeyLengths,
     ];
 
-    /// The name of the input.
+    /// Returns the name of the input.
     pub const fn name(self) -> &'static str {
         match self {
             Input::Query => "Q",

@@ -81,7 +81,7 @@ impl<'a> Given<'a> {
         self.geometry.problem.spec().dtype
     }
 
-    /// The first element of an input of the engine; `None` if the node does not have it.
+    /// Returns the first element of an input of the engine; `None` if the node does not have it.
     fn place(&self, operand: Operand) -> Option<*mut u8> {
         let first = |input: Input| {
             let at = if self.geometry.packed { Input::Query } else { input };

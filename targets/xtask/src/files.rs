@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The error of a file or a folder, in words.
+/// Returns the error of a file or a folder, in words.
 pub fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 pub fn text(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(at(path))
 }
 
-/// The bytes of a file.
+/// Returns the bytes of a file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(at(path))
 }

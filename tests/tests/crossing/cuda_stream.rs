@@ -16,7 +16,7 @@ use elsa_tests::gpu_engine;
 use elsa_tests::standin::{child, folder, is_child, said};
 use std::io;
 
-/// The bytes of elements.
+/// Returns the bytes of elements.
 pub fn bytes_of(data: &Data) -> Vec<u8> {
     match data.elements() {
         Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),

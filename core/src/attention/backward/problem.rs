@@ -113,7 +113,7 @@ impl BackwardProblem {
         }
     }
 
-    /// The views of the gradients.
+    /// Returns the views of the gradients.
     #[must_use]
     pub const fn spec(&self) -> &BackwardSpec {
         &self.spec

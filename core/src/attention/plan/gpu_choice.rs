@@ -265,7 +265,7 @@ impl GpuChoice {
         whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !self.kernel.half_scores())
     }
 
-    /// The merges and additions on the longest path. `states` says whether the run also outputs states, which pass
+    /// Returns the merges and additions on the longest path. `states` says whether the run also outputs states, which pass
     /// through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {

@@ -178,7 +178,7 @@ impl Report {
         ratio(kept - self.rescaled_blocks, kept)
     }
 
-    /// The mean share of its weights that an accepted row left out.
+    /// Returns the mean share of its weights that an accepted row left out.
     #[must_use]
     pub fn mean_share(&self) -> f64 {
         if self.accepted == 0 { 0.0 } else { self.share_sum / self.accepted as f64 }

@@ -13,13 +13,13 @@ pub struct ChunksFrom {
     pub pass: usize,
 }
 
-/// Where forms change over on a processor. On one core neither the tokens nor the heads move a
-/// crossover: every form but the quadratic one has costs per token that do not depend on them.
+/// Head sizes at which the fastest form changes on a processor. On one core a crossover depends on neither
+/// tokens nor heads: only the quadratic form has costs per token that depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
     /// Rules without rates.
     pub plain: ChunksFrom,
-    /// Of the rules without rates, with a gate for each dim.
+    /// Rules without rates, with a gate for each dim.
     pub plain_per_dim: ChunksFrom,
     /// Delta rules.
     pub delta: ChunksFrom,
@@ -58,7 +58,7 @@ impl Crossovers {
         }
     }
 
-    /// The crossover of a rule with such gates.
+    /// Returns the crossover of a rule with such gates.
     #[must_use]
     pub const fn crossover(&self, rule: Rule, gates: Gates) -> ChunksFrom {
         match (rule.is_delta(), gates) {

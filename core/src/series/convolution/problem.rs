@@ -99,7 +99,7 @@ setters! {
 }
 
 impl Spec {
-    /// The convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
+    /// Builds the convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
     #[must_use]
     pub const fn new(u: Series, taps: usize, out: Series) -> Spec {
         let order = Taps::NewestFirst;
@@ -131,7 +131,7 @@ problem! {
 }
 
 impl Problem {
-    /// Number of weights of a filter, `K`.
+    /// Returns the number of weights of a filter, `K`.
     #[must_use]
     pub const fn taps(&self) -> usize {
         self.spec.taps
@@ -143,7 +143,7 @@ impl Problem {
         self.spec.taps - 1
     }
 
-    /// Number of weights of all filters.
+    /// Returns the number of weights of all filters.
     #[must_use]
     pub const fn weights(&self) -> usize {
         let filters = if self.spec.shared { 1 } else { self.channels() };
@@ -162,14 +162,14 @@ impl Problem {
         filter * self.spec.taps + tap
     }
 
-    /// Number of values of the past and of the present states, `[batch, channels, K − 1]`.
+    /// Returns the number of values of the past and of the present states, `[batch, channels, K − 1]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels() * self.history()
     }
 }
 
-/// The length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
+/// Returns the length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
 /// `3 · 2^i` into which the whole convolution fits without wrapping round. For a filter as long as the input it is at least
 /// twice that.
 #[must_use]

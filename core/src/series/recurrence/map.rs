@@ -14,7 +14,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// The map of the state `h`.
+    /// Returns the map of the state `h`.
     #[must_use]
     pub fn of(&self, h: f32) -> f32 {
         let h = self.a * kept(self.a, h) + self.b;

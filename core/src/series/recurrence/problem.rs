@@ -69,7 +69,7 @@ setters! {
 }
 
 impl Spec {
-    /// The recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
+    /// Builds the recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(a: Series, b: Series, out: Series) -> Spec {
         Spec { a, b, out, gate: Gate::Factor, reverse: false, in_place: false }
@@ -95,7 +95,7 @@ problem! {
 }
 
 impl Problem {
-    /// Number of values of the past and of the present states, `[batch, channels]`.
+    /// Returns the number of values of the past and of the present states, `[batch, channels]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels()

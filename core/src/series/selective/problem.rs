@@ -95,7 +95,7 @@ setters! {
 }
 
 impl Spec {
-    /// The scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
+    /// Builds the scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
     /// written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(
@@ -166,7 +166,7 @@ impl Problem {
         self.spec.states
     }
 
-    /// Number of channels that share a coefficient of each token; all of them where it is of each channel.
+    /// Returns the number of channels that share a coefficient of each token; all of them where it is of each channel.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -201,7 +201,7 @@ impl Problem {
         }
     }
 
-    /// Number of values of the past and of the present states, `[batch, D, N]`.
+    /// Returns the number of values of the past and of the present states, `[batch, D, N]`.
     #[must_use]
     pub const fn state_values(&self) -> usize {
         self.batch() * self.channels() * self.states()

@@ -35,7 +35,7 @@ pub const STATES: i32 = 1024;
 pub struct SeriesTensor {
     /// Address and strides.
     pub tensor: Tensor,
-    /// Divisor [`SeriesTensor::dim`].
+    /// Reciprocal form of [`SeriesTensor::dim`], which splits a channel into head and element.
     pub by_dim: Divisor,
     /// Channels of a head.
     pub dim: i32,

@@ -14,6 +14,7 @@ const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallb
 
 /// Engine.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct HostArgs {
     /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
     #[arg(long, default_value = AUTO, value_parser = auto_or(backends()))]
@@ -28,7 +29,7 @@ pub struct HostArgs {
     /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, excluding its tensors. Bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
 }
@@ -45,6 +46,7 @@ impl HostArgs {
 
 /// Engine and its options.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct EngineArgs {
     /// Engine.
     #[command(flatten)]

@@ -27,8 +27,9 @@ pub fn layouts() -> impl TypedValueParser<Value = Layout> {
 
 /// The tensors and the semantics of a problem.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
 pub struct ProblemArgs {
-    /// Queries: path.npy, path.npz#name (f32, f16, f64) or path.safetensors#name (f32, f16, bf16, f64)
+    /// Queries: path.npy, path.npz#name or path.safetensors#name. Elements are f32, f16 or f64, in .safetensors also bf16
     #[arg(long, value_name = FILE)]
     pub q: Option<Source>,
     /// Keys
@@ -37,8 +38,8 @@ pub struct ProblemArgs {
     /// Values
     #[arg(long, value_name = FILE)]
     pub v: Option<Source>,
-    /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
-    /// heads, dim], bnc is [batch, tokens, heads*dim] [default: bhnd, for packed tensors bnhd]
+    /// Order of axes [default: bhnd, for packed tensors bnhd]. bhnd is [batch, heads, tokens, dim] (also [n,d] and
+    /// [h,n,d]), bnhd is [batch, tokens, heads, dim], bnc is [batch, tokens, heads*dim]
     #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
     /// Query heads; required by the layout bnc
@@ -55,14 +56,14 @@ pub struct ProblemArgs {
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
         default_missing_value = ALIGNMENTS[0].0, value_parser = one_of(ALIGNMENTS))]
     pub causal: Option<Alignment>,
-    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, R is limited to i
-    /// + offset
+    /// Query i attends keys j with i + offset - L <= j <= i + offset + R. -1 is open. With --causal, keys after i + offset
+    /// are not attended
     #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
     pub window: Option<Window>,
     /// s <- X tanh(s / X), before mask and bias; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool, uint8, int32 or int64 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k]
+    /// bool, uint8, int32 or int64 (0 = masked, others = attend), or float (added). Broadcasts to [batch, heads, q, k]
     /// from the right, so that a padding mask is [batch, 1, 1, k]. With n masks along a batch axis that divides the
     /// batch, sequence b uses mask b % n. The last axis is 1 or as long as the keys
     #[arg(long, value_name = FILE)]
@@ -81,7 +82,7 @@ pub struct ProblemArgs {
     /// batch
     #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
     pub windows: Option<[usize; 2]>,
-    /// Size of the picture that the windows divide, in tokens [default: one window]
+    /// Size of the picture that the windows divide, in tokens [default: one window; --shift requires a picture]
     #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
     pub picture: Option<[usize; 2]>,
     /// Shift of the picture, rolled by -A rows and -B columns: tokens of the last windows attend only those of their

@@ -9,6 +9,7 @@ use elsa_files::task::is_name;
 
 /// A task and its division.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Division among boards")]
 pub struct TaskArgs {
     /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Numbers with a set: 3, 7, 13, 21,
     /// 31, 57, 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]

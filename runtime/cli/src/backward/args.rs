@@ -10,11 +10,14 @@ use std::path::PathBuf;
 /// The text below the flags.
 const HELP: &str = "\
 Examples:
-  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy
-  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy --causal \
---out y.npy --lse lse.npy
-  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy --quorum 7
-  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 --shares-out grad0.npz
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy \\
+      --dv-out dv.npy
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy \\
+      --dv-out dv.npy --causal --out y.npy --lse lse.npy
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy \\
+      --dv-out dv.npy --quorum 7
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 \\
+      --shares-out grad0.npz
 
 With p = exp(s - lse) of the scores s of elsa run, and d-out the gradient of a loss with respect to its output:
   ds = p (<d-out, v> - <d-out, out>), times 1 - tanh^2 with --softcap
@@ -27,6 +30,7 @@ p of its row. An --out of 16 bits is rounded, and so are the gradients. There is
 A task reads the tokens that it holds of each file, or takes them alone with --gathered, and what its rows have of the whole:
 --state, or --out and --lse, of elsa merge. Its shares are sums in f32 over its pairs; elsa merge adds those of all tasks in a
 fixed tree, ((0 + 1) + (2 + 3)) + ..., with log2 of their number more roundings. --quorum alone does the same in one process.
+
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
 
 /// What divides the pairs of queries and keys.
@@ -44,9 +48,6 @@ fn required(flag: Arg) -> Arg {
     --dk-out <FILE> --dv-out <FILE> [OPTIONS]", after_help = HELP,
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required), mut_arg("quorum", |arg| arg.help(QUORUM)))]
 pub struct BackwardArgs {
-    /// The problem.
-    #[command(flatten)]
-    pub problem: ProblemArgs,
     /// Gradient of the loss with respect to the output, in its shape; of the inputs' type, or f32
     #[arg(long, value_name = FILE)]
     pub d_out: Source,
@@ -74,18 +75,21 @@ pub struct BackwardArgs {
     /// shares of all tasks
     #[arg(long, value_name = "FILE.npz")]
     pub shares_out: Option<PathBuf>,
-    /// Division by quorums.
-    #[command(flatten)]
-    pub task: TaskArgs,
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
+    /// Division by quorums.
+    #[command(flatten)]
+    pub task: TaskArgs,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 impl BackwardArgs {

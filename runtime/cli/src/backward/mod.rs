@@ -15,6 +15,7 @@ use crate::report::{self, object};
 use crate::task::load::Rows;
 use crate::task::origin;
 use crate::task::{planned, ran};
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
 use elsa_core::quorum::Division;
@@ -23,7 +24,7 @@ use elsa_files::sums::Sums;
 use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
     BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, Held,
-    TaskGradients,
+    PlanError, TaskGradients,
 };
 use given::{Forward, like_output};
 
@@ -72,7 +73,7 @@ fn by_tasks(
     for number in 0..division.tasks() {
         let path = division.path(number).map_err(named)?;
         let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, Held::Whole, options)
-            .map_err(planned("shares-out"))?;
+            .map_err(undivided)?;
         let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(planned("shares-out"))?;
         let report = plan.run(&inputs, shares.borrow()).map_err(ran)?;
         merge.push(plan.task(), &shares)?;
@@ -88,6 +89,16 @@ fn by_tasks(
         TaskGradients::lay(dense, view, to);
     }
     Ok(done)
+}
+
+/// Builds the error of a problem that --quorum cannot divide. The library names the task, which is no flag of this call.
+fn undivided(error: PlanError) -> Error {
+    match error {
+        PlanError::Option(ArgumentError::Conflict { argument: "task", other }) => {
+            ArgumentError::Conflict { argument: other, other: "quorum" }.into()
+        }
+        error => planned("shares-out")(error),
+    }
 }
 
 /// Allocates room for the gradients, in the views of the problem.

@@ -17,28 +17,33 @@ fn help() -> String {
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
     format!(
         "\
-Without --shape and --workload: tokens {grid}
-at head size {DIM}, in f32 and in f16, each plain, with a padded boolean mask and with a bias: the grid of table 6 of
-ELSA, and masks.
+Without --shape and --workload: {grid} tokens at head size {DIM}, in f32 and in f16, each plain, with a
+padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
+
 {}
-Workloads, which --shape takes by name, too:
+Workloads, which --shape also takes by name:
   {workloads}
-The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. On a
-GPU the tensors stay in its memory. Packed sequences have no math. The cold call copies the tensors and loads the kernels. After it the methods take turns, and so does a
-second copy of the first one, first until the latency shows no trend (30 s at most; then the cell is marked), then for
---seconds. The ratio is the median of math over elsa, turn by turn, with its quartiles; the ratio of the two copies is
-the noise. A ratio is called a difference only if both of its quartiles lie beyond the noise. percentile(99%) and the
-other columns have the names of trtexec. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs
-or not, and of packed sequences those of each. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them.
-certified: rel L2 does not exceed the bound published with ELSA, plus the rounding of the output for f16 and bf16.
-A cell is clean when no other load, no change of clocks, no throttling and no heat disturbed it; another one is marked.
-Where others take half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force
-measures in any case. --json prints one object per line:
-what is start, bench, trace or end. In those of bench, n is NK, shape is the shape whole, and what it does not say or the
-board does not report is null.
---serial never delays the benchmark: a port that is too slow or disappears loses records, which both ends count.
---budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
-fails where the budget has no room for one of the two; without --method, math is left out there.
+Inputs and additive masks are standard normal. math is the same call with the score matrix materialised; packed
+sequences have no math. On a GPU the tensors stay in its memory. The cold call copies the tensors and loads the kernels.
+Then the methods alternate with a duplicate of the first one, first until the latency shows no trend (30 s at most; then
+the cell is marked), then for --seconds. The ratio is the median of math over elsa for each turn, with its quartiles;
+the ratio of the two copies is the noise. A ratio is called a difference only if both of its quartiles exceed the noise.
+percentile(99%) and the other columns have the names of trtexec. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a
+call, including masked pairs, and for packed sequences those of each sequence. rel L2 is the distance from the f64
+oracle over all rows, or over an even sample of the rows of large shapes. certified: rel L2 does not exceed the bound
+published with ELSA, plus the rounding of the output for f16 and bf16.
+
+A cell is clean if no other load, change of clocks, throttling or heat disturbed it; otherwise it is marked. If other
+programs use half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force
+measures in any case.
+
+--json prints one object per line; the field what is start, bench, trace or end. In bench objects, n is NK and shape is
+the complete shape; what the shape does not define or the board does not report is null. --serial never delays the
+benchmark: a port that is too slow or disappears loses records, which both ends count.
+
+--budget limits each method alone; it excludes the tensors and the oracle. --method both fails if the budget has no room
+for one of the two; without --method, math is then left out.
+
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains, or --compare or --spot found
 something slower. Exit status 5: not every cell is clean.",
         shape::HELP
@@ -85,12 +90,6 @@ pub struct BenchArgs {
     /// Minimum number of measured calls of each method, as in trtexec
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub iterations: Option<usize>,
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    /// Traversal of the keys.
-    #[command(flatten)]
-    pub traversal: TraversalArgs,
     /// Wait until the machine is quiet before each cell, at most 60 s
     #[arg(long)]
     pub wait: bool,
@@ -132,4 +131,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIR", num_args = 0..=1,
         conflicts_with_all = ["shape", "workload", "dtype", "method", "heads", "csv", "html", "export", "save"])]
     pub spot: Option<Option<PathBuf>>,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Traversal of the keys.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
 }

@@ -22,8 +22,9 @@ pub fn forms() -> impl TypedValueParser<Value = Choice<Form>> {
 
 /// The tensors of a problem.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
 pub struct TensorArgs {
-    /// Queries: path.npy, path.npz#name (f32, f16, f64) or path.safetensors#name (f32, f16, bf16, f64)
+    /// Queries: path.npy, path.npz#name or path.safetensors#name. Elements are f32, f16 or f64, in .safetensors also bf16
     #[arg(long, value_name = FILE)]
     pub q: Option<Source>,
     /// Keys; their number of heads divides that of v
@@ -45,8 +46,8 @@ pub struct TensorArgs {
     /// int64 [sequences + 1]: bounds of packed sequences; q is then [total, heads, dim]
     #[arg(long, value_name = FILE)]
     pub cu_seqlens: Option<Source>,
-    /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
-    /// heads, dim], bnc is [batch, tokens, heads*dim] [default: bhnd, for packed tensors bnhd]
+    /// Order of axes [default: bhnd, for packed tensors bnhd]. bhnd is [batch, heads, tokens, dim] (also [n,d] and
+    /// [h,n,d]), bnhd is [batch, tokens, heads, dim], bnc is [batch, tokens, heads*dim]
     #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
     /// Query heads; required by the layout bnc
@@ -87,6 +88,7 @@ impl TensorArgs {
 
 /// Semantics of a problem.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Problem")]
 pub struct SemanticsArgs {
     /// Rule by which a token updates its state
     #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
@@ -124,6 +126,7 @@ impl SemanticsArgs {
 
 /// Form of the computation.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Engine and plan")]
 pub struct FormArgs {
     /// Order of operations. auto: fastest by a model of work, cache and cores
     #[arg(long, default_value = AUTO, value_parser = forms())]

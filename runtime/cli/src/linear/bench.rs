@@ -35,13 +35,15 @@ const WRONG: f64 = 1e-4;
 const HELP: &str = "\
 Examples:
   elsa linear bench --rule gated --seconds 0.2
-  elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 --picture crossovers.svg
+  elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 \\
+      --picture crossovers.svg
   elsa linear bench --rule gated --per-dim --lengths 1 --dims 64 --json
-Keys and queries are random unit vectors. Forms take turns every few milliseconds. The table has the median time of a call in
+Keys and queries are random unit vectors. Forms alternate every few milliseconds. The table has the median time of a call in
 nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the
 problem does not have or for which memory has no room. A crossover is the number of tokens from which another form is the
 fastest, interpolated between those that were measured. On a GPU the time is the device's, with the tensors in its memory.
 rel L2 is the distance of the first head from the recurrence in f64, of the worst form.
+
 Exit status 4: an answer is wrong.";
 
 /// `elsa linear bench`.
@@ -81,15 +83,15 @@ pub struct LinearBenchArgs {
     /// Time for each cell of the table
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
-    /// Engine.
-    #[command(flatten)]
-    pub host: HostArgs,
     /// Print one JSON object per line, one for each form of each cell
     #[arg(long)]
     pub json: bool,
     /// Write curves of time against tokens, with the crossovers
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
+    /// Engine.
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 /// A planned form with its memory.

@@ -20,9 +20,12 @@ use serde::Serialize;
 const HELP: &str = "\
 Examples:
   elsa linear run --rule linear --q q.npy --k k.npy --v v.npy --out y.npy
-  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --out y.npy --present-state s.npy
-  elsa linear run --rule gated-delta --q q.npy --k k.npy --v v.npy --decay g.npy --beta b.npy --normalize --out y.npy
-  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy --present-state s.npy --force --out y.npy
+  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --out y.npy \\
+      --present-state s.npy
+  elsa linear run --rule gated-delta --q q.npy --k k.npy --v v.npy --decay g.npy --beta b.npy \\
+      --normalize --out y.npy
+  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy \\
+      --present-state s.npy --force --out y.npy
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike; decay and
 beta are [batch, heads, tokens]. With --layout bnhd they are [batch, tokens, heads, dim] and [batch, tokens, heads].
 Heads of k divide those of v, each of which has a state; heads of q divide them, or are a multiple. The output has as many
@@ -31,6 +34,7 @@ A decode step is a call with one token whose present state is the past of the ne
 The certificate says how wrong the output may be, proved for the form and the kernel that ran and for these tensors, and how
 wrong it is against the recurrence in f64. It takes several times as long as the run.
 Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16 states are widened.
+
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
 when all of them are complete.";
 
@@ -44,24 +48,12 @@ fn required(flag: Arg) -> Arg {
 #[command(override_usage = "elsa linear run --rule <RULE> --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]",
     after_help = HELP, mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct LinearRunArgs {
-    /// Semantics.
-    #[command(flatten)]
-    pub semantics: SemanticsArgs,
-    /// Tensors.
-    #[command(flatten)]
-    pub tensors: TensorArgs,
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
     #[arg(long, value_name = FILE, required_unless_present = "present_state")]
     pub out: Option<Source>,
     /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
     #[arg(long, value_name = FILE)]
     pub present_state: Option<Source>,
-    /// Order of operations.
-    #[command(flatten)]
-    pub form: FormArgs,
-    /// Engine.
-    #[command(flatten)]
-    pub host: HostArgs,
     /// Also compute the recurrence in f64, and print the error bound of the output as one JSON line
     #[arg(long)]
     pub certificate: bool,
@@ -71,6 +63,18 @@ pub struct LinearRunArgs {
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+    /// Semantics.
+    #[command(flatten)]
+    pub semantics: SemanticsArgs,
+    /// Tensors.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Order of operations.
+    #[command(flatten)]
+    pub form: FormArgs,
+    /// Engine.
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 /// Estimates the multiplications and additions of the recurrence of `problem`, for a progress display.

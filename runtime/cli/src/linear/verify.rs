@@ -32,6 +32,7 @@ executes: that of the recurrence of absolute values, or of norms for the delta r
 of its bound that an error takes. Gain is by how much the tokens magnify an error: at most 1 where gates and beta |k|^2 <= 2
 contract; beyond, answers may grow, and so does the bound. --y judges the file by the bound of the form recurrent, or of --form.
 With --shape keys and queries are random unit vectors, gates lie around 0.88 and rates around 0.5.
+
 Exit status: 0 PASS; 2 the request was wrong; 3 the device or the system failed; 4 FAIL: an error exceeds its bound; 6 NO CLAIM:
 a bound is infinite.";
 
@@ -40,12 +41,6 @@ a bound is infinite.";
 #[command(override_usage = "elsa linear verify --rule <RULE> --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
     elsa linear verify --rule <RULE> --shape <SHAPE> [OPTIONS]", after_help = HELP)]
 pub struct LinearVerifyArgs {
-    /// Semantics.
-    #[command(flatten)]
-    pub semantics: SemanticsArgs,
-    /// Tensors.
-    #[command(flatten)]
-    pub tensors: TensorArgs,
     /// Random tensors instead of files: batch, heads, tokens and head sizes; heads of v and of k if different
     #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
         conflicts_with_all = ["q", "k", "v", "decay", "beta", "past_state", "cu_seqlens", "layout", "heads", "kv_heads", "y"])]
@@ -59,15 +54,21 @@ pub struct LinearVerifyArgs {
     /// Judge this output, in the shape and type of elsa linear run or f32, instead of running
     #[arg(long, value_name = FILE)]
     pub y: Option<Source>,
+    /// Print one JSON object for each form, and a summary
+    #[arg(long)]
+    pub json: bool,
+    /// Semantics.
+    #[command(flatten)]
+    pub semantics: SemanticsArgs,
+    /// Tensors.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
     /// Order of operations; with auto every form of the problem.
     #[command(flatten)]
     pub form: FormArgs,
     /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
-    /// Print one JSON object for each form, and a summary
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// A form, as `--json` prints it.

@@ -23,14 +23,16 @@ use std::time::{Duration, Instant};
 /// The text below the flags.
 const HELP: &str = "\
 PORT is a serial port, such as /dev/ttyUSB0; BAUD is the rate of the sender, 115200 without it. The sender is
-elsa bench --serial PORT[:BAUD]. Above 115200 baud both use two stop bits. Only what came whole is shown. What was lost
-or damaged is told on standard error, when it happens and at the end. A port that disappears is opened again. Without
+elsa bench --serial PORT[:BAUD]. Above 115200 baud both use two stop bits. Only complete records are shown. Lost or
+damaged records are reported on standard error, when it happens and at the end. A port that disappears is opened again. Without
 --follow, the end of a run ends the command; Ctrl-C ends it at any time.
---json prints the objects that elsa bench --json prints, one a line; the field what tells their kind: start, bench
+
+--json prints the objects that elsa bench --json prints, one a line; their field what is start, bench
 (a row of the results), trace (power, temperature and clocks at a time) or end. --csv prints the rows of the results.
 --html is written when the command ends, also by Ctrl-C.
-Exit status 3: records were lost or damaged, those among them that were sent before the command was started, or noise
-came: bytes that are no record.";
+
+Exit status 3: records were lost or damaged, including those sent before the command was started, or bytes arrived
+that are no record.";
 
 /// Minimum time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);

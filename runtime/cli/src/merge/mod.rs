@@ -23,10 +23,12 @@ use std::time::Instant;
 const HELP: &str = "\
 Examples:
   elsa run --q q.npy --k k.npy --v v.npy --quorum 7 --task 0/7 --state-out task0.npz
-  elsa merge task0.npz task1.npz task2.npz task3.npz task4.npz task5.npz task6.npz --out y.npy --state-out y.npz
-  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 --shares-out grad0.npz
-  elsa merge grad0.npz grad1.npz grad2.npz grad3.npz grad4.npz grad5.npz grad6.npz --dq-out dq.npy --dk-out dk.npy \
---dv-out dv.npy
+  elsa merge task0.npz task1.npz task2.npz task3.npz task4.npz task5.npz task6.npz --out y.npy \\
+      --state-out y.npz
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 \\
+      --shares-out grad0.npz
+  elsa merge grad0.npz grad1.npz grad2.npz grad3.npz grad4.npz grad5.npz grad6.npz \\
+      --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy
 The first is done for each task, 0/7 to 6/7, by as many boards or processes; each reads l/c of the tokens, with c = l (l - 1) + 1
 chunks: 3 of 7. --quorum 7,7 divides each task again. --task-path 3 beside 0.0 to 0.6 and so on mixes tasks of two depths.
 States are maxima, sums and weighted sums of rows, so no score overflows, and they merge in the order of the tasks, whatever the
@@ -36,6 +38,7 @@ tensors: each has a checksum of every token's queries, and of its keys and value
 that hold a token must agree; each token is held by several. What this does not see: files that are all of one other run; other
 masks; other numbers in --out and --lse of a backward pass; keys beyond --kv-lens, which do not count; with --run-id other
 tensors in a run of the same name; and files that somebody forges.
+
 Exit status: 0 done; 2 a task is missing, given twice or foreign, or a file is no task's, and nothing was written; 3 the system
 failed.";
 

@@ -9,19 +9,19 @@ pub const VALUE: &str = "B,H,NQ,NK,D[,...]";
 
 /// Help text of the parts of a shape after its five sizes.
 pub const HELP: &str = "\
-A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behind them may stand, in any order:
+A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Options follow in any order:
   kv=HK           key heads, which divide H
   causal          query i attends keys j <= i; with causal=bottom-right, keys j <= i + NK - NQ
-  window=L:R      query i attends keys from L before to R behind its diagonal, -1 is open; the diagonal is the causal
-                  one, without causal that of bottom-right
+  window=L:R      query i attends keys from L before to R after its diagonal, -1 is open; the
+                  diagonal is that of causal, without causal that of bottom-right
   mask=bool       [B,H,NQ,NK], four of five pairs attended; mask=true: the same, and all of them
-  mask=padding    bool [B,1,1,NK]: the first keys of each sequence, fewer from one sequence to the next
+  mask=padding    bool [B,1,1,NK]: the first keys of each sequence, fewer in each next one
   mask=float      [B,H,NQ,NK], added to the scores; mask=bias: [1,H,NQ,NK]; mask=batch: [B,1,NQ,NK];
                   mask=row: [B,1,1,NK]
-  swin=HxW[:S]    the sequences are the square windows of NQ = NK tokens of B / (windows of a picture) pictures of H x W
-                  tokens, shifted by S rows and columns; a table of relative positions is added to the scores
-  packed=MIN      the sequences have MIN to NQ = NK tokens and lie one after the other; without mask and swin
-such as 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
+  swin=HxW[:S]    the sequences are square windows of NQ = NK tokens, of pictures of H x W tokens
+                  shifted by S rows and columns; a table of relative positions is added to the scores
+  packed=MIN      the sequences have MIN to NQ = NK tokens and are packed; without mask and swin
+Examples are 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
 
 /// The sizes by name, in order.
 const SIZES: [&str; 5] = ["B", "H", "NQ", "NK", "D"];

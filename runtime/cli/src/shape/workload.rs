@@ -71,9 +71,20 @@ impl FromStr for Workload {
     fn from_str(name: &str) -> Result<Workload, String> {
         let found = WORKLOADS.into_iter().find(|workload| workload.name == name);
         found.ok_or_else(|| {
-            format!("workload: '{name}'; allowed: {}", WORKLOADS.map(|workload| workload.name).join(", "))
+            let near = near(name).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            format!("allowed: {}{near}", WORKLOADS.map(|workload| workload.name).join(", "))
         })
     }
+}
+
+/// Returns the workload whose name shares the longest beginning with `name`, at least three characters. Case does not
+/// count, and an underscore is a dash.
+fn near(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    let shared = |other: &str| name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+    // Of equal ones the first, which is the smallest.
+    let nearest = WORKLOADS.iter().rev().max_by_key(|workload| shared(workload.name))?;
+    (shared(nearest.name) >= 3).then_some(nearest.name)
 }
 
 /// The shapes that one argument names: those of a workload, or one that is written out.
@@ -141,8 +152,24 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_refused_with_all_names() {
         let refused = "vit-b16".parse::<Named>().expect_err("no workload");
-        assert!(refused.starts_with("workload: 'vit-b16'; allowed: vit-b16-224, vit-b16-384"), "{refused}");
+        assert!(refused.starts_with("allowed: vit-b16-224, vit-b16-384"), "{refused}");
         assert!("1,2,3".parse::<Named>().expect_err("short").starts_with("NK: missing"));
         assert_eq!("1,2,3,4,5".parse::<Named>().map(|named| named.workload), Ok(None));
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_one_suggests_it() {
+        for (name, meant) in [
+            ("vit-b16", Some("vit-b16-224")),
+            ("ViT_B16_384", Some("vit-b16-384")),
+            ("swin", Some("swin-t")),
+            ("bert-imbd", Some("bert-imdb")),
+            ("gpt", None),
+            ("", None),
+        ] {
+            assert_eq!(near(name), meant, "{name}");
+        }
+        let refused = "vit-b16".parse::<Workload>().expect_err("no workload");
+        assert!(refused.ends_with("; did you mean vit-b16-224?"), "{refused}");
     }
 }

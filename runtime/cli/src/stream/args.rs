@@ -9,7 +9,7 @@ use clap::Args;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Streaming")]
 pub struct StreamArgs {
-    /// Hard limit of the process's peak memory: bytes, or a number of KiB, MiB or GiB. Tensors stay in their files:
+    /// Hard limit of the process's peak memory. Bytes, or a number of KiB, MiB or GiB. Tensors stay in their files:
     /// keys and values are read in chunks, and outputs are written part by part. Results are bit-identical to an
     /// in-memory run
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, conflicts_with = "budget")]

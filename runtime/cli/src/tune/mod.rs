@@ -29,6 +29,7 @@ sensible number of splits of the keys takes its turns on the GPU. Their time is 
 graph where the driver has graphs. A candidate wins that is at least 2 % faster than what would be chosen anyway, in the
 median; its answer is compared with the f64 oracle. Shapes that differ in the batch alone have one winner, because the
 bits of a sequence never depend on the batch.
+
 {}
 The winners go to --out, else to the file that ELSA_TUNED names, else to elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config.
 Shapes of an earlier file are not kept. Nothing uses the file unless it is told to, by --tuned or ELSA_TUNED.

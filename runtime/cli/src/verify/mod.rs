@@ -64,37 +64,47 @@ use verdict::Summary;
 
 /// The text below the flags, the scenarios apart. The formula is that of [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
-The answer is compared with attention in f64. The first word is the verdict:
-  PASS      rounding explains every difference, and its bound is smaller than the terms that are added up
-  FAIL      (exit status 4) rounding cannot explain a number; NaN or infinity where exact attention has none, or the
-            reverse; another key is attended most; in a scenario, and with --y if no tokens repeat, more numbers beyond
-            the likely case than chance allows, as TF32 and 16-bit arithmetic make them
-  NO CLAIM  (exit status 6) nothing fails, but the bound is as large as sum p |v|, so that zeros would be within it, or
-            numbers left the range of FP32; with --y also: beyond the likely case where tokens repeat
-Where values cancel, an answer may be smaller than its bound: bounds count against sum p |v|, and the verdict says so.
-Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):
-  max |dP|        the largest error of a single probability
-  |dP| / |P|      the error of all probabilities of a row together, relative to their norm
-  Jensen-Shannon  how far the two distributions differ as distributions: 0 if they are equal, 0.69 if they share nothing
-  argmax differs  share of rows that attend another key most
-  max |dY|        the largest error of a single number of the output
-  |dY| / |Y|      the error of a row of the output, relative to its norm
-The bound of a component, nothing in which is fitted (core/BOUNDS.md derives it); u = 2^-24, g(k) = k u / (1 - k u):
-  |dY| <= (1 + h) N / (1 - D) + h |y| + t, and never more than the largest |v_j - y|, as an average stays one
-  N = sum p_j E_j |v_j - y| + u sum |W_r| + |y| u sum S_r + second order, with the partial sums W_r of the weighted values
-      and S_r of the weights in the order of the run; where no order is known, each counts its longest path
-  E_j = exp(delta_j) (1 + x) - 1 with x the error of the kernel's exponential, and delta_j the error of the score: of its
-      partial sums, soft cap, mask and bias, and of its distance from the largest score
-  D = sum p_j E_j and the roundings of the weights' sum; h = g(3) + roundoff of an f16 or bf16 output; t is underflow
-The likely case is the same analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). Theorem 1 of
-ELSA stands beside the bound as it is printed, relative to |Y|: it leaves out the rounding of scores and the cancellation of
-values, so that a right answer may violate it.
-P is the output of the kernel for one-hot values, over a sample of rows if all would take too long. NaN is null in JSON,
-where every case is an object and a summary of all is the last one.
 Examples:
-  elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy     judges what PyTorch has computed
-  elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time
-  elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|";
+  elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy   judges an answer of PyTorch
+  elsa verify --scenario long --audit 32 --seed 7           32 of 256 rows, always the same ones
+  elsa verify --scenario regular --html regular.html        a histogram of errors and a heat map
+
+The answer is compared with attention in f64. The first word is the verdict:
+  PASS      Rounding explains every difference, and its bound is smaller than the terms that are
+            added up.
+  FAIL      (exit status 4) Rounding cannot explain a number. Or a number is NaN or infinite where
+            exact attention is not, or the reverse. Or another key is attended most. In a scenario,
+            and with --y if no tokens repeat: or more numbers are beyond the likely case than chance
+            allows, as with TF32 and 16-bit arithmetic.
+  NO CLAIM  (exit status 6) Nothing fails, but the bound is as large as sum p |v|, so that zeros
+            would be within it, or numbers left the range of FP32. With --y also: numbers are beyond
+            the likely case and tokens repeat.
+If values cancel, an answer may be smaller than its bound: bounds are relative to sum p |v|, and the verdict says so.
+
+Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):
+  max |dP|        largest error of a single probability
+  |dP| / |P|      error of all probabilities of a row together, relative to their norm
+  Jensen-Shannon  distance of the two distributions: 0 if equal, 0.69 if they share nothing
+  argmax differs  share of rows that attend another key most
+  max |dY|        largest error of a single number of the output
+  |dY| / |Y|      error of a row of the output, relative to its norm
+P is the output of the kernel for one-hot values, over a sample of rows if all would take too long. --json prints one
+object for each case and a summary last; NaN is null.
+
+The bound of a component has no fitted constant (core/BOUNDS.md derives it); u = 2^-24, g(k) = k u / (1 - k u):
+  |dY| <= (1 + h) N / (1 - D) + h |y| + t, and never more than the largest |v_j - y|, because an
+      average stays one
+  N = sum p_j E_j |v_j - y| + u sum |W_r| + |y| u sum S_r + second order, with the partial sums W_r
+      of the weighted values and S_r of the weights in the order of the run; if no order is known,
+      each counts its longest path
+  E_j = exp(delta_j) (1 + x) - 1 with x the error of the kernel's exponential, and delta_j the error
+      of the score: of its partial sums, soft cap, mask and bias, and of its distance from the
+      largest score
+  D = sum p_j E_j and the roundings of the weights' sum; h = g(3) + roundoff of an f16 or bf16
+      output; t is underflow
+The likely case is the same analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). Theorem 1 of
+ELSA is printed next to the bound, relative to |Y|. It omits the rounding of scores and the cancellation of values, so a
+correct answer may violate it.";
 
 /// Marks a flag as required unless the command verifies built-in tensors.
 fn required(flag: Arg) -> Arg {
@@ -107,9 +117,6 @@ fn required(flag: Arg) -> Arg {
     elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
-    /// The problem.
-    #[command(flatten)]
-    pub problem: ProblemArgs,
     /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
     #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "backend", "fallback", "device", "threads",
@@ -127,18 +134,21 @@ pub struct VerifyArgs {
     /// Write verdict, metrics, bounds and pictures as one self-contained page
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    /// Traversal of the keys. With a schedule or a budget P is not extracted, and the bound includes skipped blocks.
-    #[command(flatten)]
-    pub traversal: TraversalArgs,
     /// Permission for pages to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Traversal of the keys. With a schedule or a budget P is not extracted, and the bound includes skipped blocks.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
 }
 
 /// Runs the command.

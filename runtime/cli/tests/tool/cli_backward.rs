@@ -123,6 +123,7 @@ fn bad_requests_name_the_argument_and_write_nothing() {
     let (desk, _) = desk();
     desk.f32("short.npy", &[2, 4, 19, 11], &vec![0.0; 2 * 4 * 19 * 11]);
     desk.f32("lse.npy", &[2, 4, 18], &[0.0; 144]);
+    desk.f32("bias.npy", &[1, 1, 1, 1], &[0.0]);
     desk.f32("y.npy", &N.out(), &vec![0.0; count(&N.out())]);
     let without = |flag: &str| FILES.replace(flag, "");
     for (line, starts) in [
@@ -133,6 +134,10 @@ fn bad_requests_name_the_argument_and_write_nothing() {
         (format!("{FILES} --out @y.npy --lse @lse.npy"), "--lse: shape [2, 4, 18]; allowed: [2, 4, 19]"),
         (format!("{FILES} --past-k @k.npy --past-v @v.npy"), "--past-k: given with d-out"),
         (format!("{FILES} --quorum 8"), "--quorum: "),
+        (
+            format!("{FILES} --quorum 7 --bias @bias.npy"),
+            "--bias: given with quorum; allowed: one of the two",
+        ),
         (format!("{FILES} --budget 1000"), "--budget: 1000 bytes"),
         (FILES.replace("@dk.npy", "@dq.npy"), "--dk-out: "),
         (FILES.replace("@dk.npy", "@missing/dk.npy"), "--dk-out: "),
@@ -151,7 +156,7 @@ fn examples_of_the_help_run() {
     desk.ok(
         "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --state-out @y.npz --causal",
     );
-    let help = desk.ok("backward --help");
+    let help = desk.ok("backward --help").replace("\\\n", "");
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
     assert_eq!(examples.len(), 4, "{help}");
     for example in examples {

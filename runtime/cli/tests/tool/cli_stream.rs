@@ -25,7 +25,7 @@ pub fn said(output: &Output) -> String {
 /// What a refusal adds to the smallest budget, by which the next process may need more.
 const MARGIN: usize = 3 << 20;
 
-/// The smallest budget of a run, as its refusal has it before the margin, and `more` bytes.
+/// Returns the smallest budget of a run, which its refusal names, plus `more` bytes.
 pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     let output = desk.call(&format!("{line} --host-budget 1"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -42,6 +42,7 @@ fn what_was_probably_meant_is_named() {
             "command: 'frob'|allowed: demo, run, merge, backward, linear, verify, bench, info, warmup, tune, listen, onnx, help",
         ),
         ("benhc", "command: 'benhc'|did you mean bench?"),
+        ("version", "command: 'version'|did you mean --version?"),
         ("help frob", "command: 'frob'|allowed: demo, run, merge, backward, linear, verify"),
         ("run --layout bhn", "--layout: 'bhn'; allowed: bhnd, bnhd, bnc; did you mean bhnd?"),
         ("bench --block -64", "--block: '-64'; allowed: 64, 128, 256"),
@@ -92,6 +93,24 @@ fn help_is_a_command_too() {
     for word in ["ELSA_LOG", "ELSA_BACKEND", "ELSA_TUNED", "141"] {
         assert!(text.contains(word), "{word} is missing in {text}");
     }
+}
+
+#[test]
+fn a_variable_has_its_name_in_the_message() {
+    let output = elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", "foo")]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.starts_with("elsa: ELSA_BACKEND: 'foo'; allowed: auto, scalar, neon"), "{text}");
+    let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    let text = stderr(&elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", absent)]));
+    assert!(text.starts_with(&format!("elsa: ELSA_BACKEND: {absent} is absent; allowed here: ")), "{text}");
+    let output = elsa_with(&["info"], &[("ELSA_LOG", "verbose")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("ELSA_LOG: 'verbose'; allowed: off, error, warn"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// Numbers in the help are those that the library has.
@@ -279,7 +298,7 @@ fn examples_of_the_help_run() {
     let file = safetensors::serialize(["q", "k", "v"].map(|name| (name, view())), None).unwrap();
     std::fs::write(desk.path("in.safetensors"), file).unwrap();
 
-    let help = String::from_utf8(elsa(&["run", "--help"]).stdout).unwrap();
+    let help = String::from_utf8(elsa(&["run", "--help"]).stdout).unwrap().replace("\\\n", "");
     let examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  elsa run ")).collect();
     assert!(examples.len() >= 5, "{help}");
     let script = "cd \"$FOLDER\" && elsa() { \"$0\" \"$@\"; } && ";

@@ -257,7 +257,10 @@ fn what_does_not_fit_is_refused_by_flag() {
         ("--windows 99999999999999999999x1".into(), "--windows: |allowed: HxW"),
         ("--windows 4294967296x4294967296".into(), "--windows: tokens 18446744073709551615; allowed: 6"),
         ("--windows 2x3 --picture 4,6".into(), "--picture: '4,6'; allowed: HxW"),
-        ("--windows 2x3 --shift 1,2".into(), "--shift: given without --picture; allowed: with --picture"),
+        (
+            "--windows 2x3 --shift 1,2".into(),
+            "--shift: given without --picture; allowed: with --picture HxW, whose default is one window",
+        ),
         ("--picture 4x6".into(), "--picture: given without --windows; allowed: with --windows"),
         ("--shift 1,2".into(), "--shift: given without --windows; allowed: with --windows"),
         (format!("{GRID} --causal"), "--windows: given with causal; allowed: one of the two"),

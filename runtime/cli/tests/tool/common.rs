@@ -13,7 +13,7 @@ fn runner() -> Option<String> {
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
-/// Whether the tool runs in an emulator. A test may then take the smaller of two equivalent forms.
+/// Returns `true` if the tool runs in an emulator. A test may then take the smaller of two equivalent forms.
 pub fn emulated() -> bool {
     runner().is_some()
 }
@@ -263,7 +263,7 @@ pub fn distance(a: &[f32], b: &[f64]) -> f64 {
     (error / norm).sqrt()
 }
 
-/// `[b, h, n, d]` to `[b, n, h, d]`.
+/// Transposes `[b, h, n, d]` to `[b, n, h, d]`.
 pub fn swap_heads(x: &[f32], [b, h, n, d]: [usize; 4]) -> Vec<f32> {
     let mut y = Vec::with_capacity(x.len());
     for b in 0..b {

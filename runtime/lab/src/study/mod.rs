@@ -52,9 +52,6 @@ fn required(flag: Arg) -> Arg {
     elsa-lab study --scenario <SCENARIO> --html <FILE.html>", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct StudyArgs {
-    /// The problem.
-    #[command(flatten)]
-    problem: ProblemArgs,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     scenario: Option<Scenario>,
@@ -64,6 +61,9 @@ pub struct StudyArgs {
     /// Permission for the page to replace an input.
     #[command(flatten)]
     force: ForceArgs,
+    /// The problem.
+    #[command(flatten)]
+    problem: ProblemArgs,
 }
 
 /// Runs the command.

@@ -63,7 +63,7 @@ fn keep(attended: bool, s: f64) -> f64 {
     if attended { s } else { NO }
 }
 
-/// The cases for a type.
+/// Returns the cases for a type.
 pub fn cases(half: bool) -> Vec<Case> {
     let numbers = &mut Numbers::new(7);
     let mut cases = Vec::new();
@@ -210,7 +210,7 @@ fn zeros(dims: &[i64]) -> Tensor {
     Tensor { dims: dims.to_vec(), data: Data::F32(vec![0.0; count as usize]) }
 }
 
-/// The calls that must be refused, by the session or by its run.
+/// Returns the calls that must be refused, by the session or by its run.
 pub fn refusals() -> Vec<Refusal> {
     let three = |q: &[i64], k: &[i64], v: &[i64]| vec![("Q", zeros(q)), ("K", zeros(k)), ("V", zeros(v))];
     let same = |dims: &[i64]| three(dims, dims, dims);

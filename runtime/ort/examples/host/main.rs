@@ -17,7 +17,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A session of a model with the operators of a library, on one thread of the runtime's.
+/// Builds a session of a model with the operators of a library, on one thread of the runtime's.
 fn session<'a>(
     runtime: &'a Runtime,
     operator: &str,
@@ -33,17 +33,17 @@ fn run(session: &Session<'_>, inputs: &[(&str, &Tensor)], outputs: &[&str]) -> R
     session.run(inputs, outputs, None).map_err(|e| e.to_string())
 }
 
-/// The inputs that a session takes.
+/// Returns the inputs that a session takes.
 fn given(case: &Case) -> Vec<(&str, &Tensor)> {
     case.inputs.iter().filter_map(|(name, tensor)| Some((*name, tensor.as_ref()?))).collect()
 }
 
-/// The outputs that a session returns.
+/// Returns the outputs that a session returns.
 fn outputs(case: &Case) -> Vec<&'static str> {
     case.outputs.iter().copied().filter(|name| !name.is_empty()).collect()
 }
 
-/// The model of a case.
+/// Returns the model of a case.
 fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
     let values: Vec<_> = case
         .inputs

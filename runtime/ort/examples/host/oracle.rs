@@ -41,7 +41,7 @@ impl Heads {
 /// Change of the score `s` of query `i` and key `j` of a batch index and a head.
 pub type Scored<'a> = &'a dyn Fn([usize; 4], f64) -> f64;
 
-/// The outputs, `[batch, heads, queries, dim]` one after the other, and for each the largest error that is allowed: that of
+/// Returns the outputs, `[batch, heads, queries, dim]` one after the other, and for each the largest error that is allowed: that of
 /// rounding the output, and of f32 arithmetic with as many keys, relative to the values that are added.
 pub fn attention(
     q: &Heads,
@@ -85,7 +85,7 @@ pub fn attention(
     out
 }
 
-/// The elements of an output in the order of [`attention`].
+/// Returns the elements of an output in the order of [`attention`].
 pub fn flat(y: &Tensor, heads: usize) -> Vec<f64> {
     let of = Heads::of(y, heads, 0, 1);
     let [b, h, n, d] = of.shape;
@@ -97,7 +97,7 @@ pub fn flat(y: &Tensor, heads: usize) -> Vec<f64> {
     out
 }
 
-/// The unit roundoff of the output's type.
+/// Returns the unit roundoff of the output's type.
 pub fn unit(data: &Data) -> f64 {
     if matches!(data, Data::F16(_)) { 4.9e-4 } else { 6.0e-8 }
 }

@@ -374,7 +374,7 @@ impl States {
         }
     }
 
-    /// Returns whether a call over so many sequences and tokens has nothing to write, however many channels there are.
+    /// Returns `true` if a call with these numbers of sequences and tokens writes nothing, for any number of channels.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }

@@ -48,7 +48,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What became of the trials of checks.
+/// Results of the trials of checks.
 struct Trials<'a>(&'a mut Ran);
 
 impl Trials<'_> {

@@ -37,7 +37,7 @@ const OPERATOR: &str = "libelsa_ort.so";
 /// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
-/// What cargo builds at once, in a profile that keeps symbols.
+/// Packages that cargo builds at once, in a profile that keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,
@@ -259,7 +259,7 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), Strin
     }
 }
 
-/// The licences of every package that is linked into the tool or the library.
+/// Returns the licences of every package that is linked into the tool or the library.
 fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
     let value: Value =

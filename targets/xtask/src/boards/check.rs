@@ -64,7 +64,7 @@ fn refuse(bad: impl IntoIterator<Item = String>, allowed: &str) -> Result<(), St
     if bad.is_empty() { Ok(()) } else { Err(format!("{}; allowed: {allowed}", bad.join(", "))) }
 }
 
-/// The processor that the file is for.
+/// Returns the processor that the file is for.
 pub fn machine(bytes: &[u8], target: &Target) -> Found {
     let (found, wanted) = (parse(bytes)?.architecture(), target.architecture());
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
@@ -102,7 +102,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// The strings of the dynamic section behind entries of one kind.
+/// Returns the strings of the dynamic section behind entries of one kind.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
@@ -110,7 +110,7 @@ fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     names.map(|entry| table.string(entry).map(text).map_err(fault)).collect()
 }
 
-/// The names of the libraries that the loader must find.
+/// Returns the names of the libraries that the loader must find.
 pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     dynamic(bytes, DT_NEEDED)
 }
@@ -197,7 +197,7 @@ fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     Ok(format!("{} functions", found.len()))
 }
 
-/// The names that a shared library exports, with their versions.
+/// Returns the names that a shared library exports, with their versions.
 fn exported(bytes: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let fault = |error: object::Error| format!("exports: {error}");
     let file = parse(bytes)?;
@@ -215,12 +215,12 @@ fn exported(bytes: &[u8]) -> Result<BTreeMap<String, String>, String> {
     Ok(found)
 }
 
-/// The names that a shared library exports.
+/// Returns the names that a shared library exports.
 pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     Ok(exported(bytes)?.into_keys().collect())
 }
 
-/// The functions that a shared library exports, in their versions.
+/// Returns the functions that a shared library exports, in their versions.
 pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     let shown = |(name, version): (String, String)| {
         if version.is_empty() { name } else { format!("{name}@{version}") }
@@ -236,7 +236,7 @@ pub fn entry(bytes: &[u8], function: &str) -> Found {
     if found.is_empty() { Err(format!("none; allowed: {function}")) } else { Ok(function.to_owned()) }
 }
 
-/// The names that the members of an archive give to a program which links them, and which a plugin would export.
+/// Returns the names that the members of an archive give to a program which links them, and which a plugin would export.
 pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     let mut found = BTreeSet::new();
     members(bytes, |bytes| {
@@ -373,7 +373,7 @@ struct Module {
     entries: Vec<String>,
 }
 
-/// How a lzip file begins.
+/// First bytes of an lzip file.
 const LZIP: &[u8] = b"LZIP\x01";
 /// Most bytes of PTX in a stream.
 const LONGEST: usize = 16 << 20;

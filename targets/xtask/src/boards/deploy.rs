@@ -128,7 +128,7 @@ impl<'a> Link<'a> {
         run
     }
 
-    /// A command of the board's shell.
+    /// Returns a command of the board's shell.
     fn command(&self, command: &str) -> Run {
         self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
@@ -150,7 +150,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// The rows of `elsa bench`. Those of a machine that was not quiet say so themselves.
+    /// Returns the rows of `elsa bench`. Those of a machine that was not quiet say so themselves.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)
@@ -175,7 +175,7 @@ impl Drop for Link<'_> {
     }
 }
 
-/// The lines `key=value`.
+/// Returns the lines `key=value`.
 fn facts(text: &str) -> Map<String, Value> {
     let pairs = text.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
@@ -219,20 +219,20 @@ pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     board.required.iter().filter_map(gone).collect()
 }
 
-/// The lines of a report in JSON.
+/// Returns the lines of a report in JSON.
 pub fn lines(text: &str) -> Result<Vec<Value>, String> {
     let parse = |line: &str| serde_json::from_str(line).map_err(|error| format!("not JSON: {line}: {error}"));
     text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
 }
 
-/// The rows of the results that `elsa bench --json` has printed.
+/// Returns the rows of the results that `elsa bench --json` has printed.
 pub fn rows(text: &str) -> Result<Vec<Value>, String> {
     let mut rows = lines(text)?;
     rows.retain(|line| line["what"] == "bench");
     Ok(rows)
 }
 
-/// A path for new results: the date and the host, and a number where such a file exists.
+/// Returns a path for new results: the date and the host, and a number where such a file exists.
 fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let host: String = host.chars().map(plain).collect();

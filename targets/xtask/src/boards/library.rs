@@ -75,17 +75,17 @@ impl Abi {
         }
     }
 
-    /// The version of every symbol.
+    /// Returns the version of every symbol.
     pub fn node(&self) -> String {
         format!("ELSA_{}.{}", self.major, self.minor)
     }
 
-    /// The name that a program asks the loader for.
+    /// Returns the name that a program asks the loader for.
     pub fn soname(&self) -> String {
         format!("libelsa.so.{}", self.major)
     }
 
-    /// The name of the file.
+    /// Returns the name of the file.
     pub fn file(&self) -> String {
         format!("libelsa.so.{}.{}", self.major, self.minor)
     }

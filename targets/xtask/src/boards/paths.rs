@@ -11,7 +11,7 @@ struct Folder {
     name: &'static str,
 }
 
-/// The folders, the ones inside others after them.
+/// Returns the folders, the ones inside others after them.
 fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     let home = std::env::home_dir().filter(|path| path.parent().is_some());
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -29,7 +29,7 @@ fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     Ok(folders)
 }
 
-/// The argument of cargo that makes the compiler write names in place of the folders. Flags that another file of
+/// Returns the argument of cargo that makes the compiler write names in place of the folders. Flags that another file of
 /// configuration names for the target stay; the variable RUSTFLAGS of the user's would go before both.
 pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
@@ -38,7 +38,7 @@ pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     Ok(format!("target.{triple}.rustflags={}", serde_json::json!(flags)))
 }
 
-/// The paths that no artefact may hold.
+/// Returns the paths that no artefact may hold.
 pub fn private(tree: &Tree) -> Result<Vec<String>, String> {
     let paths = folders(tree)?.into_iter().map(|folder| folder.path.display().to_string());
     Ok(paths.collect())

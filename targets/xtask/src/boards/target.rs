@@ -23,7 +23,7 @@ impl Target {
         elsa_targets::NAMES.into_iter().chain([HOST]).collect()
     }
 
-    /// The target of that name.
+    /// Returns the target of that name.
     pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
         if name == HOST {
             return setup::host(tree).map(Target::Host);
@@ -31,7 +31,7 @@ impl Target {
         Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
     }
 
-    /// Its name.
+    /// Name.
     pub fn name(&self) -> &str {
         match self {
             Target::Host(_) => HOST,
@@ -47,7 +47,7 @@ impl Target {
         }
     }
 
-    /// The output of `uname -m` there.
+    /// Returns the output of `uname -m` there.
     pub fn machine(&self) -> &str {
         match self {
             Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
@@ -55,7 +55,7 @@ impl Target {
         }
     }
 
-    /// The processor of its programs.
+    /// Returns the processor of its programs.
     pub fn architecture(&self) -> Architecture {
         match self.machine() {
             "aarch64" => Architecture::Aarch64,
@@ -63,12 +63,12 @@ impl Target {
         }
     }
 
-    /// The folder of its files in the tree.
+    /// Returns the folder of its files in the tree.
     pub fn folder(&self, tree: &Tree) -> PathBuf {
         tree.root.join("targets").join(self.name())
     }
 
-    /// The folder that is shipped.
+    /// Returns the folder that is shipped.
     pub fn dist(&self, tree: &Tree) -> PathBuf {
         tree.target.join("dist").join(self.name())
     }

@@ -7,7 +7,7 @@ use crate::boards::target::HOST;
 use crate::files;
 use crate::shell::{Run, Tree};
 
-/// What of the folder of a build goes along.
+/// Files of a build's folder that are packed.
 const BUILT: [(&str, &str); 3] =
     [("lib/libelsa.so.1", "libelsa.so.1"), ("share/python/elsa.py", "elsa.py"), ("bin/elsa", "elsa")];
 /// The scripts.

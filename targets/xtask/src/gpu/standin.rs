@@ -7,7 +7,7 @@ use crate::shell::{Run, Tree, side_by_side};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How the stand-in driver is built.
+/// Builds of the stand-in driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
     /// Threads of a block are stacks that one thread switches between.
@@ -19,7 +19,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Its folder, and the compiler's name of its sanitizer.
+    /// Folder, and the compiler's name of its sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",

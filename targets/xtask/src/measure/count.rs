@@ -49,7 +49,7 @@ fn estimate(call: &Counted) -> [f64; 2] {
 }
 
 impl Counted {
-    /// The calls in the plugin's log.
+    /// Returns the calls in the plugin's log.
     fn all(log: &str) -> Vec<Counted> {
         let call = |line: &str| {
             let numbers: Option<Vec<u64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();

@@ -93,7 +93,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// How much of a budget is used where more rows would help.
+    /// Share of a budget that is used if more rows would help.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than that: its query twice, its output and its state.
@@ -188,12 +188,12 @@ impl Bench<'_> {
     }
 }
 
-/// A number of a report.
+/// Returns a number of a report.
 fn number(report: &Value, name: &str) -> Result<f64, String> {
     report[name].as_f64().ok_or_else(|| format!("no {name} in the report: {report}"))
 }
 
-/// The bytes before the elements of an `.npy` file of `tokens` rows of one head.
+/// Returns the bytes before the elements of an `.npy` file of `tokens` rows of one head.
 fn npy_header(tokens: usize) -> Vec<u8> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, {tokens}, {DIM}), }}")
         .into_bytes();
@@ -202,7 +202,7 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// The bytes before the elements of a `.safetensors` file of as many keys `k` and values `v`.
+/// Returns the bytes before the elements of a `.safetensors` file of as many keys `k` and values `v`.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {

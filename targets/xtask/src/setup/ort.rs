@@ -22,7 +22,7 @@ const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmu
 
 /// The library of a version of the runtime.
 pub struct Runtime {
-    /// Its version.
+    /// Version.
     pub version: &'static str,
     /// For x86-64.
     pub here: PathBuf,
@@ -36,7 +36,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// The libraries of these versions, from the packages of the runtime for Node.js, which hold them for both machines.
+/// Returns the libraries of these versions, from the packages of the runtime for Node.js, which hold them for both machines.
 pub fn runtimes(tree: &Tree, versions: &[&'static str]) -> Result<Vec<Runtime>, String> {
     side_by_side(versions.to_vec(), |version| runtime(tree, version)).into_iter().collect()
 }
@@ -67,7 +67,7 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     Ok(Runtime { version, here, board })
 }
 
-/// The library for a machine in an unpacked package, whose folders are named by the interface of Node.js.
+/// Returns the library for a machine in an unpacked package, whose folders are named by the interface of Node.js.
 fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     let bin = fs::read_dir(part.join("package/bin")).ok()?;
     let folders = bin.filter_map(|entry| Some(entry.ok()?.path().join("linux").join(machine)));
@@ -89,7 +89,7 @@ pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// The Python of a private environment with the newest ONNX and ONNX Runtime.
+/// Returns the Python of a private environment with the newest ONNX and ONNX Runtime.
 pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "ort-venv", &NEWEST_PACKAGES, &NEWEST_PACKAGES.join(", "))
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// A line for each back end that none of `stages`, which have passed, executed. `info` is what `elsa info --json` says
+/// Returns a line for each back end that none of `stages`, which have passed, executed. `info` is what `elsa info --json` says
 /// about this machine. In a fast run the stage `host` runs no stand-in.
 ///
 /// # Errors

@@ -43,24 +43,24 @@ const AS_WELL: [&str; 17] = [
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// The folder of the products, apart from that of the host, so that neither waits for the other.
+/// Returns the folder of the products, apart from that of the host, so that neither waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }
 
-/// A command of cargo's whose products run in the emulator.
+/// Returns a command of cargo's whose products run in the emulator.
 pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     let triple = setup::reference()?.build.triple;
     let run = setup::zigbuild(tree, line)?.arg("--config").arg(paths::renamed(tree, &triple)?);
     Ok(run.arg("--target-dir").arg(folder(tree)))
 }
 
-/// The folder of what such a command has built.
+/// Returns the folder of what such a command has built.
 pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(folder(tree).join(setup::reference()?.build.triple).join("debug"))
 }
 
-/// The stage `arm`.
+/// Runs the stage `arm`.
 pub fn arm(tree: &Tree) -> Ran {
     Ran::of("tests and checks", |ran| {
         let line = format!("build {PACKAGES} {} --test crossing --test kernels", build::PRODUCTS);
@@ -86,7 +86,7 @@ pub fn arm(tree: &Tree) -> Ran {
     })
 }
 
-/// The stage `aarch64`. The robot's tests are the stage `robot`'s. The kernels without vectors are the same everywhere, too,
+/// Runs the stage `aarch64`. The robot's tests are the stage `robot`'s. The kernels without vectors are the same everywhere, too,
 /// and answer random problems.
 pub fn every_test(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {

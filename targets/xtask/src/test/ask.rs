@@ -5,6 +5,6 @@
 pub struct Ask {
     /// Runs only the part for an inner loop.
     pub fast: bool,
-    /// How long the fuzz targets and the hunt take together.
+    /// Minutes that the fuzz targets and the hunt take together.
     pub minutes: u64,
 }

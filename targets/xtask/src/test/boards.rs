@@ -44,7 +44,7 @@ const SHORT_GRID: &str = "bench --force --json --seconds 0.1 --shape 1,1,1,256,6
 /// Lines that it prints: two methods for each shape.
 const SHORT_GRID_LINES: usize = 10;
 
-/// The stage `boards`.
+/// Runs the stage `boards`.
 pub fn boards(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         setup::board(tree)?;

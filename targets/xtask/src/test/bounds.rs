@@ -14,7 +14,7 @@ pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     run.run().text("the hunt").map(drop)
 }
 
-/// The stage `hunt`, for half of the minutes. The program is built as that of the stage `host`: its kernels and its oracle are
+/// Runs the stage `hunt`, for half of the minutes. The program is built as that of the stage `host`: its kernels and its oracle are
 /// optimised, and it stops at an overflow.
 pub fn bounds(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("rows", |ran| {

@@ -28,7 +28,7 @@ pub const KERNELS: [&str; 15] = [
     "windows::",
 ];
 
-/// The widest instruction set of this machine for which there are kernels.
+/// Returns the widest instruction set of this machine for which there are kernels.
 pub fn widest() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -76,12 +76,12 @@ pub fn builds(ran: &mut Ran, run: Run) -> Output {
     out
 }
 
-/// The environment in which a program finds the stand-in driver of `folder`, and no other.
+/// Returns the environment in which a program finds the stand-in driver of `folder`, and no other.
 pub fn with_standin(run: Run, folder: &Path) -> Run {
     run.env("LD_LIBRARY_PATH", folder).env("ELSA_STANDIN", folder).env("ELSA_REQUIRE", "cuda")
 }
 
-/// A command of cargo's for the program without an operating system.
+/// Returns a command of cargo's for the program without an operating system.
 pub fn bare_metal_run(tree: &Tree, line: &str) -> Run {
     let run = Run::new(tree, line).dir(tree.root.join(BARE_METAL));
     run.arg("--target-dir").arg(tree.target.join("bare-metal"))

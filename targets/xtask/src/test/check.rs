@@ -8,7 +8,7 @@ use crate::ran::Ran;
 use crate::setup::{self, BARE};
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
 
-/// The stage `check`; when it shall be fast, formatting, structure and the lints of the workspace.
+/// Runs the stage `check`; when it shall be fast, formatting, structure and the lints of the workspace.
 pub fn check(tree: &Tree, fast: bool) -> Ran {
     Ran::of("files, targets and rules", |ran| {
         ran.join(fmt(tree).close());

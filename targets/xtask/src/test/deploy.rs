@@ -90,7 +90,7 @@ impl Drop for Server {
 /// Paths of the server in common distributions; it must be started by its absolute path.
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// The stage `deploy`.
+/// Runs the stage `deploy`.
 pub fn deploy(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| loopback(tree, ran))
 }

@@ -8,7 +8,7 @@ use crate::shell::Tree;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The folder for a board or this machine; the checks of one that is built are counted.
+/// Returns the folder for a board or this machine; the checks of one that is built are counted.
 ///
 /// # Errors
 /// A build or a check that fails.

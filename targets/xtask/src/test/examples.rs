@@ -21,7 +21,7 @@ const PLAIN: [&str; 4] = ["growing-cache", "fixed-cache", "chunks", "own-threads
 /// Snippets that need another library as well.
 const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 
-/// What CMake is told to build only the former.
+/// Arguments of CMake to build only the former.
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
 /// Requests that the loop rejects, with text from the message.
@@ -38,7 +38,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("--model x no-such.png", "no-such.png"),
 ];
 
-/// The stage `examples`.
+/// Runs the stage `examples`.
 pub fn examples(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
@@ -117,7 +117,7 @@ fn says_ok(out: &Output) -> Result<String, String> {
     }
 }
 
-/// The loop, asked for its summary.
+/// Returns the command that runs the loop and prints its summary.
 fn asked(tree: &Tree, front: &str, dir: &Path, rest: &str) -> Run {
     program(tree, front, dir, "elsa-realtime").args(&format!("--json --model {MODEL} {rest}")).quiet()
 }

@@ -16,7 +16,7 @@ const OPENING: &str = "\
 /// Hashes by the names of stages.
 pub type Hashes = BTreeMap<String, String>;
 
-/// The hashes of the tree as it is.
+/// Returns the hashes of the tree as it is.
 ///
 /// # Errors
 /// A tree that is no checkout of git, a file that cannot be read.
@@ -25,7 +25,7 @@ pub fn hashes(tree: &Tree) -> Result<Hashes, String> {
     guarding.map(|stage| Ok((stage.name.to_owned(), hash(tree, stage.guards)?))).collect()
 }
 
-/// A hash of the names and the content of the files below `paths`.
+/// Returns a hash of the names and the content of the files below `paths`.
 fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
     let run = Run::new(tree, "git ls-files -z --cached --others --exclude-standard --");
     let list = paths.iter().fold(run, |run, path| run.arg(*path)).quiet().run().text("git ls-files")?;
@@ -42,7 +42,7 @@ fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
     Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The hashes that the tree holds; `None` where no long run has written them.
+/// Returns the hashes that the tree holds; `None` where no long run has written them.
 fn written(tree: &Tree) -> Result<Option<Hashes>, String> {
     let path = tree.root.join(FILE);
     if !path.exists() {
@@ -69,7 +69,7 @@ pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     Ok(differing(&hashes(tree)?, &[&written, &here]))
 }
 
-/// The stages whose hash none of `known` has.
+/// Returns the stages whose hash none of `known` has.
 fn differing(now: &Hashes, known: &[&Hashes]) -> Vec<&'static Stage> {
     let same = |stage: &&Stage| now.get(stage.name).is_none_or(|hash| knows(known, stage.name, hash));
     STAGES.iter().filter(|stage| !same(stage)).collect()

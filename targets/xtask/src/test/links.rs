@@ -32,7 +32,7 @@ fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     ran.note(what, found);
 }
 
-/// The names that a plugin defines for the programs which load it.
+/// Returns the names that a plugin defines for the programs which load it.
 fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     let names = check::defined(bytes)?;
     let alien = |name: &&String| *name != "plugin" && !abi.functions.contains(*name);
@@ -44,7 +44,7 @@ fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     }
 }
 
-/// How the consumer is built and run: on this machine, or for a board.
+/// Build and run of the consumer: on this machine, or for a board.
 struct Way<'a> {
     what: String,
     cmake: PathBuf,
@@ -52,7 +52,7 @@ struct Way<'a> {
     emulator: &'a str,
 }
 
-/// What [`with_cmake`] has made.
+/// Programs that [`with_cmake`] has made.
 struct Made {
     /// The program with the static library, and one without it.
     fixed: [PathBuf; 2],
@@ -60,7 +60,7 @@ struct Made {
     shared: PathBuf,
 }
 
-/// The C program through the CMake package of `dist`, static and shared, installed; the build folder and the folder of
+/// Returns the C program through the CMake package of `dist`, static and shared, installed; the build folder and the folder of
 /// the library are moved before it runs.
 fn with_cmake(
     tree: &Tree,
@@ -151,7 +151,7 @@ const DRIVERS: [(&str, &str, &str); 6] = [
     ("g++-static", "g++ -static", "--static --libs elsa"),
 ];
 
-/// The line that pkg-config prints, as it prints it.
+/// Returns the line that pkg-config prints, as it prints it.
 fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String> {
     let run = Run::new(tree, "pkg-config").args(question);
     let run = run.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig")).env("PKG_CONFIG_LIBDIR", "");
@@ -229,7 +229,7 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// The argument of CMake that names zig.
+/// Returns the argument of CMake that names zig.
 fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
@@ -291,7 +291,7 @@ pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<
     Ok(())
 }
 
-/// What zig's compiler is asked to tune for on a board.
+/// Processor that zig's compiler tunes for on a board.
 fn tuned_by_zig(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-Xclang -tune-cpu -Xclang cortex-a78ae",
@@ -324,7 +324,7 @@ fn tuned(line: &str, wanted: &str) -> check::Found {
     if tuned { Ok(wanted) } else { Err(format!("{}; allowed: {wanted} in it", line.join(" "))) }
 }
 
-/// The command line by which CMake compiles a C file, with these definitions.
+/// Returns the command line by which CMake compiles a C file, with these definitions.
 fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<String, String> {
     let dir = home.join("flags");
     empty(&dir)?;

@@ -15,6 +15,7 @@ mod examples;
 mod fuzz;
 mod groups;
 mod guards;
+mod guide;
 mod house;
 mod limit;
 mod links;

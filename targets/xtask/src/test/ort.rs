@@ -19,7 +19,7 @@ const RANDOM: &str = "runtime/ort/tests/random_models.py";
 /// Convolutions and selective scans by the tool.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
-/// The stage `onnx`: the oldest and the newest runtime on this machine, and the cases of ONNX.
+/// Runs the stage `onnx`: the oldest and the newest runtime on this machine, and the cases of ONNX.
 pub fn ends(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let runtimes = setup::ort::runtimes(tree, &setup::ort::ENDS)?;
@@ -31,7 +31,7 @@ pub fn ends(tree: &Tree) -> Ran {
     })
 }
 
-/// The stage `ort`: every runtime that is supported, here and emulated, and Python 3.6.
+/// Runs the stage `ort`: every runtime that is supported, here and emulated, and Python 3.6.
 pub fn every(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let runtimes = setup::ort::runtimes(tree, &setup::ort::VERSIONS)?;
@@ -59,7 +59,7 @@ pub fn every(tree: &Tree) -> Ran {
     })
 }
 
-/// The program that loads a runtime and the operator of a folder. Two threads: a number that the host compares with its
+/// Returns the program that loads a runtime and the operator of a folder. Two threads: a number that the host compares with its
 /// own.
 fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
     let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
@@ -67,7 +67,7 @@ fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> 
     run.limit(Duration::from_secs(120))
 }
 
-/// A runtime here, whose libraries are those of x86-64.
+/// Returns a runtime here, whose libraries are those of x86-64.
 fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, Run)> {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();

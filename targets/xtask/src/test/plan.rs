@@ -42,7 +42,7 @@ impl FromStr for Part {
 }
 
 impl Part {
-    /// The stages of this part, in their order. The division is the same on every machine: the longest stages first, each
+    /// Returns the stages of this part, in their order. The division is the same on every machine: the longest stages first, each
     /// to the part that has the least to do.
     pub fn of(self, stages: &'static [Stage], minutes: u64) -> Vec<&'static Stage> {
         let mut longest: Vec<&Stage> = stages.iter().collect();

@@ -21,7 +21,7 @@ pub fn libtest(text: &str) -> (u64, u64, u64) {
     sum
 }
 
-/// The tests that libtest reports as failed.
+/// Returns the tests that libtest reports as failed.
 pub fn failures(text: &str) -> Vec<&str> {
     let lines =
         text.lines().filter_map(|line| line.trim().strip_suffix(" ... FAILED")?.strip_prefix("test "));
@@ -50,7 +50,7 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The number `name` of the first JSON object at the end of a line of `text` that has it.
+/// Returns the number `name` of the first JSON object at the end of a line of `text` that has it.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());

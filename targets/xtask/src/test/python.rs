@@ -18,7 +18,7 @@ const TESTS: [&str; 4] = [
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",
 ];
-/// Those over the stand-in driver.
+/// Tests over the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
@@ -28,7 +28,7 @@ pub fn newest(tree: &Tree, ran: &mut Ran, folder: &Path, driver: &Path) -> Resul
     run(tree, ran, &setup::ort::newest(tree)?, folder, driver)
 }
 
-/// The stage `python`.
+/// Runs the stage `python`.
 pub fn oldest(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let Some(python) = setup::old_python(tree, OLDEST, "python3.6", &["numpy"])? else {

@@ -9,12 +9,25 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Where the pages are.
+/// Folder of the pages.
 const PAGE: &str = "docs/src";
 /// Pages whose blocks are followed.
 const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];
 
-/// The fenced block whose first line is `first`.
+/// First lines of the blocks that this module follows.
+pub const FOLLOWED: [&str; 9] = [
+    "# Cargo.toml, at its end",
+    "// src/main.rs",
+    "# in pipeline",
+    "// src/main.rs, with a plan",
+    "# in pipeline, with a plan",
+    "# CMakeLists.txt",
+    "// main.cpp",
+    "# the same machine",
+    "# a board",
+];
+
+/// Returns the fenced block whose first line is `first`.
 fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     let fault = || format!("{PAGE}: no fenced block that starts with the line '{first}'");
     // Between two fences, with the language in front: every second piece.
@@ -22,13 +35,20 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// The output of the last command of a block, which the comment behind the command promises.
+/// Returns the first program of Rust, which README repeats.
+pub fn first_program(tree: &Tree) -> Result<String, String> {
+    let page = page(tree)?;
+    let program = block(&page, RUST[0].0)?;
+    Ok(program.split_once('\n').map_or(program, |(_, program)| program).to_owned())
+}
+
+/// Returns the output of the last command of a block, which the comment behind the command promises.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// A folder with files that the blocks of the page fill: their names and the first lines of their blocks.
+/// Returns a folder with files that the blocks of the page fill: their names and the first lines of their blocks.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
@@ -38,7 +58,7 @@ fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     Ok(dir)
 }
 
-/// The pages, one after the other.
+/// Returns the pages, one after the other.
 fn page(tree: &Tree) -> Result<String, String> {
     let read = |name| files::text(&tree.root.join(PAGE).join(name));
     PAGES.into_iter().map(read).collect()
@@ -152,8 +172,7 @@ mod tests {
     #[test]
     fn the_first_program_is_the_same_everywhere() {
         let tree = Tree::find().unwrap();
-        let page = page(&tree).unwrap();
-        let (_, program) = block(&page, RUST[0].0).unwrap().split_once('\n').unwrap();
+        let program = first_program(&tree).unwrap();
         assert!(program.lines().count() <= 10, "{program}");
         for (name, mark) in [("README.md", ""), ("runtime/elsa/src/lib.rs", "//! ")] {
             let repeated: String = program.lines().map(|line| format!("{mark}{line}\n")).collect();

@@ -26,7 +26,7 @@ const RELEASED: &str = "targets/released.txt";
 /// The facade, and the crates from which it re-exports: cargo-semver-checks reads one crate at a time, and skips what
 /// others define.
 const INTERFACE: &str = "-p elsa-edge -p elsa-core -p elsa-runtime";
-/// What cargo says of a locked package that its author has withdrawn.
+/// Message of cargo about a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
 /// Licences, versions and sources of the dependencies: a part of the stage `check`.
@@ -76,14 +76,14 @@ fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut
     }
 }
 
-/// The result of a check in the last line of cargo-deny: `bans ok, licenses FAILED`.
+/// Returns the result of a check in the last line of cargo-deny: `bans ok, licenses FAILED`.
 fn verdict(out: &Output, check: &str) -> Option<bool> {
     let last = [&out.stdout, &out.stderr].into_iter().filter_map(|text| text.lines().last());
     let words = last.flat_map(|line| line.split(", ")).filter_map(|word| word.trim().split_once(' '));
     words.filter(|(name, _)| *name == check).map(|(_, result)| result == "ok").next()
 }
 
-/// The targets for which the rules are checked.
+/// Returns the targets for which the rules are checked.
 fn targets(rules: &Path) -> Result<Vec<String>, String> {
     let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", rules.display());
     let text = fs::read_to_string(rules).map_err(|error| fault(&error))?;
@@ -94,7 +94,7 @@ fn targets(rules: &Path) -> Result<Vec<String>, String> {
     if targets.is_empty() { Err(fault(&"no targets in [graph]")) } else { Ok(targets) }
 }
 
-/// A file with the packages of a workspace for `targets`: those of other systems are not downloaded.
+/// Returns a file with the packages of a workspace for `targets`: those of other systems are not downloaded.
 fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> {
     let run = Run::new(tree, "cargo metadata --format-version 1 --locked").dir(tree.root.join(dir));
     let run = targets.iter().fold(run, |run, target| run.arg("--filter-platform").arg(target));
@@ -104,7 +104,7 @@ fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> 
     files::write(&path, text).map(|()| path)
 }
 
-/// The packages of the workspace that are published.
+/// Returns the packages of the workspace that are published.
 fn published(tree: &Tree) -> Result<Vec<Value>, String> {
     let what = "cargo metadata --format-version 1 --no-deps";
     let value: Value = serde_json::from_str(&Run::new(tree, what).quiet().run().text(what)?)
@@ -120,7 +120,7 @@ fn name(package: &Value) -> &str {
     package["name"].as_str().unwrap_or_default()
 }
 
-/// The stage `msrv`.
+/// Runs the stage `msrv`.
 pub fn msrv(tree: &Tree) -> Ran {
     Ran::of("targets", |ran| {
         let packages = published(tree)?;
@@ -141,7 +141,7 @@ pub fn msrv(tree: &Tree) -> Ran {
     })
 }
 
-/// The stage `package`.
+/// Runs the stage `package`.
 pub fn package(tree: &Tree) -> Ran {
     Ran::of("packages", |ran| {
         let packages = published(tree)?;

@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a stage that ended without telling.
+    /// Result of a stage that ended without reporting one.
     pub fn untold(how: &str) -> Outcome {
         let faults = vec![format!("ended without a result: {how}")];
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
@@ -42,7 +42,7 @@ impl Outcome {
         self.faults.is_empty() && self.failed == 0 && self.passed > 0
     }
 
-    /// Its line in the table.
+    /// Returns the line of the table.
     pub fn line(&self, name: &str) -> String {
         let result = if self.good() { "ok" } else { "FAILED" };
         let (seconds, worked) = (self.seconds, self.worked);
@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// The heading of a table of such lines.
+/// Returns the heading of a table of such lines.
 pub fn heading() -> String {
     format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
 }
@@ -99,7 +99,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Those of the tree as it is.
+    /// Hashes of the tree as it is.
     pub fn of(tree: &Tree) -> Results {
         Results { folder: tree.target.join("test-results"), content: content(tree) }
     }
@@ -108,7 +108,7 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// How a stage passed that searched for `minutes` or longer.
+    /// Result of a stage that passed after it searched for `minutes` or longer.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }

@@ -11,7 +11,7 @@ use crate::shell::{Run, Tree};
 /// Frames of a long run, ten seconds of them.
 const FRAMES: &str = "1000";
 
-/// The stage `robot`.
+/// Runs the stage `robot`.
 pub fn robot(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let digits = setup::digits(tree)?;

@@ -60,7 +60,7 @@ impl<'a> Sanitizer<'a> {
         self.tree.target.join(self.variant.name())
     }
 
-    /// A command of cargo's. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
+    /// Returns a command of cargo's. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
     /// them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
     fn cargo(&self, line: &str) -> Run {
         let name = self.variant.name();
@@ -82,14 +82,14 @@ impl<'a> Sanitizer<'a> {
         (build, self.folder().join(&self.host).join("debug/libelsa.a"))
     }
 
-    /// The archive, built.
+    /// Returns the archive, built.
     fn built(&self) -> Result<PathBuf, String> {
         let (build, archive) = self.library();
         build.run().text("the instrumented library")?;
         Ok(archive)
     }
 
-    /// Tests of the packages that work with raw memory.
+    /// Returns the command that runs tests of the packages that work with raw memory.
     pub(super) fn test(&self, targets: &str, tests: &str) -> Run {
         // `--lib` would compile the kernels once more, as a program of tests that has none.
         let kernels = if targets.contains("--lib") { "" } else { "-p elsa-kernels" };
@@ -114,7 +114,7 @@ impl<'a> Sanitizer<'a> {
     }
 }
 
-/// The stage `asan`.
+/// Runs the stage `asan`.
 pub fn asan(tree: &Tree) -> Ran {
     Ran::of("tests and checks", |ran| {
         let address = Sanitizer::address(tree)?;
@@ -128,7 +128,7 @@ pub fn asan(tree: &Tree) -> Ran {
     })
 }
 
-/// The stage `tsan`.
+/// Runs the stage `tsan`.
 pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("tests and checks", |ran| {
         let thread = Sanitizer::thread(tree)?;

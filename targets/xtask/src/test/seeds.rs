@@ -8,7 +8,7 @@ use zip::result::ZipResult;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// The seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
+/// Returns the seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "npy" => cut(npy()),
@@ -29,7 +29,7 @@ fn bytes(seed: u64, n: usize) -> Vec<u8> {
     (0..n).map(|_| random.below(256) as u8).collect()
 }
 
-/// The files, and of each the first half and all but the last byte.
+/// Returns the files, and of each the first half and all but the last byte.
 fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = files.clone();
     for file in files {
@@ -39,7 +39,7 @@ fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     all
 }
 
-/// A tensor of a type, an order and a shape with the given data.
+/// Returns a tensor of a type, an order and a shape with the given data.
 fn npy_file((kind, order, shape): (&str, &str, &str), data: &[u8], version: u8) -> Vec<u8> {
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
     // The length of a header is two bytes in version 1, four later.
@@ -79,7 +79,7 @@ fn npy() -> Vec<Vec<u8>> {
     files
 }
 
-/// A zip archive of stored members, with lengths in the directory and, if streamed, after the data.
+/// Returns a zip archive of stored members, with lengths in the directory and, if streamed, after the data.
 fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     fn fill<W: Write + Seek>(mut zip: ZipWriter<W>, members: &[(&str, &[u8])]) -> ZipResult<W> {
         let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);

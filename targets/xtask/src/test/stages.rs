@@ -11,7 +11,7 @@ use crate::shell::Tree;
 
 /// One stage.
 pub struct Stage {
-    /// Its name for `--only` and in the summary.
+    /// Name for `--only` and in the summary.
     pub name: &'static str,
     /// Description in one line.
     pub about: &'static str,
@@ -119,12 +119,12 @@ pub const STAGES: &[Stage] = &[
         .guards(&["core/src/attention/bound"]),
 ];
 
-/// The stage of that name.
+/// Returns the stage of that name.
 pub fn named(name: &str) -> Option<&'static Stage> {
     STAGES.iter().find(|stage| stage.name == name)
 }
 
-/// A line for each stage.
+/// Returns a line for each stage.
 pub fn list() -> String {
     let line = |stage: &Stage| {
         let run = if stage.short { "short" } else { "--all" };

@@ -20,7 +20,7 @@ const SANITIZED: [&str; 2] = [
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
 ];
 
-/// The stage `tensorrt`.
+/// Runs the stage `tensorrt`.
 pub fn tensorrt(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }

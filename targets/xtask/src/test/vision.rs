@@ -35,12 +35,12 @@ const LEAST: f64 = 0.97;
 /// Bytes that the weights may have.
 const MOST_BYTES: u64 = 400_000;
 
-/// The stage `vision`.
+/// Runs the stage `vision`.
 pub fn vision(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
 
-/// What PyTorch answered for one picture.
+/// Answer of PyTorch for one picture.
 struct Wanted {
     index: u64,
     class: u64,
@@ -86,7 +86,7 @@ fn record(path: &Path) -> Result<Record, String> {
     Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
 }
 
-/// The report of the program: a line for each picture, and one for all.
+/// Returns the report of the program: a line for each picture, and one for all.
 fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     let lines: Result<Vec<Value>, _> = out.text("the program")?.lines().map(serde_json::from_str).collect();
     let mut lines: Vec<Value> = lines.map_err(|error| format!("no JSON: {error}"))?;
@@ -94,14 +94,14 @@ fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     Ok((lines, all))
 }
 
-/// The line of a picture, by the index in its name, LABEL-INDEX.png or LABEL-INDEX.jpg.
+/// Returns the line of a picture, by the index in its name, LABEL-INDEX.png or LABEL-INDEX.jpg.
 fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
     let ends = [format!("-{index:04}.png"), format!("-{index:04}.jpg")];
     let named = |file: &str| ends.iter().any(|end| file.ends_with(end));
     lines.iter().find(|line| line["file"].as_str().is_some_and(named))
 }
 
-/// How many of the classes that the program reported are those of the record.
+/// Counts the reported classes that are those of the record.
 fn same_classes(record: &Record, lines: &[Value]) -> usize {
     let same = |wanted: &&Wanted| {
         line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
@@ -109,7 +109,7 @@ fn same_classes(record: &Record, lines: &[Value]) -> usize {
     record.pictures.iter().filter(same).count()
 }
 
-/// The larger of two; NaN when either is NaN.
+/// Returns the larger of two; NaN when either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
@@ -215,7 +215,7 @@ pub(super) fn make(
     Ok(())
 }
 
-/// What CMake is told to build for a board, in the folder `dist`.
+/// Returns the arguments of CMake for a board, in the folder `dist`.
 pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String; 2], String> {
     let zig = setup::zig(tree)?.join("python");
     let toolchain = dist.join(format!("share/{name}/toolchain.cmake"));
@@ -225,7 +225,7 @@ pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String;
     ])
 }
 
-/// The program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
+/// Returns the program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
 pub(super) fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
@@ -247,7 +247,7 @@ pub(super) fn count(ran: &mut Ran, run: Run) {
     ran.add(&line, out.ok, count("passed").unwrap_or(0), count("failed").unwrap_or(0));
 }
 
-/// The command that classifies all pictures.
+/// Returns the command that classifies all pictures.
 fn classify(tree: &Tree, front: &str, dir: &Path, model: &Path, pictures: &Path, rest: &str) -> Run {
     let run = program(tree, front, dir, "elsa-vision").args("--json --model").arg(model).args(rest);
     run.arg(pictures).machine()

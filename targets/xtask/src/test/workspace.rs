@@ -5,7 +5,7 @@
 //! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.
 
 use super::cargo::{add_tests, tests, together, widest, with_standin};
-use super::{capi, examples, groups, python, readme};
+use super::{capi, examples, groups, guide, python, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
 use crate::gpu::standin::{self, Variant};
@@ -14,7 +14,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 
-/// The stage `host`; when it shall be fast, the tests of the workspace alone.
+/// Runs the stage `host`; when it shall be fast, the tests of the workspace alone.
 pub fn host(tree: &Tree, fast: bool) -> Ran {
     Ran::of("tests and checks", |ran| {
         let run = Run::new(tree, "cargo test --workspace --no-fail-fast");
@@ -34,6 +34,7 @@ pub fn host(tree: &Tree, fast: bool) -> Ran {
         let folder = products(tree)?;
         let folder = build::quick(tree, ran, &Target::named(tree, HOST)?, &folder)?;
         python::newest(tree, ran, &folder, &driver)?;
+        guide::pages(tree, ran, &tree.target.join("debug"), &folder, &setup::ort::newest(tree)?)?;
         readme::rust_by_the_compiler(tree, ran)?;
         capi::quick(tree, ran, &folder, &driver)?;
         examples::snippets(tree, ran, &folder, &driver)
@@ -77,7 +78,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     }
 }
 
-/// The stage `miri`.
+/// Runs the stage `miri`.
 pub fn miri(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {

@@ -47,15 +47,15 @@ pub struct CallArgs {
     /// Compare with the operator in f64; exit status 4 if an element exceeds the error bound
     #[arg(long)]
     pub verify: bool,
-    /// Engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// A tensor of a call from its file.

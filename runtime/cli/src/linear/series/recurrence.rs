@@ -15,10 +15,12 @@ use elsa_runtime::{RecurrenceOptions, SeriesDivision};
 const HELP: &str = "\
 Examples:
   elsa linear recurrence --a decay.npy --b x.npy --out h.npy
-  elsa linear recurrence --a log-decay.npy --log --b x.npy --past-state h0.npy --present-state h1.npy --out h.npy --verify
+  elsa linear recurrence --a log-decay.npy --log --b x.npy --past-state h0.npy \\
+      --present-state h1.npy --out h.npy --verify
 
 h = a h + b for each token, channel by channel. A factor of zero, or a logarithm of -inf, clears the state whatever it
 holds; a NaN poisons it. The bits do not depend on threads and batch; --parts changes the last ones.
+
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
 error beyond the bound.";
 

@@ -15,14 +15,15 @@ use elsa_runtime::{SelectiveOptions, SeriesDivision};
 /// The text below the flags.
 const HELP: &str = "\
 Examples:
-  elsa linear selective --layout bct --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy --d D.npy --z z.npy \
---delta-bias bias.npy --softplus --out y.npy
-  elsa linear selective --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy --past-state x0.npy --present-state x1.npy \
---out y.npy --verify
+  elsa linear selective --layout bct --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy \\
+      --d D.npy --z z.npy --delta-bias bias.npy --softplus --out y.npy
+  elsa linear selective --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy \\
+      --past-state x0.npy --present-state x1.npy --out y.npy --verify
 
 With delta' = delta + bias, or its softplus, for each token and channel:
   x = exp(delta' A) x + delta' B u;  y = C x + D u;  times silu(z)
 as selective_scan_ref of mamba_ssm, whose tensors have --layout bct. The bits do not depend on threads and batch.
+
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
 error beyond the bound.";
 

@@ -35,7 +35,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// The control of instruction `place`, 0 to 2, of a control word.
+    /// Returns the control of instruction `place`, 0 to 2, of a control word.
     pub fn of(word: u64, place: usize) -> Control {
         let bits = word >> (CONTROL_BITS * place as u32);
         let field = |from: u32, len: u32| (bits >> from) as u32 & ((1 << len) - 1);
@@ -54,9 +54,9 @@ impl Control {
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Its address in the kernel.
+    /// Address in the kernel.
     pub at: usize,
-    /// Its name without modifiers, such as `FFMA`.
+    /// Name without modifiers, such as `FFMA`.
     pub name: String,
     /// The name with modifiers and the operands.
     pub text: String,
@@ -75,18 +75,18 @@ impl Instruction {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }
 
-    /// The operands, the destination first, without what marks a kept one.
+    /// Returns the operands, the destination first, without what marks a kept one.
     pub fn operands(&self) -> impl Iterator<Item = &str> {
         let rest = self.text.split_once(char::is_whitespace).map_or("", |(_, rest)| rest);
         rest.split(',').map(|operand| operand.trim().trim_end_matches(".reuse"))
     }
 
-    /// The number of the general register that an operand is.
+    /// Returns the number of the general register that an operand is.
     pub fn register(operand: &str) -> Option<usize> {
         operand.trim_start_matches(['-', '|', '~']).strip_prefix('R')?.split(['.', '|']).next()?.parse().ok()
     }
 
-    /// An operand's value, where it is a constant.
+    /// Returns an operand's value, where it is a constant.
     pub fn constant(operand: &str) -> Option<i64> {
         if operand == "RZ" {
             return Some(0);
@@ -98,7 +98,7 @@ impl Instruction {
     }
 }
 
-/// The instructions of `kernel` in a listing.
+/// Returns the instructions of `kernel` in a listing.
 ///
 /// # Errors
 /// A listing that has no such kernel, whose addresses have gaps, or whose jumps lead nowhere.
@@ -172,14 +172,14 @@ fn meet(code: &mut [Instruction]) {
     }
 }
 
-/// The 64 bits that a line ends with.
+/// Returns the 64 bits that a line ends with.
 fn encoded(line: &str) -> Option<u64> {
     let (_, rest) = line.trim_end().strip_suffix("*/")?.rsplit_once("/*")?;
     let digits = rest.trim().strip_prefix("0x")?;
     u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16)
 }
 
-/// The address and the text of a line such as `/*0008*/ MOV R1, R2 ; /* 0x… */`.
+/// Returns the address and the text of a line such as `/*0008*/ MOV R1, R2 ; /* 0x… */`.
 fn addressed(line: &str) -> Option<(usize, &str)> {
     let (at, rest) = line.strip_prefix("/*")?.split_once("*/")?;
     let text = rest.split_once(';')?.0.trim();

@@ -53,7 +53,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A line for a reader.
+    /// Returns a line for a reader.
     pub fn line(&self) -> String {
         let [instructions, pairs, fma, .., alone] = self.parts[1];
         let slots = instructions - pairs;
@@ -69,7 +69,7 @@ impl Cost {
     }
 }
 
-/// The table's text, of kernels by their names.
+/// Returns the table's text, of kernels by their names.
 pub fn table(costs: &[(String, Cost)]) -> String {
     let mut text = String::from(
         "//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
@@ -101,11 +101,11 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
 /// predicts it.
 const CHANGED: [&str; 2] = ["_added", "_within"];
-/// The beginnings of the names of kernels of linear attention and of series, whose time nothing predicts.
+/// Prefixes of the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
-/// The cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or of series,
-/// for one that only problems with masks or biases use, and, with a line that says why, for one whose loops are not
+/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or
+/// of series, for one that only problems with masks or biases use, and, with a line that says why, for one whose loops are not
 /// understood: nothing predicts its time.
 ///
 /// # Errors
@@ -231,7 +231,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
 }
 
-/// The counts of a way.
+/// Returns the counts of a way.
 fn count(code: &[Instruction], way: &[usize]) -> Part {
     let [mut pairs, mut fma, mut floats, mut integers, mut xmad, mut special] = [0; 6];
     let [mut shared, mut shared_words, mut global_words, mut conflicts, mut stalls] = [0; 5];

@@ -37,7 +37,7 @@ pub fn is_exp(x: &Instruction) -> bool {
     x.name == "MUFU" && x.has("EX2")
 }
 
-/// The loops of the code, inner ones before those that hold them.
+/// Returns the loops of the code, inner ones before those that hold them.
 pub fn loops(code: &[Instruction]) -> Vec<Loop> {
     let at = |address| code.binary_search_by_key(&address, |x| x.at).ok();
     let back = |(last, x): (usize, &Instruction)| {
@@ -58,7 +58,7 @@ pub enum Rare {
     Calls,
 }
 
-/// The instructions that a warp executes from `first` to `last`, as indices, each loop once.
+/// Returns the instructions that a warp executes from `first` to `last`, as indices, each loop once.
 pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<usize> {
     let loops = loops(code);
     let mut way = Vec::new();
@@ -118,7 +118,7 @@ const NEEDED: usize = 32;
 /// Sums of a lane that an addition to memory has at least.
 const ADDS: usize = 16;
 
-/// The counter of a loop: the comparison that ends it, the register and its limit, where that is known.
+/// Returns the counter of a loop: the comparison that ends it, the register and its limit, where that is known.
 fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction, &'a str, Option<i64>)> {
     let body = &code[inner.first..=inner.last];
     let guard = body.last()?.guard.as_deref()?;
@@ -136,7 +136,7 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     })
 }
 
-/// The value of an operand that a loop does not change. The smaller one of a constant and of what depends on the call is
+/// Returns the value of an operand that a loop does not change. The smaller one of a constant and of what depends on the call is
 /// the constant: a head as long as the kernel's.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
@@ -159,7 +159,7 @@ pub fn step(code: &[Instruction], inner: &Loop) -> Option<usize> {
     usize::try_from(change(code, inner, counter)?.1).ok()
 }
 
-/// The address of the instruction that changes the counter of a loop by a constant, and that constant.
+/// Returns the address of the instruction that changes the counter of a loop by a constant, and that constant.
 fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i64)> {
     let changes = |x: &Instruction| {
         let mut operands = x.operands();
@@ -220,7 +220,7 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// The trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: as many for the
+/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: as many for the
 /// scores, before the first exponential, as for the weighted values, behind it.
 ///
 /// # Errors
@@ -295,7 +295,7 @@ mod tests {
         counted_by(start, step, &format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT"), false)
     }
 
-    /// The trips of a loop of counter R1, which is compared after it changes or before; R5 is at most eight times 0x100.
+    /// Returns the trips of a loop of counter R1, which is compared after it changes or before; R5 is at most eight times 0x100.
     fn counted_by(start: &str, step: &str, test: &str, before: bool) -> Option<usize> {
         let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
         let (first, second) = if before { (test, &*step) } else { (&*step, test) };

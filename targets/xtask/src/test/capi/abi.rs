@@ -85,7 +85,7 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     })
 }
 
-/// A program that prints the list of a header, as its compiler sees it.
+/// Returns a program that prints the list of a header, as its compiler sees it.
 fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -120,12 +120,12 @@ fn program(header: &Header, abi: &Abi) -> String {
     format!("#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n")
 }
 
-/// The facts of a list.
+/// Returns the facts of a list.
 fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// The number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
+/// Returns the number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     let only = |a: &str, b: &str, sign: &str| {
         let there: Vec<&str> = facts(b).collect();

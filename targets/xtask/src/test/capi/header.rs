@@ -24,18 +24,18 @@ pub struct Header {
 /// A struct.
 #[derive(Debug, PartialEq)]
 pub struct Struct {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its fields.
+    /// Fields.
     pub fields: Vec<Field>,
 }
 
 /// A field of a struct.
 #[derive(Debug, PartialEq)]
 pub struct Field {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its declaration without a comment.
+    /// Declaration without a comment.
     pub declaration: String,
 }
 
@@ -142,14 +142,14 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The identifier at the end.
+/// Returns the identifier at the end.
 fn last_word(text: &str) -> &str {
     let text = text.trim_end();
     let start = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_').len();
     &text[start..]
 }
 
-/// A function's declaration without the names of its arguments.
+/// Returns a function's declaration without the names of its arguments.
 fn prototype(declaration: &str) -> Option<String> {
     let (before, arguments) = declaration.strip_suffix(')')?.rsplit_once('(')?;
     let unnamed = |argument: &str| {

@@ -36,7 +36,7 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
     readme::cpp(tree, ran, dist, None)
 }
 
-/// The stage `shipped`.
+/// Runs the stage `shipped`.
 pub fn shipped(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         setup::programs(tree, &["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"])?;

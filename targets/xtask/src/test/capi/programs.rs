@@ -76,9 +76,9 @@ const ON_A_GPU: [(&str, &str, &str); 24] = [
 
 /// Compilers of C99 and of C++14, with the flags that both take.
 pub struct Compilers {
-    /// Of C.
+    /// Programs in C.
     pub c: String,
-    /// Of C++.
+    /// Programs in C++.
     pub cpp: String,
 }
 
@@ -93,7 +93,7 @@ impl Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
-    /// Those for the boards, with what runs their programs.
+    /// Compilers for the boards, with the emulators of their programs.
     pub fn boards(tree: &Tree) -> Result<Compilers, String> {
         setup::board(tree)?;
         let python = setup::zig(tree)?.join("python");
@@ -132,7 +132,7 @@ impl Compilers {
     }
 }
 
-/// What became of a compilation.
+/// Result of a compilation.
 pub struct Compiled {
     /// `true` if it succeeded.
     pub ok: bool,
@@ -174,7 +174,7 @@ pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     crate::files::folder(&home).map(|()| home)
 }
 
-/// A program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
+/// Returns a program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
 fn compiled(
     tree: &Tree,
     ran: &mut Ran,

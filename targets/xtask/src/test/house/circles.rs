@@ -51,7 +51,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// What `name` is in a module, from inside; nothing where the module does not know it.
+    /// Returns the meaning of `name` inside a module; `None` if the module does not know it.
     fn lookup(&self, m: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
         if open.iter().any(|(module, seen)| *module == m && seen == name) {
             return None;
@@ -166,7 +166,7 @@ impl Names<'_> {
         self.lookup(m, name, open)
     }
 
-    /// The module of a macro that is called without an import of its name.
+    /// Returns the module of a macro that is called without an import of its name.
     fn textual(&self, name: &str) -> Option<Vec<Target>> {
         match self.macros.get(name).map(Vec::as_slice) {
             Some(&[only]) => Some(vec![Target::Item(only)]),
@@ -184,7 +184,7 @@ impl Names<'_> {
         false
     }
 
-    /// The modules whose definitions an import names.
+    /// Returns the modules whose definitions an import names.
     fn uses_of_import(&self, m: usize, scope: usize, import: &Import) -> Vec<usize> {
         let targets = self.resolve(m, 0, &import.path, &mut Open::new()).unwrap_or_default();
         // If a name is a module, the code shows which of its items are used, or whether a function of that name is
@@ -206,7 +206,7 @@ impl Names<'_> {
     }
 }
 
-/// Every use of a module by another.
+/// Returns every use of a module by another.
 pub fn uses(modules: &[Module]) -> Uses {
     let mut macros: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (m, module) in modules.iter().enumerate() {
@@ -241,7 +241,7 @@ pub fn uses(modules: &[Module]) -> Uses {
     uses
 }
 
-/// The circles among the modules of a crate.
+/// Returns the circles among the modules of a crate.
 pub fn circles(modules: &[Module]) -> Vec<Circle> {
     let uses = uses(modules);
     let reach: Vec<BTreeSet<usize>> = (0..modules.len())

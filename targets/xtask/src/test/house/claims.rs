@@ -58,7 +58,7 @@ fn within(path: &str, room: &str) -> bool {
     path.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The words of all sources.
+/// Returns the words of all sources.
 pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
     let split = |text: &'a str| text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()

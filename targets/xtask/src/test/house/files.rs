@@ -53,7 +53,7 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     faults.map(|(path, _)| format!("{path}: no module declares it; delete it or declare it")).collect()
 }
 
-/// The code spans of a document outside of its blocks of code, with their lines.
+/// Returns the code spans of a document outside of its blocks of code, with their lines.
 pub fn spans(text: &str) -> Vec<(usize, &str)> {
     let mut spans = Vec::new();
     let mut fenced = false;

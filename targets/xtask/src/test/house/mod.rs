@@ -77,7 +77,7 @@ pub fn house(tree: &Tree) -> Ran {
     })
 }
 
-/// The crates of a workspace, tests left out: their names and root files.
+/// Returns the crates of a workspace, tests left out: their names and root files.
 fn roots(tree: &Tree, dir: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let run = Run::new(tree, "cargo metadata --no-deps --format-version 1").dir(dir).quiet();
     let out = run.run();
@@ -112,7 +112,7 @@ fn imports(tree: &Tree, name: &str, root: &Path, ran: &mut Ran) -> Result<(), St
     Ok(())
 }
 
-/// Every file of source that git knows or would take, relative to the root.
+/// Returns every file of source that git knows or would take, relative to the root.
 fn sources(tree: &Tree) -> Result<Vec<String>, String> {
     let out = Run::new(tree, "git ls-files --cached --others --exclude-standard").quiet().run();
     let listed = out.text("git ls-files")?;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The circles of a crate whose root is `lib.rs`.
+    /// Returns the circles of a crate whose root is `lib.rs`.
     fn found(files: &[(&str, &str)]) -> Vec<circles::Circle> {
         let files: BTreeMap<&Path, &str> =
             files.iter().map(|(path, text)| (Path::new(*path), *text)).collect();
@@ -136,7 +136,7 @@ mod tests {
         circles::circles(&read::read(&source, Path::new("lib.rs")).unwrap())
     }
 
-    /// The modules of the only circle.
+    /// Returns the modules of the only circle.
     fn circle(files: &[(&str, &str)]) -> Vec<String> {
         let circles = found(files);
         assert_eq!(circles.len(), 1, "{circles:?}");

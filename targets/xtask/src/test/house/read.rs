@@ -47,7 +47,7 @@ pub struct Scope {
 /// A module.
 #[derive(Default)]
 pub struct Module {
-    /// Its path, such as `crate::plan::choose`.
+    /// Path, such as `crate::plan::choose`.
     pub path: String,
     /// The file that holds it.
     pub file: PathBuf,
@@ -57,7 +57,7 @@ pub struct Module {
     pub children: Vec<(String, usize)>,
     /// The names that it defines.
     pub items: BTreeSet<String>,
-    /// Those of them that are macros.
+    /// The macros among them.
     pub macros: BTreeSet<String>,
     /// Its own scope first, then those of its items.
     pub scopes: Vec<Scope>,
@@ -68,7 +68,7 @@ pub struct Module {
 /// Reads a source file; nothing where it does not exist.
 pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// The modules of the crate with this root file, the root first.
+/// Returns the modules of the crate with this root file, the root first.
 ///
 /// # Errors
 /// A file that is missing or has no tokens of Rust.
@@ -108,16 +108,16 @@ fn is_test(attribute: &Group) -> bool {
     }
 }
 
-/// How an item begins.
+/// The beginning of an item.
 #[derive(Default)]
 struct Front {
     test: bool,
     /// The file that `#[path = "…"]` names.
     path: Option<String>,
     public: bool,
-    /// Its keyword, such as `fn`; empty for a block of foreign items.
+    /// Keyword, such as `fn`; empty for a block of foreign items.
     kind: String,
-    /// Where the keyword is.
+    /// Position of the keyword.
     at: usize,
 }
 
@@ -154,7 +154,7 @@ impl Front {
     }
 }
 
-/// The tokens of a module, item by item.
+/// Returns the tokens of a module, item by item.
 fn items(stream: TokenStream) -> Vec<Vec<TokenTree>> {
     let (mut items, mut item) = (Vec::new(), Vec::new());
     for token in stream {
@@ -305,7 +305,7 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// The path that starts at `i`, and the position behind it: behind its last `::` where no name follows that.
+/// Returns the path that starts at `i`, and the position behind it: behind its last `::` where no name follows that.
 fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(i) {

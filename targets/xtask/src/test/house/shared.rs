@@ -17,7 +17,7 @@ fn is_room(path: &str) -> bool {
     path.split('/').any(|part| OPERATORS.contains(&part.trim_end_matches(".rs")))
 }
 
-/// The first path in the code through the module of an operator. Items for tests do not count.
+/// Returns the first path in the code through the module of an operator. Items for tests do not count.
 fn named(stream: TokenStream) -> Option<&'static str> {
     let mut tokens = stream.into_iter().peekable();
     while let Some(token) = tokens.next() {

@@ -42,7 +42,7 @@ enum Kind<'a> {
     Tests(How, &'a str),
     Program(How, &'a str),
     Xtask(&'a str),
-    /// Whether a file has a word: for tests of this module's callers, which build nothing.
+    /// Search of a file for a word, for tests of this module's callers, which build nothing.
     #[cfg(test)]
     Check(&'a str),
 }
@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// A command of cargo's that tests: built first, and then run.
+/// Returns a command of cargo's that tests: built first, and then run.
 fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     let (targets, which) = words.split_once(" -- ").unwrap_or((words, ""));
     let driver = match how {
@@ -149,7 +149,7 @@ fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     Ok(Command { build: vec![make(true, "")?], run: make(false, &which)? })
 }
 
-/// A program in C or C++ with the library.
+/// Returns a program in C or C++ with the library.
 fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
     let home = tree.target.join("prove");
     crate::files::folder(&home)?;

@@ -18,7 +18,7 @@ const FOLDER: &str = "tests/faults";
 pub struct Fault {
     /// The name of its file.
     pub name: String,
-    /// Its file.
+    /// File.
     pub patch: PathBuf,
     /// A hash of its file.
     pub digest: String,
@@ -33,7 +33,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The faults of these names, or all, by name.
+    /// Returns the faults of these names, or all, by name.
     ///
     /// # Errors
     /// A name that no file has, a header that is not complete.

@@ -55,7 +55,7 @@ struct Row {
     stage: String,
     run: String,
     seconds: f64,
-    /// What turned red, or why nothing is proved.
+    /// The stage that turned red, or the reason why nothing is proved.
     found: Result<String, String>,
 }
 
