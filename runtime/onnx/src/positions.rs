@@ -121,7 +121,7 @@ fn constant(array: &Array) -> Option<Formula> {
         }
     }
     let turns: Vec<usize> = (1..each.len()).filter(|&at| each[at] != each[at - 1]).collect();
-    let distance = |at: usize| Some(Size::count(at)?.minus(&Size::count(rows - 1)?)?);
+    let distance = |at: usize| Size::count(at)?.minus(&Size::count(rows - 1)?);
     let outside = each[0]?;
     let (band, inside) = match turns[..] {
         [low] => (Band { low: Some(distance(low)?), high: None }, each[low]?),

@@ -123,7 +123,8 @@ fn a_mask_that_a_free_axis_decides_stays_a_tensor() {
         &[("b", 1), ("n", 40)],
         &[("b", 1), ("n", 301)],
     ];
-    let kinds: [(fn(usize, usize) -> bool, &str); 8] = [
+    type Keeps = fn(usize, usize) -> bool;
+    let kinds: [(Keeps, &str); 8] = [
         (|i, j| j <= i, "causal"),
         (|i, j| j <= i && i < j + 9, "causal, 8 keys before"),
         (|i, j| j <= i && i < j + 64, "causal, 63 keys before"),
