@@ -332,12 +332,13 @@ private:
         return guarded<nvinfer1::IPluginV2 *>(nullptr, [&] { return new Plugin(body(), space_); });
     }
 
-    std::array<PluginField, 10> fields_{{
+    std::array<PluginField, 11> fields_{{
         {"num_heads", nullptr, PluginFieldType::kINT32, 1},
         {"kv_num_heads", nullptr, PluginFieldType::kINT32, 1},
         {"scale", nullptr, PluginFieldType::kFLOAT32, 1},
         {"softcap", nullptr, PluginFieldType::kFLOAT32, 1},
         {"is_causal", nullptr, PluginFieldType::kINT32, 1},
+        {"align_last", nullptr, PluginFieldType::kINT32, 1},
         {"packed", nullptr, PluginFieldType::kINT32, 1},
         {"window", nullptr, PluginFieldType::kINT32, 2},
         {"grid", nullptr, PluginFieldType::kINT32, 2},

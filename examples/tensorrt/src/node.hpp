@@ -42,7 +42,7 @@ struct Attributes {
     std::int32_t num_heads = 0, kv_num_heads = 0;  // 0: not given
     std::int32_t has_scale = 0;
     float scale = 0, softcap = 0;
-    std::int32_t is_causal = 0, packed = 0;
+    std::int32_t is_causal = 0, align_last = 0, packed = 0;
     Pair window, grid, picture, shift;
 };
 
@@ -67,6 +67,8 @@ inline void check(const Attributes &a) {
     require(flag(a.has_scale) && std::isfinite(a.scale), "scale", std::to_string(a.scale), "a finite number");
     require(std::isfinite(a.softcap) && a.softcap >= 0, "softcap", std::to_string(a.softcap), "a finite number from 0");
     require(flag(a.is_causal), "is_causal", std::to_string(a.is_causal), "0 or 1");
+    require(flag(a.align_last), "align_last", std::to_string(a.align_last), "0 or 1");
+    require(!a.align_last || a.is_causal, "align_last", "1", "with is_causal");
     require(flag(a.packed), "packed", std::to_string(a.packed), "0 or 1");
     require(!a.packed || a.num_heads > 0, "packed", "1", "with num_heads");
     require(!a.packed || a.kv_num_heads == 0 || a.kv_num_heads == a.num_heads, "kv_num_heads",
@@ -148,6 +150,8 @@ inline Attributes of(const PluginFieldCollection &fields) {
             a.softcap = real(field);
         } else if (name == "is_causal") {
             a.is_causal = integer(field);
+        } else if (name == "align_last") {
+            a.align_last = integer(field);
         } else if (name == "packed") {
             a.packed = integer(field);
         } else if (name == "window") {
@@ -160,8 +164,8 @@ inline Attributes of(const PluginFieldCollection &fields) {
             a.shift = pair(field);
         } else {
             throw refused{"attribute " + name +
-                          ": unknown; allowed: num_heads, kv_num_heads, scale, softcap, is_causal, packed, window, grid, "
-                          "picture, shift"};
+                          ": unknown; allowed: num_heads, kv_num_heads, scale, softcap, is_causal, align_last, packed, window, "
+                          "grid, picture, shift"};
         }
     }
     check(a);
@@ -171,7 +175,7 @@ inline Attributes of(const PluginFieldCollection &fields) {
 // ---- Serialised form: these 4-byte and 8-byte numbers, in this order, in the machine's representation.
 
 const std::uint32_t MARK = 0x41534c45;
-const std::uint32_t FORM = 1;
+const std::uint32_t FORM = 2;
 // Larger than the memory of any device.
 const std::uint64_t MOST_GRANTED = std::uint64_t(1) << 48;
 
@@ -187,7 +191,7 @@ template <class Kept, class Each>
 void walk(Kept &stored, const Each &each) {
     auto &a = stored.attributes;
     each(a.num_heads), each(a.kv_num_heads), each(a.has_scale), each(a.scale), each(a.softcap), each(a.is_causal);
-    each(a.packed);
+    each(a.align_last), each(a.packed);
     for (auto *pair : {&a.window, &a.grid, &a.picture, &a.shift}) {
         each(pair->given), each(pair->at[0]), each(pair->at[1]);
     }
@@ -352,7 +356,8 @@ inline Call call(const Attributes &a, const PluginTensorDesc *in, std::int32_t i
     p.has_scale = static_cast<std::uint32_t>(a.has_scale);
     p.scale = a.scale;
     p.softcap = a.softcap;
-    p.causal = a.is_causal ? ELSA_CAUSAL_TOP_LEFT : ELSA_CAUSAL_NONE;
+    const std::uint32_t aligned = a.align_last ? ELSA_CAUSAL_BOTTOM_RIGHT : ELSA_CAUSAL_TOP_LEFT;
+    p.causal = a.is_causal ? aligned : ELSA_CAUSAL_NONE;
     if (a.window.given) {
         p.has_window_left = a.window.at[0] >= 0;
         p.window_left = std::max<std::int64_t>(a.window.at[0], 0);

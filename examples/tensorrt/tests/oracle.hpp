@@ -85,7 +85,7 @@ inline Tensor noise(DataType type, Shape shape, unsigned seed, double size = 1) 
 struct Node {
     std::size_t batch = 2, heads = 2, kv_heads = 2, queries = 12, keys = 12, dim = 16, value_dim = 16;
     int rank = 4;
-    bool packed = false, causal = false;
+    bool packed = false, causal = false, align_last = false;
     double scale = 0, softcap = 0;
     std::array<int, 2> window{{-1, -1}}, grid{{0, 0}}, picture{{0, 0}}, shift{{0, 0}};
     DataType type = DataType::kFLOAT;
@@ -105,6 +105,9 @@ struct Node {
         }
         if (causal) {
             made.whole("is_causal", {1});
+        }
+        if (align_last) {
+            made.whole("align_last", {1});
         }
         if (scale != 0) {
             made.real("scale", static_cast<float>(scale));
@@ -209,7 +212,8 @@ inline std::vector<double> definition(const Node &n, const Data &x) {
         const std::size_t kv = (b * n.kv_heads + h / (n.heads / n.kv_heads)) * n.keys;
         double sum = 0;
         for (std::size_t j = 0; j < n.keys; ++j) {
-            const std::ptrdiff_t apart = static_cast<std::ptrdiff_t>(j) - static_cast<std::ptrdiff_t>(i);
+            const std::size_t place = n.align_last ? i + n.keys - n.queries : i;
+            const std::ptrdiff_t apart = static_cast<std::ptrdiff_t>(j) - static_cast<std::ptrdiff_t>(place);
             if ((n.causal && apart > 0) || (n.window[0] >= 0 && -apart > n.window[0]) ||
                 (n.window[1] >= 0 && apart > n.window[1])) {
                 continue;

@@ -208,6 +208,9 @@ void nodes(void *stream) {
     n = Node();
     n.causal = true;
     add("causal", n, [](Node &x) { x.causal = false; });
+    n.keys = 20;
+    n.align_last = true;
+    add("causal from the last key", n, [](Node &x) { x.align_last = false; });
     n = Node();
     n.window = {{2, -1}};
     add("window to the left", n, [](Node &x) { x.window[0] = -1; });
@@ -368,6 +371,7 @@ void fields() {
     refused(F().real("scale", nan), "scale: nan");
     refused(F().real("softcap", -1), "softcap: -1");
     refused(F().whole("is_causal", {2}), "is_causal: 2; allowed: 0 or 1");
+    refused(F().whole("align_last", {1}), "align_last: 1; allowed: with is_causal");
     refused(F().whole("packed", {1}), "packed: 1; allowed: with num_heads");
     refused(F().whole("packed", {1}).whole("num_heads", {4}).whole("kv_num_heads", {2}), "kv_num_heads: 2");
     refused(F().whole("window", {1}), "window: 1 elements");
@@ -487,7 +491,7 @@ int main(int count, char **arguments) {
     }
     CHECK(library != nullptr && host::registry().creators.size() == 1);
     const PluginFieldCollection *const names = creator().getFieldNames();
-    CHECK(names->nbFields == 10 && std::string(names->fields[0].name) == "num_heads");
+    CHECK(names->nbFields == 11 && std::string(names->fields[0].name) == "num_heads");
     void *stream = nullptr;
     CHECK(driver::cu().stream(&stream, 1) == 0);
     nodes(stream);

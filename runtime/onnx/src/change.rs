@@ -5,6 +5,7 @@ use super::find::{Action, Found, Reason, Site, Term};
 use super::forms::{Axes, Form, Layout, layout};
 use super::masks::{self, Piece};
 use super::model::{Attribute, Node};
+use super::positions::{self, Diagonal};
 use super::size::Size;
 use std::collections::HashSet;
 
@@ -45,6 +46,8 @@ pub struct Change {
     pub made: String,
     /// The number of keys.
     pub keys: Size,
+    /// `true` if attributes replace masks that positions decide.
+    pub by_position: bool,
     /// Description of the replacement.
     pub words: String,
 }
@@ -97,17 +100,19 @@ impl Builder<'_> {
 /// Replacement of the masks.
 #[derive(Default)]
 struct Masks {
-    causal: bool,
+    diagonal: Diagonal,
+    by_position: bool,
     table: Option<([usize; 2], Array)>,
     shift: Option<([usize; 2], [usize; 2])>,
     mask: Option<String>,
 }
 
-/// Builds the new nodes for `found`; their names begin with `prefix`.
+/// Builds the new nodes for `found`; their names begin with `prefix`. With `by_position` attributes replace masks that
+/// positions decide.
 ///
 /// # Errors
 /// The reason why the attention stays.
-pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason> {
+pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Result<Change, Reason> {
     let layout = layout(site, found)?;
     let kinds = [0, 1, 2].map(|i| site.symbols.kind(&layout.operands[i].0));
     let kind = match kinds {
@@ -121,7 +126,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
         }
     };
     let mut b = Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] };
-    let masks = masks(site, &found.terms, &layout, kind, found.causal, &mut b)?;
+    let masks = masks(site, found, &layout, kind, by_position, &mut b)?;
     let mut inputs = Vec::new();
     for (name, form) in &layout.operands {
         b.read(name, Role::Operand);
@@ -182,9 +187,19 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
         set("packed", Attribute::Int(1));
         words += ", packed";
     }
-    if masks.causal {
+    let Diagonal { causal, last, window: [before, after] } = masks.diagonal;
+    if causal {
         set("is_causal", Attribute::Int(1));
         words += ", causal";
+    }
+    if last {
+        set("align_last", Attribute::Int(1));
+        words += " from the last key";
+    }
+    if before.or(after).is_some() {
+        set("window", Attribute::Ints(vec![before.unwrap_or(-1), after.unwrap_or(-1)]));
+        before.iter().for_each(|n| words += &format!(", {n} keys before"));
+        after.iter().for_each(|n| words += &format!(", {n} keys after"));
     }
     if let Some(cap) = found.softcap {
         set("softcap", Attribute::Float(cap as f32));
@@ -217,6 +232,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
         walk: found.walk.iter().cloned().collect(),
         made: found.outputs[0].0.clone(),
         keys: layout.axes.keys,
+        by_position: masks.by_position,
         words,
     })
 }
@@ -224,16 +240,20 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
 /// Classifies the terms.
 fn masks(
     site: &Site<'_>,
-    terms: &[Term],
+    found: &Found,
     layout: &Layout,
     kind: Kind,
-    causal: bool,
+    by_position: bool,
     b: &mut Builder<'_>,
 ) -> Result<Masks, Reason> {
-    let mut all = Masks { causal, ..Masks::default() };
-    let axes = &layout.axes;
+    let (axes, terms) = (&layout.axes, &found.terms);
+    let kept: Vec<_> =
+        terms.iter().map(|term| positions::kept(site, term, axes).filter(|_| by_position)).collect();
+    let (diagonal, used) = positions::diagonal(&kept, found.causal, axes);
+    let by_position = used.contains(&true);
+    let mut all = Masks { diagonal, by_position, ..Masks::default() };
     let mut rest: Vec<(&Term, Option<Piece>)> = Vec::new();
-    for term in terms {
+    for (term, _) in terms.iter().zip(&used).filter(|(_, used)| !**used) {
         let Some(piece) = masks::piece(site, term, axes) else {
             rest.push((term, None));
             continue;
@@ -241,11 +261,9 @@ fn masks(
         if masks::is_nothing(&piece, axes) {
             continue;
         }
-        if masks::is_causal(&piece, axes) {
-            all.causal = true;
-            continue;
-        }
+        // A table has the positions of a picture, without a diagonal.
         if all.table.is_none()
+            && all.diagonal == Diagonal::default()
             && let Some((grid, table)) = masks::table(&piece, axes)
             && let Some(heads) = axes.heads.known().and_then(|n| usize::try_from(n).ok())
         {

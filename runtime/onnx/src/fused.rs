@@ -230,6 +230,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         walk,
         made,
         keys,
+        by_position: false,
         words,
     })
 }

@@ -11,9 +11,9 @@
 //! A model is read as spans of its bytes (`wire`, `model`), so unchanged parts are written byte for byte. The free axes
 //! of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs (`infer`). From
 //! each Softmax the walk reaches both products (`find`), which yields the statements to prove: the layouts of elements
-//! (`forms`) and the kinds of masks (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`)
-//! before anything is written (`write`). [`Rewrite::check`] compares the whole model with the original in the user's
-//! ONNX Runtime.
+//! (`forms`) and the kinds of masks (`masks`, `positions`). The new nodes (`change`) are compared with the old ones in
+//! f64 (`prove`) before anything is written (`write`). [`Rewrite::check`] compares the whole model with the original in
+//! the user's ONNX Runtime.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -30,6 +30,7 @@
 mod array;
 mod change;
 mod check;
+mod einsum;
 mod extents;
 mod file;
 mod find;
@@ -40,6 +41,7 @@ mod key;
 mod masks;
 mod model;
 mod ops;
+mod positions;
 mod prove;
 mod random;
 mod shapes;
@@ -52,7 +54,7 @@ mod wire;
 mod write;
 
 use change::Change;
-use find::{Reason, Site};
+use find::{Found, Reason, Site};
 use model::{External, Model};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -157,13 +159,28 @@ fn replacement(
         );
     }
     if node.is("Softmax") {
-        return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);
+        return changed(site, &site.around(node)?, prefix, proved);
     }
     // Falls back to the node's own tensors if the nodes behind them cannot be read.
-    let found = fused::found(site, n).and_then(|found| change::of(site, &found, prefix));
-    match found.and_then(|change| proof(site, change, proved)) {
+    match fused::found(site, n).and_then(|found| changed(site, &found, prefix, proved)) {
         Ok(change) => Ok(change),
         Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
+    }
+}
+
+/// Returns the proved replacement of `found`: with attributes for masks of positions, or else with these masks as
+/// tensors.
+fn changed(
+    site: &Site<'_>,
+    found: &Found,
+    prefix: &str,
+    proved: &mut HashSet<Vec<u8>>,
+) -> Result<Change, Reason> {
+    let first = change::of(site, found, prefix, true)?;
+    let by_position = first.by_position;
+    match proof(site, first, proved) {
+        Err(_) if by_position => proof(site, change::of(site, found, prefix, false)?, proved),
+        result => result,
     }
 }
 

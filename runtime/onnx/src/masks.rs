@@ -1,11 +1,12 @@
 //! Classification of masks: causal, a table of relative positions, shifted windows, or a plain mask.
 //!
 //! The elements of a mask that depends on constants alone are known, and they determine its kind, whichever nodes
-//! produce it. A mask that depends on a free axis or on data stays a tensor of the graph.
+//! produce it. A mask that depends on free axes is a diagonal or a window if its nodes compute one from positions
+//! (`positions`). Any other mask that depends on a free axis or on data stays a tensor of the graph.
 //!
-//! 1. **Causal**: zero at and below the diagonal, and at most −10,000 above it. Each row attends itself, so a weight
-//!    above the diagonal is at most `e^(−10,000 + d)` with `d` the difference of two scores, and zero in f32 for every
-//!    `d` below 9,896. It becomes `is_causal`.
+//! 1. **Diagonal**: zero in a band around the diagonal of the first key or of the last, and at most −10,000 elsewhere.
+//!    Each row attends a key, so another weight is at most `e^(−10,000 + d)` with `d` the difference of two scores, and
+//!    zero in f32 for every `d` below 9,896. It becomes `is_causal`, `align_last` and `window`.
 //! 2. **Table**: for some grid of `r × c` tokens, elements of pairs with the same distance in rows and in columns have the
 //!    same bits. Every entry of the table is read from one of them. It becomes `bias_table` with `grid`.
 //! 3. **Shifted windows**: in each window, zero where [`Windows`] lets a token attend another, and at most −100
@@ -28,8 +29,8 @@ pub type Piece = Array;
 /// Upper bound on the masked elements of shifted windows.
 const SHIFTED: f64 = -100.0;
 
-/// Upper bound on the masked elements of a causal mask.
-const CAUSAL: f64 = -1e4;
+/// Upper bound on the masked elements of a diagonal.
+pub const CAUSAL: f64 = -1e4;
 
 /// Returns the four axes of a mask that is applied to scores; its elements keep their order. Scores with four axes keep
 /// them, and broadcast in the operator as they do in the graph.
@@ -123,19 +124,6 @@ pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     let axes = piece.shape.iter().zip(s.scores());
     let fits = |(&n, whole): (&usize, &Size)| n == 1 || number(whole) == Some(n);
     axes.into_iter().all(fits) && piece.data.iter().all(|&x| x == 0.0)
-}
-
-/// Returns `true` if the mask is the causal one of all queries and keys, with the diagonal from the top left.
-#[must_use]
-pub fn is_causal(piece: &Piece, s: &Axes) -> bool {
-    let (Some(queries), Some(keys)) = (number(&s.queries), number(&s.keys)) else { return false };
-    piece.shape == [1, 1, queries, keys]
-        && queries > 1
-        && keys > 1
-        && piece.data.iter().enumerate().all(|(at, &x)| {
-            let (i, j) = (at / keys, at % keys);
-            if j <= i { x == 0.0 } else { x <= CAUSAL }
-        })
 }
 
 /// Returns a size that depends on no free axis.

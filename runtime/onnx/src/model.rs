@@ -1,6 +1,7 @@
 //! A model as stored in its file: nodes, tensors and names, each with its span of bytes.
 
 use super::array::{Array, Kind, Stored, count, text};
+use super::einsum;
 use super::wire::{self, Field, Payload, WireError};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -123,8 +124,11 @@ pub struct Declared {
 pub struct Graph {
     /// The bytes that enclose its fields.
     pub range: Range<usize>,
-    /// Its nodes, in the order of the file.
+    /// Its nodes, in the order of the file. An Einsum that is a product of matrices is read as the nodes that it stands
+    /// for.
     pub nodes: Vec<Node>,
+    /// For each node, the index in the file of the node that it is, or is a part of.
+    pub places: Vec<usize>,
     /// Its constants by name, with the bytes of their fields.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
     /// Its inputs.
@@ -298,6 +302,7 @@ impl Graph {
             }
         }
         graph.given = graph.inputs.iter().map(|input| input.name.clone()).collect();
+        graph.read_products();
         for (n, node) in graph.nodes.iter().enumerate() {
             for name in node.outputs.iter().filter(|name| !name.is_empty()) {
                 let twice = graph.producer.insert(name.clone(), n).is_some();
@@ -316,6 +321,21 @@ impl Graph {
             graph.inputs.iter().chain(&graph.outputs).chain(&graph.infos).map(|declared| &declared.name);
         graph.names.extend(more.chain(graph.initializers.keys()).cloned());
         Ok(graph)
+    }
+
+    /// Reads products that are written as Einsum as the nodes that they stand for.
+    fn read_products(&mut self) {
+        let mut mark = "_product".to_owned();
+        let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
+        let names: Vec<&String> = outputs.chain(&self.given).chain(self.initializers.keys()).collect();
+        while names.iter().any(|name| name.contains(&mark)) {
+            mark.push('_');
+        }
+        for (place, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
+            let parts = einsum::product(&node, &mark).unwrap_or_else(|| vec![node]);
+            self.places.extend(parts.iter().map(|_| place));
+            self.nodes.extend(parts);
+        }
     }
 
     /// Checks that inputs are named once, that every name read by nodes and outputs is produced, and that the nodes can

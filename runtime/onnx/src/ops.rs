@@ -121,7 +121,7 @@ fn softmax(x: &mut [f64], n: usize) {
 }
 
 /// Evaluates a function of one number, by the name of its operator.
-fn unary(op: &str, x: f64) -> Option<f64> {
+pub fn unary(op: &str, x: f64) -> Option<f64> {
     Some(match op {
         "Neg" => -x,
         "Abs" => x.abs(),
@@ -153,7 +153,7 @@ fn unary(op: &str, x: f64) -> Option<f64> {
 }
 
 /// Evaluates a function of two numbers, by the name of its operator.
-fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
+pub fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
     let truth = |x: bool| f64::from(u8::from(x));
     Some(match op {
         "Add" | "Sum" => a + b,

@@ -14,8 +14,8 @@ use super::model::{Attribute, Node};
 use super::ops::Limits;
 use super::random::normal;
 use elsa_core::attention::{
-    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Windows, reference,
-    repeated,
+    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Window, Windows,
+    reference, repeated,
 };
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
@@ -442,7 +442,12 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     let mut spec = Spec::new(stored[0].dtype(), query, key, value, output);
     spec.scale = node.float("scale");
     spec.softcap = node.float("softcap");
-    spec.causal = (size("is_causal") == Some(1)).then_some(Alignment::TopLeft);
+    let aligned = if size("align_last") == Some(1) { Alignment::BottomRight } else { Alignment::TopLeft };
+    spec.causal = (size("is_causal") == Some(1)).then_some(aligned);
+    if let Some(&[left, right]) = node.ints("window") {
+        let [left, right] = [left, right].map(|side| usize::try_from(side).ok());
+        spec.window = Window { left, right };
+    }
     spec.short_mask = true;
     let bytes: Vec<u8>;
     let floats: Stored;
@@ -483,8 +488,19 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
         vec![batch, heads, rows.len(), value_dim]
     };
     // An attribute that is unknown here would remain unproved.
-    let understood =
-        ["num_heads", "kv_num_heads", "packed", "scale", "softcap", "is_causal", "grid", "picture", "shift"];
+    let understood = [
+        "num_heads",
+        "kv_num_heads",
+        "packed",
+        "scale",
+        "softcap",
+        "is_causal",
+        "align_last",
+        "window",
+        "grid",
+        "picture",
+        "shift",
+    ];
     let odd = node
         .attributes
         .iter()

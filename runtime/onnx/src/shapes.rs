@@ -4,6 +4,7 @@
 //! not listed here has an unknown result, and nodes that depend on it are left unchanged.
 
 use super::array::Kind;
+use super::einsum;
 use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
 use super::model::{Attribute, MICROSOFT, Node};
 use super::size::Size;
@@ -267,6 +268,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             one(first?.kind, [outer, shape.get(last..)?].concat())
         }
         "MatMul" => one(first?.kind, matmul(&first?.shape, &get(1)?.shape)?),
+        "Einsum" => one(first?.kind, einsum::shape(node, inputs)?),
         "Gemm" => {
             let (a, b) = (&first?.shape, &get(1)?.shape);
             let ([m, k], [l, n]) = (a.as_slice(), b.as_slice()) else { return None };

@@ -214,7 +214,8 @@ impl Size {
 
     /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2: a part of a constant that is
     /// `whole` wherever both broadcast.
-    fn is_cut_of(&self, whole: &Size) -> bool {
+    #[must_use]
+    pub fn is_cut_of(&self, whole: &Size) -> bool {
         match &self.terms[..] {
             [(factors, 1)] => match &factors[..] {
                 [Factor::Of(Operation::Least, parts)] => {

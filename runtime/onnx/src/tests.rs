@@ -306,7 +306,7 @@ fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String>
     let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
     let site = find::Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
     let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
-    let mut change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
+    let mut change = change::of(&site, &site.around(softmax)?, "elsa_0", true)?;
     bend(&mut change);
     prove::prove(&site, &change)
 }

@@ -3,7 +3,7 @@
 use super::array::{Array, Kind};
 use super::change::{Change, DOMAIN};
 use super::model::{Attribute, Model, Node};
-use super::wire::{self, Payload, WireError, Writer};
+use super::wire::{self, Field, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
@@ -74,16 +74,17 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
         )
         .collect();
     let mut body = Writer(Vec::with_capacity(graph.range.len()));
-    let mut n = 0;
-    for field in wire::fields(file, graph.range.clone())? {
-        if field.number == 1 {
-            n += 1;
-            if let Some(change) = here.get(&(n - 1)) {
-                for node in &change.nodes {
-                    body.bytes(1, &message(node));
+    let mut nodes = graph.places.iter().enumerate().peekable();
+    for (place, field) in places(wire::fields(file, graph.range.clone())?) {
+        if let Some(place) = place {
+            let parts: Vec<usize> =
+                std::iter::from_fn(|| nodes.next_if(|(_, at)| **at == place).map(|(n, _)| n)).collect();
+            if parts.iter().any(|n| gone.contains(n) || here.contains_key(n)) {
+                for n in parts {
+                    let new = here.get(&n).map_or(&[][..], |change| &change.nodes);
+                    let kept = Some(&graph.nodes[n]).filter(|_| !gone.contains(&n));
+                    new.iter().chain(kept).for_each(|node| body.bytes(1, &message(node)));
                 }
-            }
-            if gone.contains(&(n - 1)) {
                 continue;
             }
         }
@@ -110,6 +111,16 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
         }
     }
     Ok(out.0)
+}
+
+/// Numbers the nodes among the fields of a graph.
+fn places(fields: Vec<Field>) -> impl Iterator<Item = (Option<usize>, Field)> {
+    let mut place = 0;
+    fields.into_iter().map(move |field| {
+        let is_node = field.number == 1;
+        place += usize::from(is_node);
+        (is_node.then(|| place - 1), field)
+    })
 }
 
 /// Encodes a node.
@@ -141,8 +152,12 @@ pub fn message(node: &Node) -> Vec<u8> {
                 all.iter().for_each(|&x| a.int(8, x));
                 a.int(20, 7);
             }
+            Attribute::Text(text) => {
+                a.bytes(4, text);
+                a.int(20, 3);
+            }
             // New nodes have no others.
-            Attribute::Text(_) | Attribute::Tensor(_) | Attribute::Floats(_) | Attribute::Other => continue,
+            Attribute::Tensor(_) | Attribute::Floats(_) | Attribute::Other => continue,
         }
         w.bytes(5, &a.0);
     }

@@ -21,6 +21,7 @@ pub(crate) struct Attributes {
     pub kv_num_heads: Option<usize>,
     pub scale: Option<f32>,
     pub causal: bool,
+    pub align_last: bool,
     pub softcap: Option<f32>,
     pub window: Window,
     pub grid: Option<[usize; 2]>,
@@ -123,6 +124,7 @@ impl Attributes {
             kv_num_heads: heads(node, c"kv_num_heads")?,
             scale: number(node, c"scale", "a finite number")?,
             causal: flag(node, c"is_causal")?,
+            align_last: flag(node, c"align_last")?,
             softcap: number(node, c"softcap", "0 (off) or a positive finite number")?,
             window: window
                 .map_or(Window::default(), |[left, right]| Window { left: side(left), right: side(right) }),
@@ -138,6 +140,7 @@ impl Attributes {
         };
         let missing = |argument, other| Err(OperatorError::Missing { argument, other });
         match &attributes {
+            Attributes { causal: false, align_last: true, .. } => missing("is_causal", "align_last"),
             Attributes { grid: None, picture: Some(_), .. } => missing("grid", "picture"),
             Attributes { grid: None, shift: Some(_), .. } => missing("grid", "shift"),
             Attributes { picture: None, shift: Some(_), .. } => missing("picture", "shift"),
@@ -196,6 +199,7 @@ mod tests {
             (c"kv_num_heads", Integer(2)),
             (c"scale", Number(0.5)),
             (c"is_causal", Integer(1)),
+            (c"align_last", Integer(1)),
             (c"softcap", Number(30.0)),
             (c"window", List(&[-1, 3])),
         ]);
@@ -204,6 +208,7 @@ mod tests {
             kv_num_heads: Some(2),
             scale: Some(0.5),
             causal: true,
+            align_last: true,
             softcap: Some(30.0),
             window: Window { left: None, right: Some(3) },
             ..Attributes::default()
@@ -226,6 +231,8 @@ mod tests {
             (&[(c"scale", Number(f32::NAN))], "scale: NaN; allowed: a finite number"),
             (&[(c"softcap", Number(f32::INFINITY))], "softcap: inf; allowed: 0 (off) or "),
             (&[(c"is_causal", Integer(2))], "is_causal: 2; allowed: 0 or 1"),
+            (&[(c"align_last", Integer(2))], "align_last: 2; allowed: 0 or 1"),
+            (&[(c"align_last", Integer(1))], "is_causal: absent; allowed: given, because align_last is"),
             (&[(c"packed", Integer(-1))], "packed: -1; allowed: 0 or 1"),
             (&[(c"window", List(&[1]))], "window: 1 values; allowed: two whole numbers"),
             (&[(c"window", List(&[-2, 0]))], "window: [-2, 0]; allowed: two whole numbers"),

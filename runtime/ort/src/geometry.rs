@@ -367,7 +367,8 @@ impl Geometry {
         spec.softcap = attributes.softcap;
         spec.window = attributes.window;
         spec.key_lengths = lengths(attributes, shapes, batch)?;
-        let aligned = if spec.key_lengths { Alignment::BottomRight } else { Alignment::TopLeft };
+        let last = spec.key_lengths || attributes.align_last;
+        let aligned = if last { Alignment::BottomRight } else { Alignment::TopLeft };
         spec.causal = attributes.causal.then_some(aligned);
         spec.mask = mask;
         // As in ONNX.
@@ -410,26 +411,29 @@ mod tests {
         let heads = || prop::option::weighted(0.5, prop::sample::select(vec![1usize, 2, 3, 4, usize::MAX]));
         let window = prop::option::weighted(0.2, prop::sample::select(vec![0usize, 1, usize::MAX]));
         (
-            (heads(), heads(), any::<bool>(), any::<bool>()),
+            (heads(), heads(), any::<[bool; 2]>(), any::<bool>()),
             (prop::option::weighted(0.2, any::<f32>()), prop::option::weighted(0.2, any::<f32>())),
             (sides(), sides(), sides(), window.clone(), window),
         )
-            .prop_map(|((num_heads, kv_num_heads, causal, packed), (scale, softcap), windows)| {
-                let (grid, picture, shift, left, right) = windows;
-                let window = Window { left, right };
-                Attributes {
-                    num_heads,
-                    kv_num_heads,
-                    scale,
-                    causal,
-                    softcap,
-                    window,
-                    grid,
-                    picture,
-                    shift,
-                    packed,
-                }
-            })
+            .prop_map(
+                |((num_heads, kv_num_heads, [causal, align_last], packed), (scale, softcap), windows)| {
+                    let (grid, picture, shift, left, right) = windows;
+                    let window = Window { left, right };
+                    Attributes {
+                        num_heads,
+                        kv_num_heads,
+                        scale,
+                        causal,
+                        align_last,
+                        softcap,
+                        window,
+                        grid,
+                        picture,
+                        shift,
+                        packed,
+                    }
+                },
+            )
     }
 
     proptest! {
@@ -528,6 +532,19 @@ mod tests {
         assert_eq!(found.problem.spec().value.strides()[0], 0);
         let two = of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8])]);
         assert!(two.unwrap_err().to_string().contains("batch 2"));
+    }
+
+    #[test]
+    fn the_diagonal_begins_at_the_first_key_or_ends_at_the_last() {
+        use Input::{Key, Query, Value};
+        use elsa_core::attention::Lengths;
+        let shapes = shaped(&[(Query, &[1, 2, 3, 8]), (Key, &[1, 2, 7, 8]), (Value, &[1, 2, 7, 8])]);
+        let offset = |align_last| {
+            let attributes = Attributes { causal: true, align_last, ..Attributes::default() };
+            let geometry = Geometry::of(&attributes, &shapes).unwrap();
+            geometry.problem.sequence(&Lengths::default(), 0).offset()
+        };
+        assert_eq!([false, true].map(offset), [0, 4]);
     }
 
     #[test]

@@ -77,6 +77,9 @@ def allowed(drawn, feeds, scores, values, shape):
             axes[drawn.batch_axis] = size.shape[0]
         else:
             size = size.max(axis=0, keepdims=True)
+            # Rows of several sequences follow each other.
+            if shape[drawn.token_axis] != size.shape[1]:
+                size = size.max(axis=1, keepdims=True)
         axes[drawn.token_axis] = size.shape[1]
         size = size.reshape(axes)
     return unit * values * (32 + 8 * size) + np.zeros(shape)

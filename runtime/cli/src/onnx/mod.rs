@@ -164,15 +164,19 @@ fn tell(
         };
         return Ok(report::json(&mut out, &told)?);
     }
+    let done = if written.is_some() { "replaced" } else { "replaced by rewrite" };
     for attention in attentions {
-        let state = if attention.replaced { "replaced" } else { "stays" };
+        let state = if attention.replaced { done } else { "stays" };
         let name = if attention.node.is_empty() { "(inner)" } else { &attention.node };
         let line = format!("{state:<9} {} {name}: {}", attention.operator, attention.words);
         writeln!(out, "{}", crate::error::one_line(&line))?;
     }
     let stay = attentions.len() - replaced;
-    let end = written.map_or_else(String::new, |path| format!(", written to {}", shown(path)));
-    writeln!(out, "{}", crate::error::one_line(&format!("{replaced} replaced, {stay} stay{end}")))?;
+    let end = match written {
+        Some(path) => format!("{replaced} replaced, {stay} stay, written to {}", shown(path)),
+        None => format!("{replaced} would be replaced, {stay} stay"),
+    };
+    writeln!(out, "{}", crate::error::one_line(&end))?;
     if let Some(words) = check {
         writeln!(out, "{}", crate::error::one_line(words))?;
     }

@@ -58,12 +58,14 @@ fn external(location: &str) -> Vec<u8> {
 fn attention_is_listed_and_replaced() {
     let desk = Desk::new();
     fs::write(desk.path("in.onnx"), model(&[])).unwrap();
-    let words = "replaced  Softmax the Softmax: 2 heads of 4, scale 1, mask\n1 replaced, 0 stay";
+    let line = "Softmax the Softmax: 2 heads of 4, scale 1, mask";
+    let words = format!("replaced by rewrite {line}\n1 would be replaced, 0 stay");
     assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), words);
     assert_eq!(desk.ok("onnx rewrite @in.onnx @out.onnx --dry-run").trim_end(), words);
     assert_eq!(desk.list(), ["in.onnx"]);
     assert!(
-        desk.ok("onnx rewrite @in.onnx @out.onnx --check off").contains(&format!("{words}, written to "))
+        desk.ok("onnx rewrite @in.onnx @out.onnx --check off")
+            .contains(&format!("replaced  {line}\n1 replaced, 0 stay, written to "))
     );
     let out = fs::read(desk.path("out.onnx")).unwrap();
     for part in [&b"ElsaAttention"[..], b"ai.elsa"] {

@@ -72,6 +72,13 @@ impl Made {
         self.all(op, inputs, pairs, 1).remove(0)
     }
 
+    pub fn einsum(&mut self, equation: &str, inputs: &[&str]) -> String {
+        let made = self.node("Einsum", inputs, &[]);
+        let text = Attribute::Text(equation.into());
+        self.nodes.last_mut().unwrap().attributes.insert("equation".into(), text);
+        made
+    }
+
     pub fn constant(&mut self, kind: Kind, shape: &[usize], data: Vec<f64>) -> String {
         let name = format!("constant_{}", self.constants.len());
         self.constants.push((name.clone(), Array::new(kind, shape.to_vec(), data)));

@@ -53,7 +53,7 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
 }
 
 /// Keys up to the query's own place, counted from the last key.
-fn last_aligned() -> Made {
+fn last_aligned(fill: f64) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let (n, m) = (size(&mut g, "q", 2.0), size(&mut g, "k", 2.0));
@@ -66,7 +66,8 @@ fn last_aligned() -> Made {
     let last = g.ints(&[1]);
     let rows = g.node("Unsqueeze", &[&rows, &last], &[]);
     let mask = g.node("LessOrEqual", &[&columns, &rows], &[]);
-    let scores = choose(&mut g, &mask, &scores);
+    let low = g.number(fill);
+    let scores = g.node("Where", &[&mask, &scores, &low], &[]);
     weigh(&mut g, &scores, &v);
     g
 }
@@ -104,7 +105,7 @@ fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
     let site = Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
     let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
-    let change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
+    let change = change::of(&site, &site.around(softmax)?, "elsa_0", true)?;
     let sizes = tried.iter().map(|sizes| sizes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect());
     let other: Vec<World<'_>> = sizes
         .map(|sizes: HashMap<String, usize>| World::new(&model, &|_, _| None, Limits::WHOLE, &symbols, sizes))
@@ -122,20 +123,26 @@ fn a_mask_that_a_free_axis_decides_stays_a_tensor() {
         &[("b", 1), ("n", 40)],
         &[("b", 1), ("n", 301)],
     ];
-    let kinds: [fn(usize, usize) -> bool; 6] = [
-        |i, j| j <= i,
-        |i, j| j <= i && i < j + 9,
-        |i, j| j <= i && i < j + 64,
-        |i, j| j <= i && i / 16 == j / 16,
-        |i, j| i.abs_diff(j) < 50,
-        |_, j| j < 100,
+    type Keeps = fn(usize, usize) -> bool;
+    let kinds: [(Keeps, &str); 8] = [
+        (|i, j| j <= i, "causal"),
+        (|i, j| j <= i && i < j + 9, "causal, 8 keys before"),
+        (|i, j| j <= i && i < j + 64, "causal, 63 keys before"),
+        (|i, j| j <= i && i / 16 == j / 16, "mask"),
+        (|i, j| i.abs_diff(j) < 50, "49 keys before, 49 keys after"),
+        (|i, j| j < i, "mask"),
+        (|_, j| j < 100, "mask"),
+        // A diagonal, except for the last element of the constant.
+        (|i, j| j <= i && (i, j) != (399, 399), "mask"),
     ];
-    for keeps in kinds {
+    for (keeps, words) in kinds {
         let g = sliced(keeps);
-        g.becomes(1, "4 heads of 8, scale 1, mask");
+        g.becomes(1, &format!("4 heads of 8, scale 1, {words}"));
         assert_eq!(proof_at(&g, &tokens), Ok(()));
     }
-    let g = last_aligned();
+    // With more queries than keys some rows have no key: a finite fill gives them equal weights.
+    last_aligned(f64::NEG_INFINITY).becomes(1, "4 heads of 8, scale 1, causal from the last key");
+    let g = last_aligned(f64::from(f32::MIN));
     g.becomes(1, "4 heads of 8, scale 1, mask");
     let decoding = [("b", 1), ("n", 1), ("m", 9)];
     let tried: [&[(&str, usize)]; 5] = [
@@ -208,7 +215,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
     assert!(infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols).len() >= WORLDS);
 
-    let g = last_aligned();
+    let g = last_aligned(f64::from(f32::MIN));
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
     let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
@@ -232,13 +239,97 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
+/// Places of `[n, m]` pairs: rows, from `more` on, and columns.
+fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
+    let none = g.ints(&[]);
+    let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));
+    let [rows, columns] = [n, m].map(|x| {
+        let x = g.node("Reshape", &[x, &none], &[]);
+        g.node("Range", &[&zero, &x, &one], &[])
+    });
+    let rows = match more {
+        Some(more) => g.node("Add", &[&rows, more], &[]),
+        None => rows,
+    };
+    let last = g.ints(&[1]);
+    [g.node("Unsqueeze", &[&rows, &last], &[]), columns]
+}
+
+#[test]
+fn positions_become_attributes() {
+    // Distances of at most 7.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "n");
+    let n = size(&mut g, "q", 2.0);
+    let [rows, columns] = pairs(&mut g, &n, &n, None);
+    let apart = g.node("Sub", &[&rows, &columns], &[]);
+    let apart = g.node("Abs", &[&apart], &[]);
+    let most = g.constant(Kind::I64, &[], vec![7.0]);
+    let mask = g.node("LessOrEqual", &[&apart, &most], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "4 heads of 8, scale 1, 7 keys before, 7 keys after");
+    // Fewer than 5 before, and a triangle of a tensor of ones.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "n");
+    let n = size(&mut g, "q", 2.0);
+    let [rows, columns] = pairs(&mut g, &n, &n, None);
+    let apart = g.node("Sub", &[&rows, &columns], &[]);
+    let five = g.constant(Kind::I64, &[], vec![5.0]);
+    let near = g.node("Less", &[&apart, &five], &[]);
+    let square = g.node("Concat", &[&n, &n], &[("axis", &[0])]);
+    let one = g.number(1.0);
+    let ones = g.node("Expand", &[&one, &square], &[]);
+    let lower = g.node("Trilu", &[&ones], &[("upper", &[0])]);
+    let lower = g.node("Cast", &[&lower], &[("to", &[9])]);
+    let mask = g.node("And", &[&near, &lower], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "4 heads of 8, scale 1, causal, 4 keys before");
+    // A past that is joined: the last query is at the last key.
+    let mut g = Made::new(17);
+    let q = g.input("q", Kind::F32, &["b", "4", "n", "8"]);
+    let [k, v] = [("k", "past_k"), ("v", "past_v")].map(|(new, past)| {
+        let past = g.input(past, Kind::F32, &["b", "4", "p", "8"]);
+        let new = g.input(new, Kind::F32, &["b", "4", "n", "8"]);
+        g.node("Concat", &[&past, &new], &[("axis", &[2])])
+    });
+    let (n, m, p) = (size(&mut g, "q", 2.0), size(&mut g, &k, 2.0), size(&mut g, "past_k", 2.0));
+    let turned = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &turned], &[]);
+    let [rows, columns] = pairs(&mut g, &n, &m, Some(&p));
+    let mask = g.node("GreaterOrEqual", &[&rows, &columns], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "4 heads of 8, scale 1, causal from the last key");
+}
+
+#[test]
+fn products_may_be_written_as_einsum() {
+    let build = |first: &str, second: &str, axes: [&[&'static str]; 3]| {
+        let mut g = Made::new(17);
+        let [q, k, v] = [0, 1, 2].map(|i| g.input(["q", "k", "v"][i], Kind::F32, axes[i]));
+        let scores = g.einsum(first, &[&q, &k]);
+        let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
+        let y = g.einsum(second, &[&weights, &v]);
+        g.output(&y);
+        g
+    };
+    let (q, k) = (&["b", "4", "n", "8"][..], &["b", "4", "m", "8"][..]);
+    build("bhid,bhjd->bhij", "bhij,bhjd->bhid", [q, k, k]).becomes(1, "4 heads of 8, scale 1");
+    let (q, k) = (&["b", "n", "4", "8"][..], &["b", "m", "4", "8"][..]);
+    build("bihd,bjhd->bhij", "bhij,bjhd->bihd", [q, k, k]).becomes(1, "4 heads of 8, scale 1");
+    // A sum over two axes is no product of matrices.
+    build("bihd,bjhd->bij", "bij,bjhd->bihd", [q, k, k]).stays("its scores go through Einsum");
+}
+
 #[test]
 fn a_constant_is_read_to_its_end() {
-    // Causal, except for the last query, which does not attend the first key.
+    // Causal, except for the last query, which does not attend the third.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "40", "40");
     let low = f64::from(f32::MIN);
-    let data = (0..1600).map(|at| if at % 40 > at / 40 || at == 39 * 40 { low } else { 0.0 }).collect();
+    let data = (0..1600).map(|at| if at % 40 > at / 40 || at == 39 * 40 + 2 { low } else { 0.0 }).collect();
     let mask = g.constant(Kind::F32, &[1, 1, 40, 40], data);
     let scores = g.node("Add", &[&scores, &mask], &[]);
     weigh(&mut g, &scores, &v);

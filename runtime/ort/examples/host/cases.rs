@@ -122,6 +122,11 @@ pub fn cases(half: bool) -> Vec<Case> {
         case.scale = 0.5;
         case.score = Box::new(|[_, _, i, j], s| keep(j <= i, 2.0 * (s / 2.0).tanh()));
     });
+    add("causal from the last key, window", &|case, numbers| {
+        case.attributes = vec![("is_causal", Int(1)), ("align_last", Int(1)), ("window", Ints(&[6, -1]))];
+        case.inputs[0].1 = Some(numbers.tensor(half, &[2, 4, 5, 16]));
+        case.score = Box::new(|[_, _, i, j], s| keep(j <= i + 7 && j + 6 >= i + 7, s));
+    });
     add("window", &|case, _| {
         case.attributes = vec![("window", Ints(&[2, 1]))];
         case.score = Box::new(|[_, _, i, j], s| keep(j + 2 >= i && j <= i + 1, s));
@@ -277,6 +282,7 @@ pub fn refusals() -> Vec<Refusal> {
     add("num_heads: 0; allowed: ", &[("num_heads", Int(0))], same(&four));
     add("heads 2; allowed: 9223372036854775807", &[("num_heads", Int(huge))], same(&four));
     add("is_causal: 2; allowed: 0 or 1", &[("is_causal", Int(2))], same(&four));
+    add("is_causal: absent; allowed: given, because align_last is", &[("align_last", Int(1))], same(&four));
     add("scale: NaN; allowed: a finite number", &[("scale", Float(f32::NAN))], same(&four));
     add("scale: an attribute of another type", &[("scale", Text("1"))], same(&four));
     add("softcap: -1; allowed: ", &[("softcap", Float(-1.0))], same(&four));

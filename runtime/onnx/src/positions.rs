@@ -1,0 +1,522 @@
+//! Masks that follow from the positions of queries and keys, for every size of the free axes.
+//!
+//! The nodes of a mask are evaluated on formulas: an element is a sum of indices and sizes, or one of two numbers
+//! depending on the distance of its row from its column. Sizes are symbols, so a formula holds for all of them. Constants
+//! are read whole. A node without a rule here has no formula, and its mask stays a tensor.
+
+use super::array::{Array, Kind};
+use super::find::{Action, Site, Term};
+use super::forms::Axes;
+use super::masks::CAUSAL;
+use super::model::Node;
+use super::ops::{binary, unary};
+use super::shapes::permutation;
+use super::size::Size;
+use super::value::place;
+
+/// Maximum depth of a mask's nodes.
+const DEPTH: usize = 64;
+
+/// Distances of a key's position from its query's, both ends included; `None` is open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Band {
+    /// The least distance.
+    pub low: Option<Size>,
+    /// The greatest distance.
+    pub high: Option<Size>,
+}
+
+impl Band {
+    /// Returns the distances in both bands; `None` if their ends have no known order.
+    fn and(&self, other: &Band) -> Option<Band> {
+        fn end(a: Option<&Size>, b: Option<&Size>, most: bool) -> Option<Option<Size>> {
+            let (Some(a), Some(b)) = (a, b) else { return Some(a.or(b).cloned()) };
+            let first = a.minus(b)?.known()? > 0;
+            Some(Some(if first == most { a.clone() } else { b.clone() }))
+        }
+        Some(Band {
+            low: end(self.low.as_ref(), other.low.as_ref(), true)?,
+            high: end(self.high.as_ref(), other.high.as_ref(), false)?,
+        })
+    }
+
+    /// Returns the other distances, if they are one band.
+    fn others(&self) -> Option<Band> {
+        let one = Size::from(1);
+        match (&self.low, &self.high) {
+            (Some(low), None) => Some(Band { low: None, high: Some(low.minus(&one)?) }),
+            (None, Some(high)) => Some(Band { low: Some(high.plus(&one)?), high: None }),
+            _ => None,
+        }
+    }
+
+    /// Returns the distances after columns, less rows, are moved by `by`.
+    fn moved(&self, by: &Size) -> Option<Band> {
+        let end = |end: &Option<Size>| match end {
+            Some(end) => Some(Some(end.plus(by)?)),
+            None => Some(None),
+        };
+        Some(Band { low: end(&self.low)?, high: end(&self.high)? })
+    }
+
+    /// Returns `true` if every query has a key within the band.
+    fn reaches_all(&self, axes: &Axes) -> bool {
+        let more = axes.keys.minus(&axes.queries);
+        let ends = |low: &Size| more.as_ref().and_then(|more| more.minus(low)).is_some_and(|n| n.is_count());
+        self.high.as_ref().is_none_or(Size::is_count) && self.low.as_ref().is_none_or(ends)
+    }
+}
+
+/// The elements of a tensor.
+#[derive(Clone, Debug)]
+enum Formula {
+    /// The same number everywhere.
+    Number(f64),
+    /// The sum of `rest` and of each index times its step, or the absolute value of it.
+    Place { steps: Vec<i64>, rest: Size, absolute: bool },
+    /// One number within a band of the last two axes, and another elsewhere.
+    Band { band: Band, inside: f64, outside: f64 },
+}
+
+/// Returns the step of column less row, and the rest, of a formula of distances.
+fn distance(steps: &[i64], rest: Size) -> Option<(i64, Size)> {
+    let (outer, [row, column]) = steps.split_last_chunk::<2>()?;
+    (outer.iter().all(|&step| step == 0) && *row == -column && column.abs() == 1).then_some((*column, rest))
+}
+
+/// Returns the band in which `step · distance + rest` is at most zero.
+fn at_most_zero(step: i64, rest: &Size) -> Option<Band> {
+    Some(if step > 0 {
+        Band { low: None, high: Some(Size::from(0).minus(rest)?) }
+    } else {
+        Band { low: Some(rest.clone()), high: None }
+    })
+}
+
+/// Returns the formula of a constant, which is read to its end.
+fn constant(array: &Array) -> Option<Formula> {
+    let first = *array.data.first()?;
+    if array.data.iter().all(|x| *x == first) {
+        return Some(Formula::Number(first));
+    }
+    let wide: Vec<usize> = (0..array.shape.len()).filter(|&axis| array.shape[axis] != 1).collect();
+    if let [axis] = wide[..] {
+        let step = array.data[1] - first;
+        let is_range = array.data.iter().enumerate().all(|(i, &x)| x == first + i as f64 * step);
+        let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 1e9).then_some(x as i64);
+        let mut steps = vec![0; array.shape.len()];
+        steps[axis] = whole(step).filter(|_| is_range)?;
+        return Some(Formula::Place { steps, rest: Size::from(whole(first)?), absolute: false });
+    }
+    let [outer @ .., rows, columns] = &array.shape[..] else { return None };
+    if outer.iter().any(|&n| n != 1) || *rows < 2 || *columns < 2 {
+        return None;
+    }
+    // The element at each distance, from the last row's first column on.
+    let mut each = vec![None::<f64>; rows + columns - 1];
+    for (at, &x) in array.data.iter().enumerate() {
+        let (row, column) = (at / columns, at % columns);
+        if *each[column + rows - 1 - row].get_or_insert(x) != x {
+            return None;
+        }
+    }
+    let turns: Vec<usize> = (1..each.len()).filter(|&at| each[at] != each[at - 1]).collect();
+    let distance = |at: usize| Size::count(at)?.minus(&Size::count(rows - 1)?);
+    let outside = each[0]?;
+    let (band, inside) = match turns[..] {
+        [low] => (Band { low: Some(distance(low)?), high: None }, each[low]?),
+        [low, end] if each[end] == each[0] => {
+            (Band { low: Some(distance(low)?), high: Some(distance(end - 1)?) }, each[low]?)
+        }
+        _ => return None,
+    };
+    Some(Formula::Band { band, inside, outside })
+}
+
+/// Returns the formula with the axes `to` in place of `from`: broadcast, or with axes of 1 inserted or removed.
+fn carried(formula: Formula, from: &[Size], to: &[Size], broadcast: bool) -> Option<Formula> {
+    match formula {
+        Formula::Number(x) => Some(Formula::Number(x)),
+        Formula::Place { steps, rest, absolute } => {
+            let wide = |shape: &[Size]| (0..shape.len()).filter(|&at| !shape[at].is(1)).collect::<Vec<_>>();
+            let mut new = vec![0; to.len()];
+            if broadcast {
+                let lead = to.len().checked_sub(from.len())?;
+                for (at, &step) in
+                    steps.iter().enumerate().filter(|(at, step)| **step != 0 && !from[*at].is(1))
+                {
+                    (from[at] == to[lead + at]).then_some(())?;
+                    new[lead + at] = step;
+                }
+            } else {
+                let (a, b) = (wide(from), wide(to));
+                (a.len() == b.len()).then_some(())?;
+                for (a, b) in a.into_iter().zip(b) {
+                    (from[a] == to[b]).then_some(())?;
+                    new[b] = steps[a];
+                }
+            }
+            Some(Formula::Place { steps: new, rest, absolute })
+        }
+        band => {
+            let (_, last) = from.split_last_chunk::<2>()?;
+            let (_, new) = to.split_last_chunk::<2>()?;
+            let same = |(a, b): (&Size, &Size)| a == b || a.is_cut_of(b);
+            last.iter().zip(new).all(same).then_some(band)
+        }
+    }
+}
+
+/// Applies `each` to the numbers of a formula.
+fn mapped(formula: Formula, each: impl Fn(f64) -> Option<f64>) -> Option<Formula> {
+    let number = |x: f64| each(x).filter(|x| !x.is_nan());
+    match formula {
+        Formula::Number(x) => Some(Formula::Number(number(x)?)),
+        Formula::Band { band, inside, outside } => {
+            Some(Formula::Band { band, inside: number(inside)?, outside: number(outside)? })
+        }
+        Formula::Place { .. } => None,
+    }
+}
+
+/// Returns the band in which a formula of two numbers is not zero.
+fn truth(formula: &Formula) -> Option<Band> {
+    match formula {
+        Formula::Band { band, inside, outside } if *inside != 0.0 && *outside == 0.0 => Some(band.clone()),
+        Formula::Band { band, inside, outside } if *inside == 0.0 && *outside != 0.0 => band.others(),
+        _ => None,
+    }
+}
+
+/// Returns a formula as a sum of indices and sizes.
+fn sum(formula: Formula, rank: usize) -> Option<(Vec<i64>, Size, bool)> {
+    match formula {
+        Formula::Place { steps, rest, absolute } => Some((steps, rest, absolute)),
+        Formula::Number(x) if x.fract() == 0.0 && x.abs() < 1e9 => {
+            Some((vec![0; rank], Size::from(x as i64), false))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the formula of `a op b`, both of `rank` axes, and of integers or not.
+fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Option<Formula> {
+    match (a, b) {
+        (a @ (Formula::Band { .. } | Formula::Number(_)), Formula::Number(y)) => {
+            mapped(a, |x| binary(op, integers, x, y))
+        }
+        (Formula::Number(x), b @ Formula::Band { .. }) => mapped(b, |y| binary(op, integers, x, y)),
+        (a @ Formula::Band { .. }, b @ Formula::Band { .. }) => {
+            let inside = match (op, &a, &b) {
+                ("And", ..) => 1.0,
+                (
+                    "Mul",
+                    Formula::Band { inside: x, outside: 0.0, .. },
+                    Formula::Band { inside: y, outside: 0.0, .. },
+                ) => x * y,
+                _ => return None,
+            };
+            Some(Formula::Band { band: truth(&a)?.and(&truth(&b)?)?, inside, outside: 0.0 })
+        }
+        (a, b) => {
+            let ((a, x, a_absolute), (b, y, b_absolute)) = (sum(a, rank)?, sum(b, rank)?);
+            if b_absolute {
+                return None;
+            }
+            let less: Vec<i64> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+            match op {
+                "Add" if !a_absolute => {
+                    let steps = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+                    Some(Formula::Place { steps, rest: x.plus(&y)?, absolute: false })
+                }
+                "Sub" if !a_absolute => {
+                    Some(Formula::Place { steps: less, rest: x.minus(&y)?, absolute: false })
+                }
+                "Mul" if !a_absolute && b.iter().all(|&step| step == 0) => {
+                    let by = y.known()?;
+                    let steps = a.iter().map(|a| a.checked_mul(by)).collect::<Option<_>>()?;
+                    Some(Formula::Place { steps, rest: x.times(&y)?, absolute: false })
+                }
+                "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
+                    // `a ≤ b`, or `a ≤ b − 1`; a comparison that is the opposite of one of them.
+                    let opposite = op.starts_with("Greater");
+                    let strict = (op == "Less") || op == "GreaterOrEqual";
+                    let bound = if strict { y.minus(&Size::from(1))? } else { y };
+                    let band = if a_absolute {
+                        b.iter().all(|&step| step == 0).then_some(())?;
+                        let (step, rest) = distance(&a, x)?;
+                        let below = at_most_zero(step, &rest.minus(&bound)?)?;
+                        let above = at_most_zero(-step, &Size::from(0).minus(&rest)?.minus(&bound)?)?;
+                        below.and(&above)?
+                    } else {
+                        let (step, rest) = distance(&less, x.minus(&bound)?)?;
+                        at_most_zero(step, &rest)?
+                    };
+                    let number = |x: bool| f64::from(u8::from(x));
+                    Some(Formula::Band { band, inside: number(!opposite), outside: number(opposite) })
+                }
+                _ => None,
+            }
+        }
+    }
+}
+
+/// Returns the formula of a tensor.
+fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
+    // Types of 16 bits round positions.
+    let wide = [1, 6, 7, 11].contains(&site.symbols.kind(name)?.0);
+    followed(site, name, depth).filter(|found| wide || !matches!(found, Formula::Place { .. }))
+}
+
+/// Returns the formula of a tensor from its elements or its node, whatever its type.
+fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
+    let shape = site.symbols.shape(name)?;
+    if site.symbols.is_fixed(name) {
+        if let Some(found) = site.worlds.first()?.array(name).as_ref().and_then(constant) {
+            return Some(found);
+        }
+    } else if let Some([rest]) = site.symbols.sizes(name).as_deref() {
+        return Some(Formula::Place { steps: vec![0; shape.len()], rest: rest.clone(), absolute: false });
+    }
+    let node = &site.graph.nodes[*site.graph.producer.get(name).filter(|_| depth < DEPTH)?];
+    if !node.domain.is_empty() {
+        return None;
+    }
+    let inner = |i: usize| formula(site, node.input(i)?, depth + 1);
+    let axes = |i: usize| site.symbols.shape(node.input(i)?);
+    let spread = |i: usize| carried(inner(i)?, axes(i)?, shape, true);
+    match (node.op.as_str(), node.inputs.len()) {
+        ("Range", 3) => {
+            let [start, step] = [0, 2].map(|i| site.symbols.sizes(node.input(i)?)?.first().cloned());
+            Some(Formula::Place { steps: vec![step?.known()?], rest: start?, absolute: false })
+        }
+        // All elements are the same.
+        ("ConstantOfShape", 1) => Some(Formula::Number(*site.worlds.first()?.array(name)?.data.first()?)),
+        ("Identity", 1) => inner(0),
+        ("Cast", 1) => {
+            let kind = site.symbols.kind(name)?;
+            match inner(0)? {
+                found @ Formula::Place { .. } => Some(found),
+                found => mapped(found, |x| Some(if kind.is_float() { x } else { kind.rounded(x) })),
+            }
+        }
+        ("Reshape" | "Unsqueeze" | "Squeeze" | "Flatten", _) => carried(inner(0)?, axes(0)?, shape, false),
+        ("Expand", 2) => spread(0),
+        ("Transpose", 1) => turned(inner(0)?, &permutation(node, shape.len())?),
+        ("Slice", 3..=5) => sliced(site, node, inner(0)?, axes(0)?),
+        ("Trilu", 1 | 2) => {
+            let by = match node.input(1) {
+                Some(by) => site.symbols.sizes(by)?.first()?.clone(),
+                None => Size::from(0),
+            };
+            let upper = node.int("upper").unwrap_or(1) != 0;
+            let kept =
+                if upper { Band { low: Some(by), high: None } } else { Band { low: None, high: Some(by) } };
+            let (band, inside) = match inner(0)? {
+                Formula::Number(x) => (kept, x),
+                found @ Formula::Band { inside, outside, .. } => {
+                    (truth(&found)?.and(&kept)?, if outside == 0.0 { inside } else { outside })
+                }
+                Formula::Place { .. } => return None,
+            };
+            (shape.len() >= 2).then_some(Formula::Band { band, inside, outside: 0.0 })
+        }
+        ("Where", 3) => {
+            let band = truth(&spread(0)?)?;
+            match (spread(1)?, spread(2)?) {
+                (Formula::Number(inside), Formula::Number(outside)) => {
+                    Some(Formula::Band { band, inside, outside })
+                }
+                (Formula::Band { band: other, inside, outside }, Formula::Number(x)) if x == outside => {
+                    Some(Formula::Band { band: band.and(&other)?, inside, outside })
+                }
+                _ => None,
+            }
+        }
+        ("Neg", 1) => match inner(0)? {
+            found @ Formula::Place { .. } => combined("Sub", true, Formula::Number(0.0), found, shape.len()),
+            found => mapped(found, |x| Some(-x)),
+        },
+        ("Abs", 1) => match inner(0)? {
+            Formula::Place { steps, rest, .. } => Some(Formula::Place { steps, rest, absolute: true }),
+            found => mapped(found, |x| Some(x.abs())),
+        },
+        (op, 1) => mapped(inner(0)?, |x| unary(op, x)),
+        (op, 2) => {
+            let kind = site.symbols.kind(node.input(0)?)?;
+            let integers = !kind.is_float() && kind != Kind::BOOL;
+            combined(op, integers, spread(0)?, spread(1)?, shape.len())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the formula of a tensor whose axes are permuted.
+fn turned(formula: Formula, order: &[usize]) -> Option<Formula> {
+    match formula {
+        Formula::Number(x) => Some(Formula::Number(x)),
+        Formula::Place { steps, rest, absolute } => {
+            let steps = order.iter().map(|&axis| steps[axis]).collect();
+            Some(Formula::Place { steps, rest, absolute })
+        }
+        Formula::Band { band, inside, outside } => {
+            let rank = order.len();
+            let back = |end: Option<Size>| match end {
+                Some(end) => Some(Some(Size::from(0).minus(&end)?)),
+                None => Some(None),
+            };
+            let band = match order.split_last_chunk::<2>()?.1 {
+                [a, b] if (*a, *b) == (rank - 2, rank - 1) => band,
+                [a, b] if (*a, *b) == (rank - 1, rank - 2) => {
+                    Band { low: back(band.high)?, high: back(band.low)? }
+                }
+                _ => return None,
+            };
+            Some(Formula::Band { band, inside, outside })
+        }
+    }
+}
+
+/// Returns the formula of a part of a tensor of `shape`.
+fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) -> Option<Formula> {
+    let rank = shape.len();
+    let sizes = |i: usize| site.symbols.sizes(node.input(i)?);
+    let starts = sizes(1)?;
+    let axes: Vec<i64> = match node.input(3) {
+        Some(_) => sizes(3)?.iter().map(Size::known).collect::<Option<_>>()?,
+        None => (0..).take(starts.len()).collect(),
+    };
+    if node.input(4).is_some() && !sizes(4)?.iter().all(|step| step.is(1)) || axes.len() != starts.len() {
+        return None;
+    }
+    for (start, axis) in starts.iter().zip(axes) {
+        let axis = place(axis, rank)?;
+        let start = match start.known() {
+            Some(n) if n < 0 => start.plus(&shape[axis])?,
+            _ => start.clone(),
+        };
+        // Clamped at neither end: a part that begins behind the last element has none.
+        start.is_count().then_some(())?;
+        formula = match formula {
+            Formula::Number(x) => Formula::Number(x),
+            Formula::Place { steps, rest, absolute } => {
+                let rest = rest.plus(&start.times(&Size::from(steps[axis]))?)?;
+                Formula::Place { steps, rest, absolute }
+            }
+            Formula::Band { band, inside, outside } => {
+                let band = match rank - axis {
+                    1 => band.moved(&Size::from(0).minus(&start)?)?,
+                    2 => band.moved(&start)?,
+                    _ => band,
+                };
+                Formula::Band { band, inside, outside }
+            }
+        };
+    }
+    Some(formula)
+}
+
+/// A term that keeps the keys of a band.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The band.
+    pub band: Band,
+    /// `true` if the other scores become `−∞`, so a row outside the band is NaN.
+    pub void: bool,
+}
+
+/// Returns the band of keys that a term keeps, if it follows from positions. The term must have the rows and columns of
+/// all scores, and be the same for all batches and heads.
+pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
+    let shape = site.symbols.shape(&term.name)?;
+    let (outer, [rows, columns]) = shape.split_last_chunk::<2>()?;
+    let whole = |size: &Size, of: &Size| size == of || size.is_cut_of(of);
+    if !outer.iter().all(|n| n.is(1)) || !whole(rows, &axes.queries) || !whole(columns, &axes.keys) {
+        return None;
+    }
+    let found = formula(site, &term.name, 0)?;
+    let (found, fill) = match term.action {
+        Action::Choose { keeps, fill } => {
+            (mapped(found, |x| Some(f64::from(u8::from((x != 0.0) == keeps))))?, fill)
+        }
+        Action::Add | Action::Subtract => {
+            let found = if term.action == Action::Add { found } else { mapped(found, |x| Some(-x))? };
+            let Formula::Band { inside, outside, .. } = found else { return None };
+            let fill = inside.min(outside);
+            if inside.max(outside) != 0.0 || fill > CAUSAL {
+                return None;
+            }
+            (mapped(found, |x| Some(f64::from(u8::from(x == 0.0))))?, fill)
+        }
+    };
+    Some(Kept { band: truth(&found)?, void: fill == f64::NEG_INFINITY })
+}
+
+/// Attributes of the operator that keep a band.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Diagonal {
+    /// `true` if no query attends a key after its own place.
+    pub causal: bool,
+    /// `true` if the last query is at the place of the last key.
+    pub last: bool,
+    /// Numbers of keys before and after a query's own place; `None` is all.
+    pub window: [Option<i64>; 2],
+}
+
+impl Diagonal {
+    /// Returns the attributes that keep `band`, if there are any.
+    fn of(band: &Band, axes: &Axes) -> Option<Diagonal> {
+        let count = |n: i64| (0..1 << 31).contains(&n).then_some(n);
+        let left = |from: &Size| match &band.low {
+            Some(low) => Some(Some(count(from.minus(low)?.known()?)?)),
+            None => Some(None),
+        };
+        let zero = Size::from(0);
+        let last = axes.keys.minus(&axes.queries)?;
+        match &band.high {
+            Some(high) if *high == zero => {
+                Some(Diagonal { causal: true, last: false, window: [left(&zero)?, None] })
+            }
+            Some(high) if *high == last => {
+                Some(Diagonal { causal: true, last: true, window: [left(&last)?, None] })
+            }
+            high => {
+                let right = match high {
+                    Some(high) => Some(count(high.known()?)?),
+                    None => None,
+                };
+                Some(Diagonal { causal: false, last: false, window: [left(&zero)?, right] })
+            }
+        }
+    }
+}
+
+/// Returns the attributes for as many of `terms` as they can express, and which terms these are. `None` is a term without
+/// a band; `causal` says that the attention is causal already.
+pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
+    let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
+    let mut found = Diagonal { causal, ..Diagonal::default() };
+    let mut used = vec![false; terms.len()];
+    let mut void = true;
+    for (at, term) in terms.iter().enumerate() {
+        let Some(term) = term else { continue };
+        let both = band.and(&term.band).filter(|both| {
+            // A row without a key gets equal weights from a finite fill, and zeros from the operator. Other masks
+            // keep the first key of a row, which a window may leave out.
+            let alone = both.low.is_none() || terms.iter().all(Option::is_some);
+            void && term.void || both.reaches_all(axes) && alone
+        });
+        if let Some(both) = both
+            && let Some(diagonal) = Diagonal::of(&both, axes)
+        {
+            (band, found, used[at]) = (both, diagonal, true);
+            void &= term.void;
+        }
+    }
+    // A term that is left is a further mask.
+    let left = (0..terms.len()).any(|at| terms[at].is_some() && !used[at]);
+    if left && !void && band.low.is_some() {
+        return (Diagonal { causal, ..Diagonal::default() }, vec![false; terms.len()]);
+    }
+    (found, used)
+}
