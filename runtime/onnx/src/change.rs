@@ -4,7 +4,7 @@ use super::array::{Array, Kind};
 use super::find::{Action, Found, Reason, Site, Term};
 use super::forms::{Axes, Form, Layout, layout};
 use super::masks::{self, Piece};
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use super::positions::{self, Diagonal};
 use super::size::Size;
 use std::collections::HashSet;

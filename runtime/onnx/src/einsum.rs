@@ -8,7 +8,7 @@
 //! right -> Transpose [batch, inner, columns] /
 //! ```
 
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! Sizes of the results of slices, joins and sliding windows.
 
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::{Value, broadcast, place};
 

@@ -9,7 +9,8 @@
 //! and proves nothing; `prove` does the proof.
 
 use super::infer::World;
-use super::model::{Graph, Node};
+use super::model::Graph;
+use super::node::Node;
 use super::size::Size;
 use super::symbols::Symbols;
 

@@ -3,7 +3,7 @@
 use super::array::{Array, Kind, count};
 use super::change::{Change, DOMAIN, OPERATOR, Role};
 use super::find::{Action, Found, Reason, Site, Term};
-use super::model::{Attribute, MICROSOFT, Node};
+use super::node::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
 

@@ -5,7 +5,8 @@
 //! axes have the same size in a world, except axes that are 1 or broadcast together.
 
 use super::array::{Array, Kind, count};
-use super::model::{Attribute, External, Model, Node, SMALL, stored};
+use super::model::{External, Model, SMALL, stored};
+use super::node::{Attribute, Node};
 use super::ops::{self, Limits};
 use super::shapes;
 use super::size::Size;

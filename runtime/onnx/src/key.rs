@@ -6,7 +6,7 @@
 use super::array::Array;
 use super::change::Change;
 use super::find::Site;
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use std::collections::{BTreeMap, HashMap};
 
 /// Builder of a key.

@@ -40,6 +40,7 @@ mod infer;
 mod key;
 mod masks;
 mod model;
+mod node;
 mod ops;
 mod positions;
 mod prove;
@@ -133,7 +134,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
 
 /// Finds the nodes that are attention, or its softmax.
 fn sites(graph: &model::Graph) -> Vec<usize> {
-    let is_site = |node: &model::Node| {
+    let is_site = |node: &node::Node| {
         node.is("Softmax")
             || node.is_fused()
             || fused::refusal(node).is_some()

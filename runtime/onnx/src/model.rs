@@ -2,13 +2,11 @@
 
 use super::array::{Array, Kind, Stored, count, text};
 use super::einsum;
+use super::node::{Attribute, Node};
 use super::wire::{self, Field, Payload, WireError};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Component, Path};
-
-/// The domain of ONNX Runtime's own operators.
-pub const MICROSOFT: &str = "com.microsoft";
 
 /// Maximum number of elements of a constant that is read for shapes, such as the target of a Reshape.
 pub const SMALL: usize = 1 << 12;
@@ -18,84 +16,6 @@ pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 
 /// Maximum nesting depth of graphs.
 const DEPTH: usize = 64;
-
-/// A value of an attribute, as far as the rewriter reads it.
-#[derive(Clone, Debug)]
-pub enum Attribute {
-    /// A number.
-    Float(f32),
-    /// An integer.
-    Int(i64),
-    /// A text, as bytes.
-    Text(Vec<u8>),
-    /// A tensor.
-    Tensor(Box<Stored>),
-    /// Numbers.
-    Floats(Vec<f32>),
-    /// Integers.
-    Ints(Vec<i64>),
-    /// Anything else.
-    Other,
-}
-
-/// A node.
-#[derive(Clone, Debug, Default)]
-pub struct Node {
-    /// Its name; may be empty.
-    pub name: String,
-    /// The operator.
-    pub op: String,
-    /// The operator's domain; empty for that of ONNX.
-    pub domain: String,
-    /// Names of its inputs; an empty name is an absent input.
-    pub inputs: Vec<String>,
-    /// Names of its outputs.
-    pub outputs: Vec<String>,
-    /// Its attributes by name.
-    pub attributes: HashMap<String, Attribute>,
-    /// Names that graphs within its attributes read.
-    pub captured: Vec<String>,
-    /// Attentions, by operator, in graphs within its attributes.
-    pub inner: Vec<String>,
-}
-
-impl Node {
-    /// Returns `true` if the node is an attention of ONNX or ONNX Runtime that the rewriter supports.
-    #[must_use]
-    pub fn is_fused(&self) -> bool {
-        self.is("Attention") || self.op == "MultiHeadAttention" && self.domain == MICROSOFT
-    }
-
-    /// Returns an integer attribute.
-    #[must_use]
-    pub fn int(&self, name: &str) -> Option<i64> {
-        if let Some(Attribute::Int(x)) = self.attributes.get(name) { Some(*x) } else { None }
-    }
-
-    /// Returns a floating-point attribute.
-    #[must_use]
-    pub fn float(&self, name: &str) -> Option<f32> {
-        if let Some(Attribute::Float(x)) = self.attributes.get(name) { Some(*x) } else { None }
-    }
-
-    /// Returns an attribute of integers.
-    #[must_use]
-    pub fn ints(&self, name: &str) -> Option<&[i64]> {
-        if let Some(Attribute::Ints(x)) = self.attributes.get(name) { Some(x) } else { None }
-    }
-
-    /// Returns `true` if this is the operator `op` of ONNX's own domain.
-    #[must_use]
-    pub fn is(&self, op: &str) -> bool {
-        self.op == op && self.domain.is_empty()
-    }
-
-    /// Returns the name of input `i`, if it is present.
-    #[must_use]
-    pub fn input(&self, i: usize) -> Option<&str> {
-        self.inputs.get(i).map(String::as_str).filter(|name| !name.is_empty())
-    }
-}
 
 /// An axis as a model declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]

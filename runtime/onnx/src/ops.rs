@@ -5,7 +5,7 @@
 
 use super::array::{Array, Kind, count};
 use super::extents;
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use super::shapes;
 use super::value::{Value, counts, place};
 

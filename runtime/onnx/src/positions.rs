@@ -8,7 +8,7 @@ use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
 use super::forms::Axes;
 use super::masks::CAUSAL;
-use super::model::Node;
+use super::node::Node;
 use super::ops::{binary, unary};
 use super::shapes::permutation;
 use super::size::Size;

@@ -10,7 +10,7 @@ use super::change::{Change, OPERATOR, Role};
 use super::find::{Reason, Site};
 use super::fused;
 use super::infer::{WORLDS, World};
-use super::model::{Attribute, Node};
+use super::node::{Attribute, Node};
 use super::ops::Limits;
 use super::random::normal;
 use elsa_core::attention::{

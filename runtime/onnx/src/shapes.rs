@@ -6,7 +6,7 @@
 use super::array::Kind;
 use super::einsum;
 use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
-use super::model::{Attribute, MICROSOFT, Node};
+use super::node::{Attribute, MICROSOFT, Node};
 use super::size::Size;
 use super::value::{Data, Value, broadcast, place, sized};
 

@@ -4,7 +4,8 @@
 //! as for the inner axes of a product. Axes that broadcast stay separate, because either may be 1.
 
 use super::array::{Array, Kind, count};
-use super::model::{Axis, Declared, External, Model, Node, SMALL, stored};
+use super::model::{Axis, Declared, External, Model, SMALL, stored};
+use super::node::Node;
 use super::ops::{self, Limits, expanded};
 use super::shapes;
 use super::size::Size;

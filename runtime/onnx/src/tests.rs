@@ -5,7 +5,8 @@ mod made;
 mod sizes;
 
 use super::array::Kind;
-use super::model::{Attribute, Model};
+use super::model::Model;
+use super::node::Attribute;
 use super::symbols::Symbols;
 use super::{Limits, change, find, infer, prove, rewritten};
 use made::Made;

@@ -2,7 +2,8 @@
 
 use super::array::{Array, Kind};
 use super::change::{Change, DOMAIN};
-use super::model::{Attribute, Model, Node};
+use super::model::Model;
+use super::node::{Attribute, Node};
 use super::wire::{self, Field, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};

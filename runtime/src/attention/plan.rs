@@ -70,7 +70,7 @@ impl Engine {
     ) -> Result<Report, RunError> {
         let plan = self.plan(problem, &PlanOptions::default())?;
         let mut workspace = plan.workspace()?;
-        Ok(plan.bind(inputs, outputs, &mut workspace)?.run()?)
+        plan.bind(inputs, outputs, &mut workspace)?.run()
     }
 }
 

@@ -73,7 +73,7 @@ impl Engine {
     ) -> Result<Report, RunError> {
         let plan = self.linear_plan(problem, &LinearPlanOptions::default())?;
         let mut workspace = plan.workspace()?;
-        Ok(plan.bind(inputs, outputs, &mut workspace)?.run()?)
+        plan.bind(inputs, outputs, &mut workspace)?.run()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Models made by code.
 
 use super::super::array::{Array, Kind};
-use super::super::model::{Attribute, Model, Node};
+use super::super::model::Model;
+use super::super::node::{Attribute, Node};
 use super::super::wire::Writer;
 use super::super::{Attention, Limits, change, rewritten, write};
 use std::collections::HashMap;
