@@ -6,6 +6,7 @@ use super::find::{Action, Found, Reason, Site, Term};
 use super::node::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
+use half::f16;
 
 /// Attributes of such a node, without its tensors.
 struct Said {
@@ -281,6 +282,12 @@ pub fn eval(
         Some(mask) => Some((mask.kind == Kind::BOOL, expanded(mask, &[b, h, taken.len(), m])?)),
         None => None,
     };
+    // ONNX Runtime's Attention takes the lowest number of a mask for "not attended": a row of it alone is zero there,
+    // and the mean of the values in the operator.
+    let lowest = get(said.mask).filter(|_| node.is("Attention")).map(|mask| match mask.kind {
+        Kind::F16 => f64::from(f16::MIN),
+        _ => f64::from(f32::MIN),
+    });
     let scale = said.scale.unwrap_or(1.0 / (d.max(1) as f64).sqrt());
     let mut out = vec![0.0; count(&[b, h, taken.len(), e], LARGEST)?];
     let mut scores = vec![0.0; m];
@@ -297,6 +304,7 @@ pub fn eval(
             }
             match &mask {
                 Some((true, mask)) if mask[place + y] == 0.0 => *score = f64::NEG_INFINITY,
+                Some((false, mask)) if lowest == Some(mask[place + y]) => *score = f64::NEG_INFINITY,
                 Some((false, mask)) => *score += mask[place + y],
                 _ => {}
             }

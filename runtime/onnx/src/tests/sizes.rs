@@ -52,11 +52,9 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Keys up to the query's own place, counted from the last key.
-fn last_aligned(fill: f64) -> Made {
-    let mut g = Made::new(17);
-    let (scores, v) = heads(&mut g, "n", "m");
-    let (n, m) = (size(&mut g, "q", 2.0), size(&mut g, "k", 2.0));
+/// Where a key is not behind the query's own place, counted from the last key. Tokens are the axis `axis` of q and k.
+fn not_behind(g: &mut Made, axis: f64) -> String {
+    let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);
     let [n, m] = [n, m].map(|x| g.node("Reshape", &[&x, &none], &[]));
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));
@@ -65,7 +63,14 @@ fn last_aligned(fill: f64) -> Made {
     let rows = g.node("Add", &[&rows, &more], &[]);
     let last = g.ints(&[1]);
     let rows = g.node("Unsqueeze", &[&rows, &last], &[]);
-    let mask = g.node("LessOrEqual", &[&columns, &rows], &[]);
+    g.node("LessOrEqual", &[&columns, &rows], &[])
+}
+
+/// Keys up to the query's own place, counted from the last key.
+fn last_aligned(fill: f64) -> Made {
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "m");
+    let mask = not_behind(&mut g, 2.0);
     let low = g.number(fill);
     let scores = g.node("Where", &[&mask, &scores, &low], &[]);
     weigh(&mut g, &scores, &v);
@@ -378,6 +383,27 @@ fn fused_attention_of_three_axes_and_free_ones_is_replaced() {
         g.output(&y);
         g.becomes(1, "2 heads of 8, scale 0.35355338");
     }
+}
+
+#[test]
+fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
+    let build = |m: &'static str, fill: f64| {
+        let mut g = Made::new(23);
+        let q = g.input("q", Kind::F32, &["b", "n", "16"]);
+        let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", m, "16"]));
+        let keeps = not_behind(&mut g, 1.0);
+        let [zero, low] = [0.0, fill].map(|x| g.number(x));
+        let mask = g.node("Where", &[&keeps, &zero, &low], &[]);
+        let y = g.node("Attention", &[&q, &k, &v, &mask], &[("q_num_heads", &[2]), ("kv_num_heads", &[2])]);
+        g.output(&y);
+        g
+    };
+    let low = f64::from(f32::MIN);
+    build("m", low).stays("a whole row of its mask may be the lowest number");
+    // Every query attends itself, or the rows without a key are zero, or a mean, for both.
+    build("n", low).becomes(1, "2 heads of 8, scale 0.35355338");
+    build("m", f64::NEG_INFINITY).becomes(1, "2 heads of 8, scale 0.35355338");
+    build("m", -1e30).becomes(1, "2 heads of 8, scale 0.35355338");
 }
 
 #[test]
