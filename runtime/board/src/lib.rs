@@ -10,6 +10,7 @@
 //! | [`Readings`] | readings of a span: energy, temperature, clocks, throttling, load of others |
 //! | [`Inclusion`] | whether the total power includes its parts |
 //! | [`judge`], [`quiet`] | the validity of a measurement, and remedies |
+//! | [`serial`] | serial ports, and the sink that sends a benchmark's records through one |
 //! | [`Root`] | the root folder of all files, a parameter: tests simulate a board with a tree of files |
 //!
 //! Everything is read from sysfs and procfs, without root if the system permits it. Values that the machine does not
@@ -40,6 +41,7 @@ mod monitor;
 mod rails;
 mod release;
 mod root;
+pub mod serial;
 mod sources;
 mod tally;
 #[cfg(test)]

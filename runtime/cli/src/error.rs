@@ -3,7 +3,7 @@
 pub use crate::foreign::one_line;
 
 use crate::flag;
-use crate::serial::PortError;
+use elsa_board::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_files::{FileError, MemoryError};

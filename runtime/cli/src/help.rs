@@ -11,42 +11,8 @@ const WIDTH: usize = 120;
 const FEW: usize = 12;
 
 /// Flags that `-h` shows of a command with more flags.
-const COMMON: [&str; 34] = [
-    "q",
-    "k",
-    "v",
-    "out",
-    "layout",
-    "heads",
-    "kv_heads",
-    "causal",
-    "window",
-    "mask",
-    "kv_lens",
-    "d_out",
-    "dq_out",
-    "dk_out",
-    "dv_out",
-    "states",
-    "y",
-    "scenario",
-    "shape",
-    "workload",
-    "dtype",
-    "seconds",
-    "compare",
-    "rule",
-    "decay",
-    "beta",
-    "form",
-    "backend",
-    "threads",
-    "budget",
-    "host_budget",
-    "certificate",
-    "html",
-    "json",
-];
+const COMMON: &str = "q k v out layout heads kv_heads causal window mask kv_lens d_out dq_out dk_out dv_out states y scenario \
+                      shape workload dtype seconds compare rule decay beta form backend threads budget host_budget certificate html json";
 
 /// Gives `command` and its own commands both lengths of help.
 pub fn shaped(command: Command) -> Command {
@@ -59,7 +25,8 @@ pub fn shaped(command: Command) -> Command {
 
 /// Shortens the help of `flag` to its first sentence for `-h`, which shows the flag if it is required, common, or one of few.
 fn brief(flag: Arg, few: bool) -> Arg {
-    let shown = few || flag.is_required_set() || COMMON.contains(&flag.get_id().as_str());
+    let shown =
+        few || flag.is_required_set() || COMMON.split_whitespace().any(|common| flag.get_id() == common);
     let flag = flag.hide_short_help(!shown);
     let text = flag.get_help().map(ToString::to_string).unwrap_or_default();
     match text.split_once(". ") {

@@ -11,7 +11,7 @@
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: the hardware of the [`machine`] and its board ([`elsa_board`]), the engine's choices and the reasons |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
-//! | `elsa listen` | [`listen`]: the records that a benchmark sends over a [`serial`] line |
+//! | `elsa listen` | [`listen`]: the records that a benchmark sends over a [serial](elsa_board::serial) line |
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
@@ -52,7 +52,6 @@ pub mod report;
 pub mod rows;
 pub mod run;
 pub mod scenario;
-pub mod serial;
 pub mod shape;
 pub mod signals;
 mod stats;

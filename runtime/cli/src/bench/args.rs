@@ -3,9 +3,9 @@
 use super::grid::{DIM, GRID};
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
 use crate::args::{EngineArgs, TraversalArgs};
-use crate::serial;
 use crate::shape::{self, Named, WORKLOADS, Workload};
 use clap::Args;
+use elsa_board::serial;
 use elsa_core::dtype::DType;
 use elsa_runtime::Method;
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use super::{csv, export, html, save, text};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
 use crate::report;
-use crate::serial::{Sent, Sink};
+use elsa_board::serial::{Sent, Sink};
 use elsa_core::telemetry::record::{End, Record, Start};
 use elsa_files::{Reads, Target};
 use serde_json::Value;

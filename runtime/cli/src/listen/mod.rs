@@ -8,9 +8,9 @@ mod print;
 
 use crate::bench::{Records, page};
 use crate::error::{Error, say};
-use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
 use clap::Args;
+use elsa_board::serial::{self, Port, RETRY, waits};
 use elsa_core::telemetry::frame::{Counts, Decoder, FRAME};
 use elsa_core::telemetry::record::Record;
 use elsa_files::{Reads, Target};

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
+use elsa_board::serial::Sink;
 use elsa_cli::report;
-use elsa_cli::serial::Sink;
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Throttling, Trace, text};
