@@ -115,7 +115,6 @@ pub fn pages(tree: &Tree, ran: &mut Ran, built: &Path, dist: &Path, python: &Pat
     // The page about the tool writes the tensors that the others read.
     pages.sort_by_key(|path| (!path.ends_with("tool.md"), path.clone()));
     pages.push(tree.root.join("README.md"));
-    let first_program = readme::first_program(tree)?;
     let (mut untested, mut written) = (0, false);
     for path in pages {
         let page = files::text(&path)?;
@@ -126,7 +125,7 @@ pub fn pages(tree: &Tree, ran: &mut Ran, built: &Path, dist: &Path, python: &Pat
             match fence.language {
                 _ if fence.untested.is_some() => untested += 1,
                 "text" => {}
-                _ if readme::FOLLOWED.contains(&first) || fence.text == first_program => {}
+                _ if readme::FOLLOWED.contains(&first) || readme::repeats(tree, fence.text)? => {}
                 "python" => {
                     let out = run(&interpreter, fence.text);
                     ran.note(&what, if out.ok { Ok("runs".to_owned()) } else { Err(out.stderr) });

@@ -35,11 +35,12 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// Returns the first program of Rust, which README repeats.
-pub fn first_program(tree: &Tree) -> Result<String, String> {
+/// Returns `true` if the lines of `text` are lines of a page that is followed, without a break and whatever their
+/// indentation.
+pub fn repeats(tree: &Tree, text: &str) -> Result<bool, String> {
     let page = page(tree)?;
-    let program = block(&page, RUST[0].0)?;
-    Ok(program.split_once('\n').map_or(program, |(_, program)| program).to_owned())
+    let [whole, part]: [Vec<&str>; 2] = [&page, text].map(|text| text.lines().map(str::trim).collect());
+    Ok(!part.is_empty() && whole.windows(part.len()).any(|lines| lines == part))
 }
 
 /// Returns the output of the last command of a block, which the comment behind the command promises.
@@ -172,12 +173,15 @@ mod tests {
     #[test]
     fn the_first_program_is_the_same_everywhere() {
         let tree = Tree::find().unwrap();
-        let program = first_program(&tree).unwrap();
+        let page = page(&tree).unwrap();
+        let (_, program) = block(&page, RUST[0].0).unwrap().split_once('\n').unwrap();
         assert!(program.lines().count() <= 10, "{program}");
         for (name, mark) in [("README.md", ""), ("runtime/elsa/src/lib.rs", "//! ")] {
             let repeated: String = program.lines().map(|line| format!("{mark}{line}\n")).collect();
             assert!(files::text(&tree.root.join(name)).unwrap().contains(&repeated), "{name}");
         }
+        assert!(repeats(&tree, program).unwrap());
+        assert!(!repeats(&tree, &program.replace("bhnd", "bnhd")).unwrap() && !repeats(&tree, "").unwrap());
     }
 
     #[test]
