@@ -19,11 +19,7 @@ pub fn check(tree: &Tree, fast: bool) -> Ran {
             return Ok(());
         }
         setup::target(tree, BARE)?;
-        for target in [None, Some(BARE)] {
-            let run = bare_metal_run(tree, "cargo clippy --release");
-            let run = target.iter().fold(run, |run, target| run.arg("--target").arg(*target));
-            builds(ran, deny_warnings(run));
-        }
+        builds(ran, deny_warnings(bare_metal_run(tree, "cargo clippy --release").arg("--target").arg(BARE)));
         let docs = Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON);
         builds(ran, docs.env("RUSTDOCFLAGS", "-D warnings"));
         ran.join(deny(tree).close());
