@@ -257,11 +257,15 @@ class Drawn:
             mask = self.input("mask", ["n", m] if self.random.random() < 0.5 else ["b", 1, "n", m], BOOL)
         if self.mask == "causal, last":
             keeps = self.causal(True)
-            mask = g.op("Where", keeps, g.number(0), g.number(self.fill(False)))
+            fill = self.fill(False)
+            mask = g.op("Where", keeps, g.number(0), g.number(fill))
             if microsoft:
                 mask = g.op("Unsqueeze", mask, g.ints(0, 1))
             elif self.random.random() < 0.5:
                 mask = keeps
+            elif fill == np.finfo(g.dtype).min and self.more_queries():
+                # ONNX Runtime's Attention answers 0 for a row of the lowest number, the operator the mean of the values.
+                self.expressible = False
         if self.scale == "constant":
             attributes["scale"] = 0.3
         if microsoft:
@@ -314,6 +318,11 @@ class Drawn:
         return g.op("Mul", scores, factor)
 
     # Masks.
+
+    def more_queries(self):
+        """Returns whether there may be more queries than keys."""
+        (n, n_fixed), (m, m_fixed) = self.axes["n"], self.axes["m"]
+        return not self.itself and not (n_fixed and m_fixed and n <= m)
 
     def fill(self, weak=True):
         """Returns the replacement of a masked score."""
