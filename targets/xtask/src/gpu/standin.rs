@@ -33,9 +33,9 @@ impl Variant {
             Variant::Plain => "-O2",
             // Frames on the heap would be mapped for each lane of each block.
             Variant::Address => {
-                "-O1 -g -DSTANDIN_ADDRESS -fsanitize=address -fsanitize-address-use-after-return=never"
+                "-O1 -g1 -DSTANDIN_ADDRESS -fsanitize=address -fsanitize-address-use-after-return=never"
             }
-            Variant::Thread => "-O1 -g -DSTANDIN_THREAD -fsanitize=thread",
+            Variant::Thread => "-O1 -g1 -DSTANDIN_THREAD -fsanitize=thread",
         }
     }
 }

@@ -132,7 +132,7 @@ pub fn asan(tree: &Tree) -> Ran {
         let archive = address.built()?;
         let require = |run: Run| run.env_default("ELSA_REQUIRE", widest());
         tests_of(ran, require(address.test("--lib", "")));
-        tests_of(ran, require(address.test("--test kernels --test no_allocation", "")));
+        tests_of(ran, require(address.test("--test kernels", "")));
         tests_of(ran, require(address.test("--test crossing", &KERNELS.join(" "))));
         address.on_the_standin(ran)?;
         instrumented::asan(tree, ran, &archive)

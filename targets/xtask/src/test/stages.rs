@@ -105,9 +105,13 @@ pub const STAGES: &[Stage] = &[
         .guards(&["kernels/src/neon"]),
     long("miri", 1, 420.0, |tree, _| workspace::miri(tree))
         .about("core, kernels, runtime and whole calls under Miri"),
-    long("ptx", 1, 300.0, |tree, _| ptx::check(tree))
-        .about("device code, regenerated and assembled")
-        .guards(&["kernels/cuda", "kernels/ptx", "targets/xtask/src/gpu"]),
+    long("ptx", 1, 300.0, |tree, _| {
+        let mut ran = ptx::check(tree);
+        ran.join(workspace::large_device(tree));
+        ran
+    })
+    .about("device code, regenerated, assembled, and run with many splits of the keys")
+    .guards(&["kernels/cuda", "kernels/ptx", "targets/xtask/src/gpu"]),
     long("msrv", 1, 60.0, |tree, _| release::msrv(tree))
         .about("published packages with the oldest compiler")
         .guards(&["Cargo.toml", "Cargo.lock"]),

@@ -66,16 +66,25 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     }
     let one =
         |line: &str| with_standin(Run::new(tree, "cargo test --workspace --no-fail-fast").args(line), driver);
-    // A device with room for many splits of the keys.
-    let large = one("--test crossing -- --include-ignored cuda_conformance::every_kernel");
     // Every flag of the tool, with the GPU in place of the CPU; and the robot.
     let tool =
         one("--test tool -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu cli_resume::a_gpu");
     let robot = one("--test robot --test no_frame_allocates -- --include-ignored gpu:: the_loop_");
-    let runs = [large.env("ELSA_STANDIN_DEVICE", "large"), tool.env("ELSA_BACKEND", "cuda"), robot];
+    let runs = [tool.env("ELSA_BACKEND", "cuda"), robot];
     for (line, out) in together(runs.into()) {
         add_tests(ran, &line, &out);
     }
+}
+
+/// Runs the part of the stage `ptx` that executes device code: every kernel, on a device with room for many splits of the
+/// keys.
+pub fn large_device(tree: &Tree) -> Ran {
+    Ran::of("tests", |ran| {
+        let driver = standin::build(tree, Variant::Plain)?;
+        let line = "cargo test --workspace --test crossing -- --include-ignored cuda_conformance::every_kernel --test-threads 1";
+        tests(ran, with_standin(Run::new(tree, line), &driver).env("ELSA_STANDIN_DEVICE", "large"));
+        Ok(())
+    })
 }
 
 /// Runs the stage `miri`.
