@@ -195,38 +195,38 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
-    /// The back end that computes.
+    /// Returns the back end that computes.
     #[must_use]
     pub fn backend(&self) -> Backend {
         if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
     }
 
-    /// Instruction set of the CPU, which computes or stands by for the GPU.
+    /// Returns the instruction set of the CPU, which computes or stands by for the GPU.
     #[must_use]
     pub fn cpu(&self) -> InstructionSet {
         self.inner.cpu
     }
 
-    /// Why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
+    /// Returns why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {
         self.inner.absence.as_ref()
     }
 
-    /// What happens if the GPU fails.
+    /// Returns the behaviour if the GPU fails.
     #[must_use]
     pub fn fallback(&self) -> Fallback {
         self.inner.fallback
     }
 
-    /// The properties of the GPU, if it computes.
+    /// Returns the properties of the GPU, if it computes.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceInfo> {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Free memory of the GPU's device in bytes, of every process; `None` if no GPU computes. On an integrated GPU it is
-    /// the system's memory.
+    /// Queries the free memory of the GPU's device, shared by all processes, in bytes; `None` if no GPU computes. On an
+    /// integrated GPU it is the system's memory.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -235,14 +235,14 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// The tuned file that the GPU was asked to use, with its contents or why they are not used. `None` on the CPU, and if
-    /// no file was asked for.
+    /// Returns the tuned file that the GPU was asked to use, with its contents or the reason that they are not used. `None`
+    /// on the CPU, and if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
     }
 
-    /// The GPU kernels loaded so far. Empty on the CPU.
+    /// Lists the GPU kernels loaded so far. Empty on the CPU.
     #[must_use]
     pub fn loaded_kernels(&self) -> Vec<LoadedKernel> {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
@@ -282,13 +282,13 @@ impl Engine {
         self.inner.gpu.as_ref()
     }
 
-    /// Number of compute threads, including the caller's.
+    /// Returns the number of compute threads, including the caller's.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.inner.pool.threads()
     }
 
-    /// The description of the device that the chooser uses.
+    /// Returns the description of the device that the chooser uses.
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.inner.profile

@@ -31,7 +31,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Number of bytes that its memory must have; zero if the problem does not have it.
+    /// Returns the number of bytes that its memory must have; zero if the problem does not have it.
     pub fn bytes(&self) -> usize {
         self.memory.map_or(0, |memory| memory.bytes())
     }

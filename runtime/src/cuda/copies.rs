@@ -38,7 +38,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Those of the tensors; `usize::MAX` where a size overflows.
+    /// Computes the memory for copies of `tensors`; `usize::MAX` where a size overflows.
     pub fn of<O: Operand>(tensors: &Operands<O, Tensor>) -> Copies {
         let apart = tensors.values().filter(|tensor| tensor.apart).map(Tensor::bytes);
         let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());

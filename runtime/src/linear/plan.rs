@@ -78,13 +78,13 @@ impl Engine {
 }
 
 impl LinearPlan {
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
         match self.of(backend) {
@@ -108,7 +108,7 @@ impl LinearPlan {
         }
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

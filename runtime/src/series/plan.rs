@@ -151,7 +151,7 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// How a run on `backend`, the back end of its [`Report`](crate::Report), computes.
+    /// Returns the division of a run on `backend`, the back end of its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
@@ -168,13 +168,13 @@ where
         }
     }
 
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&SeriesGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

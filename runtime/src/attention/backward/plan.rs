@@ -93,7 +93,7 @@ impl Engine {
 }
 
 impl BackwardPlan {
-    /// The division of the work.
+    /// Returns the division of the work.
     #[must_use]
     pub fn choice(&self) -> &BackwardChoice {
         match &self.execution {

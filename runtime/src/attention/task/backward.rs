@@ -116,31 +116,31 @@ impl BackwardTaskPlan {
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 
-    /// The task: its runs and which of them meet.
+    /// Returns the task: its runs and which of them meet.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
     }
 
-    /// The plans of the calls, one for each shape.
+    /// Returns the plans of the calls, one for each shape.
     #[must_use]
     pub fn plans(&self) -> &[BackwardPlan] {
         &self.plans
     }
 
-    /// Query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
     }
 
-    /// The sizes of the task's shares.
+    /// Returns the sizes of the task's shares.
     #[must_use]
     pub fn sizes(&self) -> GradientSizes {
         GradientSizes::of_problem(self.problem.forward()).of(self.task())
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)

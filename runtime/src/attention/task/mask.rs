@@ -16,7 +16,7 @@ pub(super) enum Tile {
 }
 
 impl Tile {
-    /// Room for `elements` elements.
+    /// Reserves room for `elements` elements.
     ///
     /// # Errors
     /// Memory that the system refuses.

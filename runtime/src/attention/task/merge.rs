@@ -21,8 +21,8 @@ pub struct TaskMerge {
 }
 
 impl TaskMerge {
-    /// For `tasks` tasks of a whole with states of `[sequences, tokens]` rows, where sequences are batch times heads, and values
-    /// of size `dim`.
+    /// Allocates a merge of `tasks` tasks of a whole with states of `[sequences, tokens]` rows and values of size `dim`.
+    /// Sequences are batch times heads.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory: one state of the whole, and one more for each time that the number of
@@ -82,7 +82,7 @@ impl TaskMerge {
         Ok(())
     }
 
-    /// The states of the whole, `[sequences, tokens]`; empty ones if there was no task.
+    /// Returns the states of the whole, `[sequences, tokens]`; empty states if there was no task.
     #[must_use]
     pub fn finish(mut self) -> RowStates {
         let rows = self.sequences * self.tokens;

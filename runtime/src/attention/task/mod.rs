@@ -148,30 +148,30 @@ impl TaskPlan {
         Ok(())
     }
 
-    /// The problem of the task's tensors.
+    /// Returns the problem of the task's tensors.
     fn problem(&self) -> &Problem {
         self.calls.problem()
     }
 
-    /// The task: its runs and which of them meet.
+    /// Returns the task: its runs and which of them meet.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
     }
 
-    /// The plans of the calls, one for each shape.
+    /// Returns the plans of the calls, one for each shape.
     #[must_use]
     pub fn plans(&self) -> &[Plan] {
         &self.plans
     }
 
-    /// Query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.plans.iter().map(Plan::state_workspace_bytes).max().unwrap_or(0)
@@ -220,7 +220,7 @@ impl TaskPlan {
         Ok(report)
     }
 
-    /// Number of rows of the task: batch, heads and queries.
+    /// Counts the rows of the task: batch × heads × queries.
     fn rows(&self) -> usize {
         self.problem().spec().query.batch() * self.problem().heads() * self.task().query_tokens()
     }

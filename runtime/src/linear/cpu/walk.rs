@@ -55,7 +55,7 @@ pub(super) struct Aim {
     pub keep: bool,
 }
 
-/// A task: strips of the state of a sequence.
+/// Computes a task: strips of the state of a sequence.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has these strips or this worker number.
@@ -116,7 +116,7 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The chunks of a stretch, until the call is cancelled.
+/// Iterates over the chunks of a stretch, until the call is cancelled.
 pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone + 'a {
     let (Range { start, end }, crew) = (s.tokens.clone(), s.crew);
     let chunks = (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk));
@@ -254,7 +254,7 @@ unsafe fn chunk(
     }
 }
 
-/// The columns from `x` on of queries and keys a chunk behind those of token `done`, where the kernel reads them in place.
+/// Returns the columns from `x` on of the queries and keys one chunk after token `done`, if the kernel reads them in place.
 fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     if c.choice.staged.rows || x >= c.choice.rows {
         return Ahead::NOTHING;

@@ -38,12 +38,12 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
-/// Parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
+/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
 pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
 }
 
-/// Turns in which a device of `sms` SMs runs blocks of a kernel that walks.
+/// Counts the waves in which a device of `sms` SMs runs `blocks` blocks of a kernel that walks.
 fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
@@ -114,7 +114,7 @@ impl LinearGpuChoice {
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
-    /// Chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
+    /// Returns the number of chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)

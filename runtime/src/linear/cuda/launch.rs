@@ -128,7 +128,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// f32 answers in the workspace.
+    /// Returns the f32 answers in the workspace.
     fn dense_answers(&self) -> Tensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
@@ -169,7 +169,7 @@ impl Call<'_> {
         }
     }
 
-    /// States of `parts` parts at a place of the workspace.
+    /// Returns the states of `parts` parts at offset `at` of the workspace.
     fn states(&self, parts: usize, at: u64) -> States {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
@@ -301,7 +301,7 @@ impl Call<'_> {
         }
     }
 
-    /// The kernel of a walk whose blocks answer all readers of a state, if that is how it goes.
+    /// Returns the kernel of a walk whose blocks answer all readers of a state, if the walk runs that way.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -309,7 +309,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// The kernel that walks in pairs and the columns of its blocks, if that is how a walk goes.
+    /// Returns the kernel that walks in pairs and the columns of its blocks, if a walk runs that way.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
@@ -356,7 +356,7 @@ impl Call<'_> {
     }
 }
 
-/// Blocks of a walk, or of the quadratic form.
+/// Counts the blocks of a walk, or of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

@@ -48,12 +48,13 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     spec.in_place && (choice.form == Form::Scan || together && !alone)
 }
 
-/// Elements of a row of `columns` columns in the workspace, where rows are read four elements at a time.
+/// Returns the number of elements of a row of `columns` columns in the workspace, where rows are read four elements at a
+/// time.
 pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(4)
 }
 
-/// Gates of a token: none, one, or one for each dim.
+/// Returns the number of gates of a token: zero, one, or one for each dim.
 pub fn gates(problem: &Problem) -> usize {
     match problem.gates() {
         Gates::None => 0,

@@ -60,7 +60,7 @@ pub struct Loaded {
     pub threads: u32,
 }
 
-/// The kernels that walk, as the chooser sees them.
+/// Lists the kernels that walk, as the chooser sees them.
 fn walks() -> impl Iterator<Item = Walk> + Clone {
     GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
         Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
@@ -68,7 +68,7 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Columns of a state that a block of a kernel that walks has.
+/// Returns the number of columns of a state that a block of a kernel that walks has.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
@@ -172,12 +172,12 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Columns of a state that a block of the kernel that walks has.
+    /// Returns the number of columns of a state that a block of the kernel that walks has.
     pub fn columns(&self) -> usize {
         columns(self.walk)
     }
 
-    /// The kernels, loaded in `context`.
+    /// Loads the kernels in `context`.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.

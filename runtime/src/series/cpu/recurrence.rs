@@ -123,13 +123,13 @@ impl RecurrenceCall<'_> {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }
 
-    /// The item as a tile.
+    /// Returns item `number` as a tile.
     fn tile(&self, place: &Place<'_>, number: usize) -> Tile {
         let channels = self.problem.channels();
         tile(number, place.choice.tiles, channels, channels, place.kernel.spec.width)
     }
 
-    /// Number of a tile's first channel among the states.
+    /// Returns the number of a tile's first channel among the states.
     fn first_state(&self, tile: Tile) -> usize {
         tile.batch * self.problem.channels() + tile.channel
     }

@@ -58,7 +58,8 @@ enum Given<'a> {
 }
 
 impl SelectiveCall<'_> {
-    /// The coefficient of a tile's channels. One of the channels goes to `to`.
+    /// Returns the coefficient of a tile's channels. A [`Coefficient::Channel`] is written to `to`; a
+    /// [`Coefficient::Token`] stays in its series.
     ///
     /// # Safety
     /// - Room for the coefficient of a tile is writable at `to`.

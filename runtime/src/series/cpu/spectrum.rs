@@ -24,7 +24,7 @@ impl Transforms {
     /// Bytes of the tables for each value, with some to spare.
     pub const BYTES: usize = 64;
 
-    /// The transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
+    /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
     pub fn new(length: usize) -> Option<Transforms> {
         // The planner ends the process where memory is not available.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
@@ -33,12 +33,12 @@ impl Transforms {
         Some(Transforms { length, forward, inverse })
     }
 
-    /// Number of f64 values that they work in.
+    /// Returns the number of f64 values that the transforms need as scratch.
     pub fn scratch(&self) -> usize {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }
 
-    /// The room of a worker whose region begins at `region`.
+    /// Returns the room of a worker whose region begins at `region`.
     ///
     /// # Safety
     /// - The region is 64-byte aligned, that of a layout of a convolution by FFT of this length with the scratch of these

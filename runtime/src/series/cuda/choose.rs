@@ -57,13 +57,13 @@ fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> 
     if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
 
-/// The product of counts, saturating.
+/// Multiplies counts, saturating.
 fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// The parts of `tokens` tokens, which pass in tiles of `of_tile`, of a sequence that has `warps` warps: those that take the
-/// least time by count. The parts fold and are computed side by side, as far as the device has room for their warps, and the
+/// Returns the number of parts that takes the least time by count, for `tokens` tokens in tiles of `of_tile` and sequences
+/// of `warps` warps. The parts fold and are computed side by side, as far as the device has room for their warps, and the
 /// state is carried over their maps one after the other.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
@@ -78,8 +78,8 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// The choice of `parts` parts with maps of `states` numbers of all channels of all sequences. What the options leave open
-/// stays within the budget.
+/// Returns the choice of `parts` parts with maps of `states` numbers of all channels of all sequences. Anything that the
+/// options leave open stays within the budget.
 fn with_maps(
     tiles: usize,
     parts: usize,

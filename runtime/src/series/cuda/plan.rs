@@ -52,7 +52,7 @@ pub struct GpuPlan<P> {
 }
 
 impl<P: OnGpu> GpuPlan<P> {
-    /// The plan of a choice. Loads the kernel.
+    /// Creates the plan of a choice and loads the kernel.
     ///
     /// # Errors
     /// Returns an error if the build has no kernel, or if the device fails.
