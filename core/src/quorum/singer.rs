@@ -112,7 +112,8 @@ fn zeros(
 mod tests {
     use super::*;
 
-    /// Every nonzero element has an inverse, and products distribute, so the tables of reductions are irreducible.
+    /// Checks that every nonzero element has an inverse and that products distribute, so that the tables of reductions are
+    /// irreducible.
     #[test]
     fn fields_are_fields() {
         for q in [2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32] {

@@ -70,7 +70,7 @@ pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     Judged { value, bound: bound + rounding + dtype.subnormal_roundoff() }
 }
 
-/// `error`, or infinity where a value of at most `magnitude` may be beyond the range of f32.
+/// Returns `error`, or infinity if a value of at most `magnitude` may be beyond the range of f32.
 pub(super) fn in_range(error: f64, magnitude: f64) -> f64 {
     if magnitude > 3.4e38 { f64::INFINITY } else { error }
 }

@@ -183,6 +183,8 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
     }
 }
 
+/// Writes the bias of a mask whose elements are of type `E`.
+///
 /// # Safety
 /// As for [`bias`], for elements `E`.
 #[inline(always)]

@@ -103,7 +103,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Does the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
+/// Computes the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
 /// clamped unless `masked`, which allows scores of `−∞`. Weights are not raised.
 ///
 /// # Safety

@@ -136,7 +136,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     budget.skipped
 }
 
-/// Does the same for one row, which always has a vote.
+/// Decides like [`leaves_out`] for one row, which always has a vote.
 ///
 /// # Safety
 /// - As for [`leaves_out`], for a tile of one row.

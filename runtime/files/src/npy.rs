@@ -319,7 +319,8 @@ mod tests {
     /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every one-byte change and every truncation of a good file is parsed or refused, never a panic.
+    /// Checks that every one-byte change and every truncation of a good file is parsed or refused, and never
+    /// panics.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

@@ -295,7 +295,7 @@ mod tests {
     /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every one-byte change is read or refused, never a panic.
+    /// Checks that every one-byte change is read or refused, and never panics.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);

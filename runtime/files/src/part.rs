@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Only the bytes of the part are read.
+    /// Checks that only the bytes of the part are read.
     #[test]
     fn the_rest_is_not_read() {
         struct Counted(Cursor<Vec<u8>>, usize);

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// The library refuses such files entirely.
+    /// Reads a file of a kind that the library refuses entirely.
     #[test]
     fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
         let header = concat!(

@@ -77,8 +77,9 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Of the tensors of a problem, which hold the tokens of `task`, or all; and of the gradient of its output in a backward pass.
-    /// Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may hold anything.
+    /// Computes the checksums of a problem's tensors, which hold the tokens of `task`, or all tokens; and of the gradient of its output
+    /// in a backward pass. Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may
+    /// hold anything.
     ///
     /// # Errors
     /// Memory that the system refuses.

@@ -234,7 +234,8 @@ impl Whole {
         flags
     }
 
-    /// 64-bit FNV-1a over everything, as 64-bit words in little-endian order, each list with its length in front.
+    /// Computes the 64-bit FNV-1a hash of all fields, as 64-bit words in little-endian order, each list preceded by its
+    /// length.
     fn fingerprint(&self) -> i64 {
         let shape = self.shape.map(|n| n as i64);
         let factors = self.factors.map(i64::from);
@@ -534,7 +535,7 @@ fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
     broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 
-/// Sizes of a whole that can be: rows and elements of its states are indexable.
+/// Checks the sizes of a whole: the rows and elements of its states must be indexable.
 fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     let bad = || broken(format!("shape {shape:?}"), "sizes of a problem");
     let sizes: Vec<usize> = shape.iter().map_while(|n| usize::try_from(*n).ok()).collect();

@@ -160,7 +160,7 @@ problem! {
 }
 
 impl Problem {
-    /// Numbers of a channel's state, `N`.
+    /// Returns the number of values in a channel's state, `N`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.spec.states
@@ -175,7 +175,8 @@ impl Problem {
         }
     }
 
-    /// Number of neighbouring channels that share all coefficients of each token: the largest that divides the groups of both.
+    /// Returns the number of neighbouring channels that share all coefficients of each token: the greatest common divisor of
+    /// the groups of both.
     #[must_use]
     pub const fn tile_group(&self) -> usize {
         let (mut a, mut b) = (self.group(&self.spec.b), self.group(&self.spec.c));
@@ -185,7 +186,7 @@ impl Problem {
         a
     }
 
-    /// Index of a coefficient in its tensor.
+    /// Returns the index of a coefficient in its tensor.
     #[must_use]
     pub const fn coefficient(
         &self,

@@ -416,7 +416,8 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// Bytes that exceed a frame are counted as they arrive, and all of them at the end if no record arrived.
+/// Checks that bytes that exceed a frame are counted as they arrive, and all bytes at the end if no record
+/// arrived.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));
