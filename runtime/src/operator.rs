@@ -1,4 +1,4 @@
-//! Interface of an operator to the engine: the types of its problem, its tensors and its plans.
+//! Defines the interface of an operator to the engine: the types of its problem, its tensors and its plans.
 //!
 //! Planning, binding, staging, fallback and reports are generic over this trait. An operator adds the kernels and the
 //! division of a call among them.

@@ -1,4 +1,4 @@
-//! Which back ends this build contains and this machine can execute.
+//! Lists the back ends that this build contains and this machine can execute.
 
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};

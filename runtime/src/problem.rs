@@ -1,4 +1,4 @@
-//! What plans, staging and fallback know of an operator's problem.
+//! Defines the view of an operator's problem that plans, staging and fallback share.
 
 use crate::tensors::{Tensor, Types, largest};
 use elsa_core::dtype::DType;

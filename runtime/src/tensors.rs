@@ -1,4 +1,4 @@
-//! The tensors of a call as a list: what each occupies, in which direction it passes, and where it lies.
+//! Lists the tensors of a call: the memory of each, the direction in which it passes, and its location.
 //!
 //! Every operator has a list of operands of its own. What serves all of them (binding, staging, fallback) is generic over it.
 

@@ -1,4 +1,4 @@
-//! Singer's construction of planar difference sets: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
+//! Constructs planar difference sets by Singer's method: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
 //! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³) that
 //! generates it over GF(q), and the exponents of the points of a line are a difference set. The points of a line are the

@@ -1,4 +1,4 @@
-//! Error bounds common to the per-channel operators.
+//! Computes error bounds common to the per-channel operators.
 
 use crate::dtype::DType;
 

@@ -1,4 +1,4 @@
-//! The functions of gates and activations, in f32 and in f64.
+//! Computes the functions of gates and activations, in f32 and in f64.
 
 /// Smallest finite logarithm. Below it `e^x` is less than `2^-125`, and the logarithm counts as `−∞`: its
 /// exponential is zero.

@@ -1,4 +1,4 @@
-//! Conversion of mask elements to the bias of a tile.
+//! Converts mask elements to the bias of a tile.
 //!
 //! ```text
 //! naive:  for each row i, for each key j:  bias[j][i] = limited(mask[i][j]) · log2 e

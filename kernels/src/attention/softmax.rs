@@ -1,4 +1,4 @@
-//! Online softmax of a tile: references, weights and row sums.
+//! Computes the online softmax of a tile: references, weights and row sums.
 //!
 //! ```text
 //! naive:  for each row i:  m' = max(m, top);  S, W ← S, W · 2^(m − m')

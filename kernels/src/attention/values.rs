@@ -1,4 +1,4 @@
-//! The weighted sum `W += P · V` of a key block.
+//! Computes the weighted sum `W += P · V` of a key block.
 //!
 //! ```text
 //! naive:  for each dim x:  for each row i:  W[x][i] += Σ_j v_j[x] · p[j][i]

@@ -1,4 +1,4 @@
-//! Steps inside an error budget: a block with small enough weights is left out before its values are read.
+//! Takes steps inside an error budget: a block with small enough weights is left out before its values are read.
 //!
 //! **The formula.** With the budget `E`, the sums `S` and `D` of the weights kept and left out so far, and the sum `b`
 //! of a row's weights in the block, a tile leaves the block out if every row satisfies

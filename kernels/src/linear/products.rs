@@ -1,4 +1,4 @@
-//! Products of the rows that the tokens of a pass read with, and the keys that they write.
+//! Computes products of the rows with which the tokens of a pass read and the keys that they write.
 //!
 //! `Q Kᵀ` and `K Kᵀ`; only the triangle in which one token writes before another reads is used. The number of tokens in
 //! a pass selects one of three methods:

@@ -1,4 +1,4 @@
-//! The first-order recurrence: `h ← a h + b` for each token.
+//! Computes the first-order recurrence: `h ← a h + b` for each token.
 
 use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};

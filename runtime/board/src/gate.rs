@@ -1,4 +1,4 @@
-//! Validity of a measurement: disturbances and their remedies.
+//! Judges the validity of a measurement: disturbances and their remedies.
 
 use super::describe::Description;
 use super::monitor::{Monitor, OTHERS};

@@ -1,4 +1,4 @@
-//! A thread that watches the board while a benchmark runs.
+//! Runs a thread that watches the board during a benchmark.
 //!
 //! The power is sampled every 20 ms and everything else every 200 ms. Everything is also sampled when a span begins and
 //! when it ends, so a short span has at least two samples. A sample is a handful of reads of open files. The thread

@@ -1,4 +1,4 @@
-//! Detection of throttling.
+//! Detects throttling.
 //!
 //! | source | content | proves |
 //! |---|---|---|

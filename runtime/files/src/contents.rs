@@ -1,4 +1,4 @@
-//! Elements of a tensor, read from a file into memory.
+//! Reads the elements of a tensor from a file into memory.
 //!
 //! [`read`] is the only path from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
 //! Elements are read straight into their final memory, aligned to their type. Files are not mapped: if another process

@@ -1,4 +1,4 @@
-//! Tensors read for the arguments of a call.
+//! Reads the tensors that are the arguments of a call.
 
 use super::contents::{self, Accept, Contents, Data};
 use super::error::{FileError, MemoryError};

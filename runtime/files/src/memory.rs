@@ -1,4 +1,4 @@
-//! Memory for tensors. If the system refuses memory, the error names the tensor.
+//! Allocates memory for tensors. If the system refuses memory, the error names the tensor.
 
 use super::error::MemoryError;
 use bytemuck::Zeroable;

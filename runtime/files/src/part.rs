@@ -1,4 +1,4 @@
-//! Parts of tensors: selected indices along each axis, read without the rest.
+//! Reads parts of tensors: selected indices along each axis, without the rest.
 
 use super::contents::{self, Accept, Contents};
 use super::npz::Uncopied;

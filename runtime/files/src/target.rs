@@ -1,4 +1,4 @@
-//! Files that are written once their contents are known: whole, or not at all.
+//! Writes files once their contents are known: whole, or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};

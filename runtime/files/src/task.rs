@@ -1,5 +1,5 @@
-//! Files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that says to which task
-//! of which problem it belongs.
+//! Reads and writes files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that
+//! names its task and its problem.
 //!
 //! | array | type, shape | holds |
 //! |---|---|---|

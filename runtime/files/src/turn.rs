@@ -1,4 +1,4 @@
-//! Conversion of elements from Fortran order (first axis fastest) to C order.
+//! Converts elements from Fortran order (first axis fastest) to C order.
 
 use super::memory;
 use super::part::Part;

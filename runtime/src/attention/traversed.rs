@@ -1,4 +1,4 @@
-//! Keys skipped by runs with an error budget, or with a schedule other than the exact one.
+//! Counts the keys skipped by runs with an error budget, or with a schedule other than the exact one.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;

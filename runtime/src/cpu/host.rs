@@ -1,4 +1,4 @@
-//! Threads that the host lends: the workers of a call run as tasks of the host's own pool.
+//! Runs the workers of a call on threads that the host lends, as tasks of the host's own pool.
 //!
 //! A program often has a pool already, which computes other layers of its network. Standing threads of an engine would
 //! compete with it for the cores. A host lends its threads through a function that calls a task for every number below a

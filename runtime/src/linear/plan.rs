@@ -1,4 +1,4 @@
-//! Planning of linear attention, and what its plans say of themselves.
+//! Plans linear attention, and reports the properties of its plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::LinearGpuChoice;

@@ -1,4 +1,4 @@
-//! Warming up plans of linear attention: a run over tensors of zeros, so that everything that happens once has happened.
+//! Runs plans of linear attention once over tensors of zeros, so that everything that happens only once is done.
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;

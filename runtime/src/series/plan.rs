@@ -1,4 +1,4 @@
-//! Planning of series, and what their plans say of themselves.
+//! Plans series, and reports the properties of their plans.
 
 use super::cpu::plan::{CpuPlan, kernel};
 use super::cpu::{OnCpu, Transforms};

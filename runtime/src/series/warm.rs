@@ -1,4 +1,4 @@
-//! Warming up plans of series: a run over tensors of zeros, so that everything that happens once has happened.
+//! Runs plans of series once over tensors of zeros, so that everything that happens only once is done.
 
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;

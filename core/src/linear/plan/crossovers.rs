@@ -1,4 +1,4 @@
-//! Where forms of linear attention change over on a processor.
+//! Lists where one form of linear attention becomes faster than another on a processor.
 
 use crate::linear::{Gates, Rule};
 use crate::profile::InstructionSet;

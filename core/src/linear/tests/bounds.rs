@@ -1,4 +1,4 @@
-//! The bound is never exceeded, and not unreasonably loose.
+//! Checks that the bound is never exceeded, and not unreasonably loose.
 
 use super::*;
 use crate::linear::bound::Solve;

@@ -1,4 +1,4 @@
-//! The oracle of the convolution, in f64, and how far a run may be from it.
+//! Computes the convolution in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! With `u = 2^-24`, and `n` the number of products,
 //!

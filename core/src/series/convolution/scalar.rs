@@ -1,4 +1,5 @@
-//! The direct convolution without an allocator, one channel after the other.
+//! Computes the direct convolution without an allocator, one channel after the
+//! other.
 
 use super::problem::{Inputs, Problem};
 use crate::argument::ArgumentError;

@@ -1,4 +1,4 @@
-//! The oracle of the recurrence, in f64, and how far a run may be from it.
+//! Computes the recurrence in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! With `u = 2^-24`, `ε` the relative error of the exponential where gates are logarithms, and the recurrence of absolute
 //! values `H_t = |a_t| H_{t−1} + |b_t|`, the error of `h_t` is to first order at most

@@ -1,4 +1,4 @@
-//! The recurrence without an allocator, one channel after the other.
+//! Computes the recurrence without an allocator, one channel after the other.
 
 use super::map::Map;
 use super::problem::{Gate, Inputs, Problem};

@@ -1,4 +1,4 @@
-//! The oracle of the selective scan, in f64, and how far a run may be from it.
+//! Computes the selective scan in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! Errors are followed from token to token. With `u = 2^-24`, largest relative errors `ε` of the exponential, `σ` of
 //! softplus and `ζ` of silu, and absolute values written as such,

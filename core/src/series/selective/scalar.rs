@@ -1,4 +1,4 @@
-//! The selective scan without an allocator, one channel after the other.
+//! Computes the selective scan without an allocator, one channel after the other.
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::argument::ArgumentError;

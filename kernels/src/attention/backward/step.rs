@@ -1,4 +1,4 @@
-//! A tile and a block: scores, probabilities, and the five products.
+//! Computes a tile and a block: scores, probabilities, and the five products.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use super::select;

@@ -1,4 +1,5 @@
-//! The bias of a tile and a block: what masks, biases, lengths, causality and windows add to its scores.
+//! Computes the bias of a tile and a block: the sum of masks, biases, lengths, causality and windows, which is added to its
+//! scores.
 
 use super::context::Context;
 use super::stage::TileRows;

@@ -1,4 +1,4 @@
-//! Planning of gradients, and what their plans say of themselves.
+//! Plans gradients, and reports the properties of their plans.
 
 use super::cpu::CpuPlan;
 use super::operator::BackwardPlan;

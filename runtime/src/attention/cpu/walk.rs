@@ -1,4 +1,4 @@
-//! The fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
+//! Computes attention in one fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
 //!
 //! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row is `W / S`
 //! of the state

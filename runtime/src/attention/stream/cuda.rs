@@ -1,4 +1,4 @@
-//! A stream on a GPU between a source and a sink: tensors in the layout of files.
+//! Streams on a GPU between a source and a sink: tensors in the layout of files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};

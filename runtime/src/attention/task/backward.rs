@@ -1,4 +1,4 @@
-//! The backward pass of a task: its shares in the gradients of the whole, from its own tokens.
+//! Computes the backward pass of a task: its shares of the whole's gradients, from its own tokens.
 //!
 //! # The formula
 //!

@@ -1,4 +1,5 @@
-//! The calls of a task: tiles of a run of queries and a range of keys, and what each takes of the task's tensors.
+//! Divides a task into calls: tiles of a run of queries and a range of keys, with the rows of the task's tensors that
+//! each call reads.
 
 use super::mask::Tile;
 use crate::error::PlanError;

@@ -1,4 +1,4 @@
-//! The shares that tasks have in gradients, and their sums.
+//! Sums the shares that tasks have in gradients.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;

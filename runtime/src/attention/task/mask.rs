@@ -1,4 +1,4 @@
-//! A tile of a mask, cut into dense memory of its own.
+//! Copies a tile of a mask into dense memory of its own.
 
 use crate::error::PlanError;
 use elsa_core::attention::{MaskElements, MaskKind, MaskView};

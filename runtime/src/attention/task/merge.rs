@@ -1,4 +1,4 @@
-//! The states of tasks, merged into those of the whole.
+//! Merges the states of tasks into those of the whole.
 
 use super::merge as merge_slots;
 use super::states::RowStates;

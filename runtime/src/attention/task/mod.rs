@@ -1,4 +1,4 @@
-//! A task of a division: attention over the pairs of queries and keys that it owns, as states.
+//! Computes a task of a division: attention over the pairs of queries and keys that it owns, as states.
 //!
 //! # The formula
 //!

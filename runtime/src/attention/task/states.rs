@@ -1,4 +1,4 @@
-//! States of rows in memory of their own, and their merge.
+//! Holds states of rows in memory of their own, and merges them.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;

@@ -1,4 +1,4 @@
-//! The scan in two levels: parts of a sequence fold to affine maps, a scan over them gives the state before each part, and
+//! Scans in two levels: parts of a sequence fold to affine maps, a scan over them computes the state before each part, and
 //! each part is computed from it.
 //!
 //! The tokens of a part map the state before it to `A S + b`. Earlier first, `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.

@@ -1,5 +1,5 @@
-//! Rows of a chunk of tokens as the kernel takes them: in place, or copied to the worker's region in the order in which
-//! tokens pass.
+//! Provides the rows of a chunk of tokens as the kernel reads them: in place, or copied to the worker's region in the order
+//! in which tokens pass.
 
 use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};

@@ -1,4 +1,4 @@
-//! States between tensors and strips of columns.
+//! Copies states between tensors and strips of columns.
 
 use super::context::{Context, Past, Stretch, Tensor};
 use elsa_core::linear::{Form, Operand};

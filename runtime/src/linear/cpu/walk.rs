@@ -1,4 +1,4 @@
-//! Tokens pass the state: the walk over chunks of tokens and strips of columns.
+//! Passes tokens over the state: the walk over chunks of tokens and strips of columns.
 //!
 //! The naive way is the recurrence as it is written, a head at a time:
 //!

@@ -1,4 +1,4 @@
-//! The launches of a run: those of a form, for each pass over the tokens.
+//! Lists the launches of a run: those of a form, for each pass over the tokens.
 //!
 //! | direction | passes |
 //! |---|---|

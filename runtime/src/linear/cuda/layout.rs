@@ -1,4 +1,4 @@
-//! The layout of the device memory in which runs work.
+//! Lays out the device memory in which runs work.
 
 use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;

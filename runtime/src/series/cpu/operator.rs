@@ -1,4 +1,4 @@
-//! What computes a call of series on the CPU, for plans that are generic over the operator.
+//! Computes a call of series on the CPU, for plans that are generic over the operator.
 
 use super::spectrum::Transforms;
 use crate::cpu::pool::Crew;

@@ -1,4 +1,4 @@
-//! The recurrence on the CPU.
+//! Computes the recurrence on the CPU.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;

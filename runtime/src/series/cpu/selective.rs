@@ -1,4 +1,4 @@
-//! The selective scan on the CPU.
+//! Computes the selective scan on the CPU.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;

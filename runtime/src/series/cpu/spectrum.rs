@@ -1,4 +1,4 @@
-//! The convolution of one channel by products of spectra, in f64.
+//! Computes the convolution of one channel by products of spectra, in f64.
 
 use elsa_core::series::convolution::Problem;
 use elsa_core::series::plan::SeriesLayout;

@@ -1,4 +1,4 @@
-//! The direct convolution on a GPU.
+//! Launches the direct convolution on a GPU.
 
 use super::marshal::{push, series};
 use super::plan::{Call, OnGpu};
