@@ -52,7 +52,7 @@ pub enum ChooseError {
         /// The largest supported head size.
         max: usize,
     },
-    /// A count exceeds what the GPU kernels can represent.
+    /// A count exceeds the range of the GPU kernels.
     Extent {
         /// The counted things.
         axis: &'static str,

@@ -41,7 +41,7 @@ pub struct Bound<'a, O: Operator> {
     /// Why the CPU computes instead of the GPU.
     reason: Option<Reason>,
     plan: &'a Plan<O>,
-    /// Where the workspace remembers the run.
+    /// Record of the run in the workspace.
     pub(crate) ran: &'a mut Option<O::Ran>,
 }
 
@@ -80,8 +80,8 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing,
-    /// except memory beside the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
+    /// memory besides the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -99,7 +99,7 @@ impl<O: Operator> Plan<O> {
     /// Binds tensors that have been checked against the problem.
     ///
     /// # Errors
-    /// Those of [`Plan::bind`] that are not the data's.
+    /// Returns the errors of [`Plan::bind`], except those of the data.
     pub(crate) fn bind_tensors<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,

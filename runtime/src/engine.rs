@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = MAX_WORKERS;
 
-/// What happens if the GPU is requested but cannot compute.
+/// Behaviour if the GPU is requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// The CPU computes instead, and the report of the run states why.
@@ -44,7 +44,7 @@ pub struct EngineOptions {
     /// Number of compute threads, including the caller's. `None` takes every core available to the process. With lent
     /// threads it is the largest number of workers of a call.
     pub threads: Option<usize>,
-    /// How long workers, and callers that wait for them, spin before they sleep.
+    /// Time that workers, and callers that wait for them, spin before they sleep.
     pub spin: Spin,
     /// The cores of the standing threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
     /// list. Empty leaves them to the system. A caller's thread is never touched.
@@ -54,9 +54,9 @@ pub struct EngineOptions {
     pub priority: Option<u8>,
     /// Threads that the host lends. The engine then has no standing threads.
     pub host: Option<HostThreads>,
-    /// What happens if the GPU is missing or fails.
+    /// Behaviour if the GPU is missing or fails.
     pub fallback: Fallback,
-    /// Which GPU to use, and in which context.
+    /// The GPU to use, and its context.
     pub cuda: CudaOptions,
     /// Selects the file of measured kernels and divisions for a GPU. A file that is not valid for this GPU is reported
     /// by a warning and ignored. Ignored on the CPU.

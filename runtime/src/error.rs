@@ -130,7 +130,7 @@ pub enum PlanError {
     NotStreamed {
         /// The option.
         option: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The budget of a streamed run exceeds the memory that the machine, a control group or a limit leaves the process.
@@ -298,7 +298,7 @@ pub enum PlanError {
     /// The divisions in a file were measured on another device, or with another driver or library.
     #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
     TunedOther {
-        /// What differs: device, compute capability, SMs, driver or library.
+        /// The property that differs: device, compute capability, SMs, driver or library.
         what: &'static str,
         /// Value in the file.
         found: String,

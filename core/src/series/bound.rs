@@ -2,12 +2,12 @@
 
 use crate::dtype::DType;
 
-/// How accurate the functions of a kernel are: largest relative errors. A result that is not a normal number may be zero.
+/// Accuracy of the functions of a kernel: largest relative errors. A result that is not a normal number may be zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precision {
-    /// Of `e^x`.
+    /// Error of `e^x`.
     pub exp: f64,
-    /// Of `softplus x = log(1 + e^x)`.
+    /// Error of `softplus x = log(1 + e^x)`.
     pub softplus: f64,
     /// Error of `silu x = x / (1 + e^-x)`; it may additionally be off by `2^-126 |x|`.
     pub silu: f64,

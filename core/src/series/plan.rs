@@ -42,7 +42,7 @@ pub struct SeriesKernelSpec {
     pub lanes: usize,
     /// Channels of a tile.
     pub width: usize,
-    /// How accurate their functions are.
+    /// Accuracy of their functions.
     pub precision: Precision,
 }
 
@@ -68,7 +68,7 @@ pub struct SeriesChoice {
     pub tiles: usize,
     /// Parts of the tokens; one where they are passed once.
     pub parts: usize,
-    /// How a convolution is computed.
+    /// Method of a convolution.
     pub method: Method,
     /// Length of the transforms of a convolution by FFT; otherwise zero.
     pub fft_length: usize,

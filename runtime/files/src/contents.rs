@@ -82,8 +82,8 @@ pub struct Contents {
 /// without a name.
 ///
 /// # Errors
-/// A malformed file, a name that it does not hold, a type that `accept` does not take, a failing read, memory that the
-/// system refuses.
+/// Returns an error if the file is malformed, does not hold the name, or has a type that `accept` does not take, if a
+/// read fails, or if the system refuses memory.
 pub fn read(
     mut file: impl Read + Seek,
     length: u64,

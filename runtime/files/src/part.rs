@@ -24,7 +24,7 @@ impl Part {
     /// beyond the axis are dropped.
     ///
     /// # Errors
-    /// Memory for the ranges that the system refuses.
+    /// Returns an error if the system refuses memory for the ranges.
     pub fn of(shape: &[usize], picks: &[Option<Vec<Range<usize>>>]) -> Result<Part, Fault> {
         let spans: Vec<Vec<Range<usize>>> = shape
             .iter()

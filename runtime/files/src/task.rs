@@ -27,7 +27,7 @@
 //! `W`, `run_id`, `query_sums` and `key_sums` of all tokens.
 //!
 //! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task. It looks at
-//! the header of an array before it reads one, so what it takes in memory is bounded by sizes that arrays of the file have.
+//! the header of an array before it reads one, so its use of memory is bounded by the sizes of arrays in the file.
 
 use crate::sums::{NAMES, Sums};
 use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
@@ -161,7 +161,7 @@ impl Whole {
     /// Returns the division.
     ///
     /// # Errors
-    /// Chunks without a set.
+    /// Returns an error if the chunks have no interest set.
     pub fn division(&self) -> Result<Division, Fault> {
         let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
         let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
@@ -324,8 +324,8 @@ impl Description {
     /// Reads the description from a file of `length` bytes, and makes the task; of its states or shares the headers alone.
     ///
     /// # Errors
-    /// A file that is malformed or has another version, a description that contradicts itself, runs that are not the task's,
-    /// arrays of another shape or type.
+    /// Refuses a file that is malformed or has another version, a description that contradicts itself, runs that are not the
+    /// task's, and arrays of another shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
         let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
@@ -446,7 +446,8 @@ impl Description {
     /// Reads the states of `task`, which is the description's, from the same file.
     ///
     /// # Errors
-    /// States of another shape or type, a file that is malformed, memory that the system refuses.
+    /// Returns an error if the states have another shape or type, if the file is malformed, or if the system refuses
+    /// memory.
     pub fn states(
         &self,
         task: &Task,

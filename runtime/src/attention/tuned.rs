@@ -54,7 +54,7 @@ const LARGEST: u64 = 1 << 20;
 /// The version of this library, whose kernels were measured.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Which tuned file an engine uses.
+/// The tuned file that an engine uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tuning {
     /// The one that the environment variable `ELSA_TUNED` names; none if that is unset or empty.

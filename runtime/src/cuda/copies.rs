@@ -4,8 +4,8 @@ use crate::tensors::Tensor;
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Those that few calls have lie in a buffer of their own,
-/// one after the other.
+/// The layout of device memory that holds copies of host tensors. Tensors that few calls have are in a buffer of their
+/// own, one after the other.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.

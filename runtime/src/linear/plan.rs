@@ -28,7 +28,7 @@ pub struct LinearDivision {
 impl Engine {
     /// Creates a plan of linear attention: decides everything that depends on the shape. With
     /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
-    /// what the GPU does not support.
+    /// calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With

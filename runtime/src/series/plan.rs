@@ -20,16 +20,16 @@ use elsa_core::series::plan::{
 use elsa_core::series::{recurrence, selective};
 use elsa_kernels::cuda::series::PRECISION;
 
-/// How a run computes, as far as its error bound and its bits depend on it.
+/// Properties of a run that affect its error bound and its bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesDivision {
     /// Parts of the tokens; one where they are passed once.
     pub parts: usize,
-    /// How a convolution is computed.
+    /// Method of a convolution.
     pub method: Method,
     /// Length of the transforms of a convolution by FFT; otherwise zero.
     pub fft_length: usize,
-    /// How accurate the kernel's functions are.
+    /// Accuracy of the kernel's functions.
     pub precision: Precision,
 }
 

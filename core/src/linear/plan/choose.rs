@@ -38,8 +38,8 @@ const BOUNDARIES: usize = 16;
 /// Number of tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
 
-/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
-/// kernel needs for a choice.
+/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns the room that
+/// the kernel needs for a choice.
 ///
 /// # Errors
 /// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or

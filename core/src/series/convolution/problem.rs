@@ -39,7 +39,7 @@ pub enum Taps {
     NewestLast,
 }
 
-/// How a convolution is computed.
+/// Method of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// By the sum of products.

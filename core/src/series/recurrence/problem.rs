@@ -54,7 +54,7 @@ pub struct Spec {
     pub b: Series,
     /// States after each token, `[batch, tokens, channels]`.
     pub out: Series,
-    /// What `a` holds.
+    /// Contents of `a`.
     pub gate: Gate,
     /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,

@@ -42,7 +42,7 @@ operands! {
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;
 
-/// Where the coefficients `B` or `C` come from.
+/// Source of the coefficients `B` or `C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coefficient {
     /// Per-token coefficients: a series of `groups · N` channels, `N` for each group of neighbouring channels of `u`.

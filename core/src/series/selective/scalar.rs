@@ -7,7 +7,7 @@ use crate::series::functions::{exponent, grown, silu, softplus};
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{kept, token_of, writes};
 
-/// How accurate the functions of this module are.
+/// Accuracy of the functions of this module.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call. Takes a kilobyte of stack for the state of a channel.

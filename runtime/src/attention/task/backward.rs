@@ -161,7 +161,7 @@ impl BackwardTaskPlan {
     /// Computes the task's shares of the gradients into `shares`, dense: of queries `[batch, heads, queries, d]`, of keys and
     /// values `[batch, kv_heads, keys, d]` and `[…, d_v]`, with the tokens of the task in its order. Output, upstream gradient
     /// and statistics have the queries that the problem's tensors have, and are those of the whole attention. Allocates
-    /// nothing. The bits do not depend on the number of threads, nor on what the tensors hold besides the task's tokens.
+    /// nothing. The bits do not depend on the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or the shares the task; nothing is written then. Or if a run

@@ -46,8 +46,8 @@ impl Calls {
     /// Lists the calls of task `path` of `division` for `problem`. `held` says which tokens the tensors hold.
     ///
     /// # Errors
-    /// A path that is not one of the division's, tensors without the task's tokens, a problem that tasks do not take,
-    /// memory that the system refuses.
+    /// Refuses a path that is not one of the division's, tensors without the task's tokens, and a problem that tasks do
+    /// not support. Returns an error if the system refuses memory.
     pub fn new(
         problem: &Problem,
         division: &Division,
@@ -241,7 +241,7 @@ fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
 /// Adds an entry to a list.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// Returns an error if the system refuses the memory.
 pub(super) fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), PlanError> {
     let bytes = list.len().saturating_add(1).saturating_mul(size_of::<T>());
     list.try_reserve(1).map_err(|_| PlanError::TaskMemory { bytes })?;

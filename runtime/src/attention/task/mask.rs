@@ -19,7 +19,7 @@ impl Tile {
     /// Reserves room for `elements` elements.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses the memory.
     pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, PlanError> {
         fn room<T>(elements: usize) -> Result<Vec<T>, PlanError> {
             let mut data = Vec::new();

@@ -178,8 +178,8 @@ impl TaskPlan {
     }
 
     /// Computes the states of the task's queries into `states`: m and S `[batch, heads, queries]`, W `[batch, heads, queries,
-    /// d_v]`, with the queries of the task in its order. Allocates nothing of the size of a tensor. The bits do not depend
-    /// on the number of threads, nor on what the tensors hold besides the task's tokens.
+    /// d_v]`, with the queries of the task in its order. Allocates nothing of the size of a tensor. The bits do not depend on
+    /// the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails or is cancelled

@@ -49,10 +49,10 @@ impl RowStates {
         self.m.len()
     }
 
-    /// Requires that each row holds what a run or a merge leaves there.
+    /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns the first number that none does ([`misfit`]), with its array and its row.
+    /// Returns the first number that cannot be such a result ([`misfit`]), with its array and its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {

@@ -308,7 +308,7 @@ struct Parts<'a> {
     c: &'a Context<'a>,
     head: &'a Head<'a>,
     count: usize,
-    /// Whether an element begins with the sequence: it is a state, and has no transition.
+    /// `true` if an element begins with the sequence: it is a state, and has no transition.
     states: [bool; MOST_PARTS],
     region: *mut f32,
 }

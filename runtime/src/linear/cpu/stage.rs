@@ -42,8 +42,8 @@ impl Stretch<'_> {
         }
     }
 
-    /// Calls `each(token, row, count)` for tokens of `range` that follow one another in the tensor, of which the first is
-    /// row `row`.
+    /// Calls `each(token, row, count)` for runs of tokens of `range` that follow one another in the tensor; `row` is the
+    /// row of the first.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -239,8 +239,8 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Writes the outputs of a chunk, which lie where [`outputs`] has put them, to the tensor, if they are not there. Those of
-/// the first pass of a bidirectional problem stay where they are.
+/// Writes the outputs of a chunk from the location that [`outputs`] has chosen to the tensor, unless they are there
+/// already. Outputs of the first pass of a bidirectional problem stay where they are.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker

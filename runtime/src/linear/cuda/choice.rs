@@ -29,8 +29,8 @@ const TOKENS_OF_PART: usize = 512;
 /// Most parts of a scan that the options leave to the chooser.
 const PARTS: usize = 16;
 
-/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
-/// gates for each dim. A non-causal call goes by chunks.
+/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state. They do for delta rules and
+/// for gates for each dim. A non-causal call goes by chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
     form == Form::Parallel

@@ -187,8 +187,8 @@ impl Call<'_> {
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form of the others: with a delta rule what tokens write, which are then the values; the answers; the
-    /// last state, which may replace the first.
+    /// Lists the quadratic form of all other rules: with a delta rule, the written values of tokens, which then replace the
+    /// values; the answers; and the last state, which may replace the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -210,8 +210,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a scan: parts but the last fold to what they do to a state, a scan gives the states after them, and every part goes
-    /// on from the state before it. `silent` are `args` without answers.
+    /// Lists a scan: all parts except the last fold to their effect on a state, a scan computes the states after them, and every
+    /// part continues from the state before it. `silent` are `args` without answers.
     fn scan(
         &mut self,
         args: LinearArgs,
@@ -243,7 +243,7 @@ impl Call<'_> {
         self.push(with_states(resuming, initial, last, after))
     }
 
-    /// Lists the scan over what parts fold to, in Blelloch's order. Addresses are those that [`marshal::carry`] takes.
+    /// Lists the scan over the folded parts, in Blelloch's order. Addresses are those of [`marshal::carry`].
     fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
         let problem = self.problem;
         let gates = gates(problem);

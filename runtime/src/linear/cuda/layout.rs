@@ -26,7 +26,8 @@ pub struct Layout {
     pub gate_sums: u64,
     /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
     pub held: u64,
-    /// What tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded rows.
+    /// Written values of tokens in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded
+    /// rows.
     pub written: u64,
     /// Answers of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,

@@ -34,7 +34,7 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
-/// Where and how a call computes.
+/// Memory and choices of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The kernels.

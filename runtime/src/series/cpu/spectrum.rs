@@ -42,7 +42,7 @@ impl Transforms {
     ///
     /// # Safety
     /// - The region is 64-byte aligned, that of a layout of a convolution by FFT of this length with the scratch of these
-    ///   transforms, and nobody else's for the lifetime of the result; it is initialised.
+    ///   transforms, and used by nothing else for the lifetime of the result; it is initialised.
     pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
         let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
         let (n, half) = (self.length, self.length / 2 + 1);
@@ -86,7 +86,7 @@ impl Room<'_> {
     }
 
     /// Writes the sums of all tokens to `to`, from the inputs in the order of the pass: as many of the past as `history`, then
-    /// one for each token. What is not finite counts as zero. Returns whether everything was finite.
+    /// one for each token. Numbers that are not finite count as zero. Returns whether all inputs were finite.
     pub fn convolve(&mut self, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) -> bool {
         let count = history + to.len();
         let mut finite = true;

@@ -7,7 +7,7 @@ use elsa_kernels::series::Columns;
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// How the elements of a block lie in memory.
+/// Order of the elements of a block in memory.
 enum Order {
     /// The channels of a token are neighbours; the next token is so many elements on.
     Rows(usize),

@@ -25,14 +25,14 @@ const MOST_TAPS: usize = 16_384;
 const WARPS_PER_SM: usize = 16;
 
 /// Time that a tile of tokens takes, in the time that the state takes over the map of one part. Both wait for memory, not for
-/// arithmetic. About 19 on an H200: what recurrences of 256 tokens take in 1 and 16 parts, and of 1,024 in 4 and 64, agree with
-/// it.
+/// arithmetic. About 19 on an H200, in agreement with the times of recurrences of 256 tokens in 1 and 16 parts, and of 1,024 in
+/// 4 and 64.
 const TILE_TIME: usize = 20;
 
 /// Time of the two launches that parts add, in the same unit.
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// How many times less time parts must take by count to be worth reading the inputs twice.
+/// Factor by which parts must be faster, by count, to be worth reading the inputs twice.
 const LEAST_GAIN: usize = 2;
 
 /// Most parts that the options leave to the chooser.
