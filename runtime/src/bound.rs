@@ -106,7 +106,7 @@ impl<O: Operator> Plan<O> {
         tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
+        // Separate frames, so that calls on the CPU do not need the stack of a GPU's call.
         match &self.execution {
             Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
             Execution::Gpu { gpu, standby } => {

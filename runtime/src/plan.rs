@@ -63,8 +63,8 @@ pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
-    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the
-    /// problem. `None` if a GPU computes, or if there is none and none was requested.
+    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if the engine has no GPU and none was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
 
@@ -114,8 +114,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not
-    /// support the problem. `None` if a GPU computes, or if there is none and none was requested.
+    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not support
+    /// the problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()

@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if there is no such
-/// number. The size grows with the number of workers.
+/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if no number fits. The
+/// size grows with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {

@@ -75,8 +75,8 @@ impl BackwardTaskPlan {
     ///
     /// # Errors
     /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has what tasks do not take (packed sequences, windows of a picture, a bias), if a plan cannot be made, or if memory is
-    /// not available.
+    /// has features that tasks do not support (packed sequences, windows of a picture, a bias), if a plan cannot be made, or
+    /// if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &BackwardProblem,

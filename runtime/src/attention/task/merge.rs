@@ -37,8 +37,8 @@ impl TaskMerge {
     /// Adds the states of the next task: `[sequences, queries of the task]`, whose places are those of `runs`.
     ///
     /// # Errors
-    /// Returns an error if the states are not as many as the runs have rows, if one of them is none that a run leaves
-    /// ([`RowStates::check`]), or if they lie beyond the whole.
+    /// Returns an error if the numbers of states and of rows of the runs differ, if a state cannot be the result of a run
+    /// ([`RowStates::check`]), or if the rows are beyond the whole.
     pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), ArgumentError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);

@@ -107,9 +107,9 @@ impl TaskPlan {
     ///
     /// # Errors
     /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has what tasks do not take (a past, a present, packed sequences, windows of a picture, a bias), if the options have an
-    /// error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot be made, or if
-    /// memory is not available.
+    /// has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a bias), if the
+    /// options have an error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot
+    /// be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,

@@ -18,9 +18,9 @@
 //!    several.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
 //!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
-//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So where
-//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]). A single token reads what they
-//!    were in the past state ([`state::elsewhere`]), and is spared the copy too.
+//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So the
+//!    strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A single token reads
+//!    them from the past state ([`state::elsewhere`]), which also saves the copy.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};

@@ -11,8 +11,8 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 /// Base-2 logarithm of the largest factor into which gates for each dim are split.
 const FACTORED: f64 = 100.0;
 
-/// Roundings of a product in a sum over dims or over tokens that goes pair by pair: four in a chain of four, two of Kahan's sum and
-/// one more for what grows with its length, two for the norms of rows, one for a factor and one for a last addition.
+/// Roundings of a product in a sum over dims or over tokens, pair by pair: four in a chain of four, two of Kahan's sum and one more
+/// for the terms that grow with its length, two for the norms of rows, one for a factor and one for a last addition.
 const BY_PAIRS: usize = 11;
 
 /// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at

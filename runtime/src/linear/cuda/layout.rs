@@ -17,8 +17,8 @@ pub struct Layout {
     pub records: u64,
     /// Keys and queries with gates for each dim.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. Of a scan those after parts but the last, with padded
-    /// rows, which take the place of what parts fold to.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, the states after all parts except the
+    /// last, with padded rows; they replace the folded parts.
     pub boundaries: u64,
     /// Transitions of these parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,

@@ -36,7 +36,7 @@ pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usi
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// Describes the states of a view `[sequences, heads, d_k, d_v]`; none if their address is zero.
+/// Describes the states of a view `[sequences, heads, d_k, d_v]`; empty if their address is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
@@ -51,7 +51,7 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
 }
 
-/// Describes the past and the present states of a call; none where it has none.
+/// Describes the past and the present states of a call; empty for states that it does not have.
 pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     let spec = problem.spec();
     let past = states(spec.past_state.as_ref(), at[problem.past_source()]);

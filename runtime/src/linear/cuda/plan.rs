@@ -19,9 +19,9 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
-    /// The kernel of the same walk in pairs, where there is one.
+    /// The kernel of the same walk in pairs, if there is one.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
+    /// The kernel that answers all readers of a state, if the choice has one in addition to the kernel that walks.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Kernels of a scan: the one that sums logarithms of gates, without a delta rule, and the one that carries states

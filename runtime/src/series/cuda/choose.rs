@@ -1,11 +1,11 @@
 //! Chooses how a GPU computes a problem of series. The chooser is a pure function of the problem, the options and the
 //! number of SMs. Its criteria:
 //!
-//! 1. *Bits.* Those of a recurrence and of a selective scan depend on the parts of the tokens. So these follow from the
-//!    tokens, the channels and the device, and not from the number of sequences.
-//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves most
-//!    of a device idle. Parts fill it, and cost twice the work, a step for each and two launches; so there are several where the count of
-//!    all these is at most half of one pass's.
+//! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the parts of the tokens. So the parts depend on
+//!    the tokens, the channels and the device, and not on the number of sequences.
+//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves
+//!    most of a device idle. Parts fill it, and cost twice the work, a step for each and two launches. So several are used
+//!    if the count of all these is at most half of that of one pass.
 //! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
 //!    no longer than a CPU takes for transforms; beyond that, it leaves convolutions to the CPU.
 
