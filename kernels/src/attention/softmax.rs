@@ -67,7 +67,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// Turns the scores of `count` keys at `p` into weights in place, raised ones with `RAISED`, and returns their sums.
+/// Converts the scores of `count` keys at `p` to weights in place, raised if `RAISED`, and returns their sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.

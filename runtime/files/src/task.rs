@@ -405,7 +405,7 @@ impl Description {
         Ok((description, task))
     }
 
-    /// Requires that the arrays of `task` have the shapes that the description implies. None is read.
+    /// Checks that the arrays of `task` have the shapes that the description implies. No array is read.
     fn headers(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<(), Fault> {
         for (name, count) in NAMES.into_iter().zip(self.sums_of(task)) {
             let Some(count) = count else { continue };
@@ -517,7 +517,7 @@ fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]
     }
 }
 
-/// Requires that an array has a given shape, and is f32; its numbers are not read.
+/// Checks that an array has a given shape, and is f32; its numbers are not read.
 fn array_header(
     file: &mut (impl Read + Seek),
     length: u64,

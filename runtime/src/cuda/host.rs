@@ -308,7 +308,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 }
 
-/// Places the tensors and lists the launches.
+/// Finds a place for the tensors and lists the launches.
 fn prepare<P: GpuPlan>(
     plan: &P,
     problem: &P::Problem,

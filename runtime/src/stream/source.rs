@@ -33,7 +33,7 @@ pub trait Sink<N> {
     /// Returns an error if the bytes cannot be taken.
     fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Notes that all outputs of a unit have been passed. Units are finished in order.
+    /// Records that all outputs of a unit have been passed. Units are finished in order.
     ///
     /// # Errors
     /// Returns the cause if that fails.
@@ -42,7 +42,7 @@ pub trait Sink<N> {
         Ok(())
     }
 
-    /// Notes that a part has been computed.
+    /// Records that a part has been computed.
     fn advanced(&mut self) {}
 }
 

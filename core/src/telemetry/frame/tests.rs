@@ -144,8 +144,8 @@ fn decode(bytes: &[u8]) -> (Heap<Message>, Counts) {
     (messages, decoder.counts())
 }
 
-/// Requires that every message was sent, in order, and that missing ones are counted up to the last number seen.
-/// Returns the number of messages.
+/// Checks that every message was sent, in order, and that missing messages are counted up to the last number
+/// seen. Returns the number of messages.
 fn require_true(bytes: &[u8]) -> (usize, Counts) {
     let (messages, counts) = decode(bytes);
     let sent = records();

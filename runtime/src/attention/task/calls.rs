@@ -216,7 +216,7 @@ pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Element
     }
 }
 
-/// Rejects features of a problem that tasks do not support.
+/// Refuses features of a problem that tasks do not support.
 fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     let given = [
         (spec.packed.is_some(), "cu_seqlens_q"),

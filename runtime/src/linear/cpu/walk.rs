@@ -123,7 +123,7 @@ pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = 
     chunks.take_while(move |_| !crew.is_cancelled())
 }
 
-/// Lets the tokens of a stretch pass, in the form that was chosen.
+/// Passes the tokens of a stretch over the state, in the form that was chosen.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's, packed in [`Form::Chunk`]; `part` is
@@ -161,7 +161,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Lets the tokens of a stretch pass without outputs.
+/// Passes the tokens of a stretch over the state without outputs.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. Each target is this worker's, and those with values have the strips of the stretch; `part`
@@ -173,7 +173,7 @@ pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], 
     }
 }
 
-/// Lets a chunk of tokens pass.
+/// Passes a chunk of tokens over the state.
 ///
 /// # Safety
 /// - As for [`pass`], or for [`fold`] without outputs. `range` is a chunk of the stretch.
@@ -263,7 +263,7 @@ fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     Ahead { queries: queries.data, query_stride: queries.token, keys: keys.data, key_stride: keys.token }
 }
 
-/// Lets the queries of a stretch read a state that does not change.
+/// Reads a state that does not change, for the queries of a stretch.
 ///
 /// # Safety
 /// - As for [`pass`].
