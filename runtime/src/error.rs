@@ -92,7 +92,7 @@ pub enum DeviceError {
         /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The process is a child, made by `fork`, of the one that initialized the driver. A driver does not work there.
+    /// The process is a child, made by `fork`, of the one that initialised the driver. A driver does not work there.
     #[error(
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]

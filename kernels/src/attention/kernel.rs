@@ -103,7 +103,7 @@ pub struct Sums {
 /// Additional operands of a step inside an error budget.
 ///
 /// Contract, for a tile of `width` rows: `left_out`, `top` and `totals` are readable and writable for `width`, `width` and
-/// `4 · width` values. The totals are initialized, and so is `left_out` unless the step is the first into its sums.
+/// `4 · width` values. The totals are initialised, and so is `left_out` unless the step is the first into its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).

@@ -53,7 +53,7 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 /// except to the `S` of the state. If a first step leaves its block out, writes zeros as its sums.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialized.
+/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,

@@ -162,7 +162,7 @@ impl OnGpu {
     }
 }
 
-/// Summarizes the shares of all rows.
+/// Summarises the shares of all rows.
 fn traversed<'w>(
     schedule: Schedule,
     tile: Tile,

@@ -1,4 +1,4 @@
-//! Computes the baseline: materializes the score matrix, then the softmax, then the product.
+//! Computes the baseline: materialises the score matrix, then the softmax, then the product.
 //!
 //! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
 //! only difference is the one to be measured: the matrix is written to memory.
