@@ -312,7 +312,7 @@ pub enum PlanError {
         number: usize,
         /// Name of its kernel.
         kernel: String,
-        /// Its number of splits.
+        /// Number of splits.
         splits: usize,
         /// Reason why the entry is invalid.
         reason: String,
@@ -382,7 +382,7 @@ pub enum BindError {
     Address {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its address.
+        /// The address.
         address: u64,
     },
     /// An address is not aligned to an element.
@@ -390,7 +390,7 @@ pub enum BindError {
     Alignment {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its address.
+        /// The address.
         address: u64,
         /// The required alignment: the size of an element in bytes.
         alignment: usize,

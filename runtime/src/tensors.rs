@@ -12,9 +12,9 @@ use std::ptr;
 /// Properties that a problem gives a tensor of its calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tensor {
-    /// Its name in error messages.
+    /// Name in error messages.
     pub argument: &'static str,
-    /// Its memory; `None` if the problem does not have it.
+    /// Memory; `None` if the problem does not have it.
     pub memory: Option<Memory>,
     /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 pub struct Content {
     /// Sizes of its axes.
     pub shape: Vec<usize>,
-    /// Its elements.
+    /// The elements.
     pub data: Buffer,
 }
 
@@ -71,7 +71,7 @@ pub struct Prepared {
     pub temporary: Option<Temporary>,
     /// The target itself, if it is not a regular file.
     pub direct: Option<File>,
-    /// Its format.
+    /// The format.
     pub format: Format,
     /// Present content of the file; `.safetensors` only.
     pub kept: Option<Kept>,
@@ -99,7 +99,7 @@ impl Prepared {
 pub struct Kept {
     /// The file.
     pub file: InputFile,
-    /// Its header.
+    /// The header.
     pub directory: Directory,
 }
 

@@ -90,7 +90,7 @@ pub struct Description {
     pub kind: Kind,
     /// The whole that it belongs to.
     pub whole: Whole,
-    /// Its path.
+    /// Path of the task.
     pub path: TaskPath,
 }
 

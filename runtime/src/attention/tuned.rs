@@ -91,7 +91,7 @@ pub struct Tuned {
 pub struct TunedFile {
     /// The file.
     pub path: PathBuf,
-    /// Its contents, or why they are not used.
+    /// Contents, or why they are not used.
     pub contents: Result<Tuned, PlanError>,
 }
 

@@ -79,7 +79,7 @@ pub(super) fn run(
 struct Head<'a> {
     sequence: &'a Sequence,
     state: usize,
-    /// Its place among those of the workspace.
+    /// Index among the slots of the workspace.
     slot: usize,
     reverse: bool,
     crew: Crew<'a>,
