@@ -62,7 +62,7 @@ pub enum TensorError {
     },
 }
 
-/// Returns an error if the system refuses the memory.
+/// Memory that the system refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{argument}: {bytes} bytes of memory were refused by the system")]
 pub struct MemoryError {
@@ -148,7 +148,7 @@ pub enum FileError {
         /// The cause.
         source: io::Error,
     },
-    /// Returns an error if the system refuses the memory.
+    /// Memory that the system refuses.
     Memory(MemoryError),
 }
 
