@@ -338,7 +338,7 @@ impl Parts<'_> {
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
-    /// Combines `at ← before ⊕ at` where rows keep apart.
+    /// Combines `at ← before ⊕ at` if rows are independent.
     fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
         let c = self.c;
         let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
@@ -377,7 +377,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Combines `at ← before ⊕ at` where tokens mix rows.
+    /// Combines `at ← before ⊕ at` if tokens mix rows.
     fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
         // SAFETY: different elements (contract of `Slots::combine`).

@@ -62,8 +62,8 @@ fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// Returns the number of parts that takes the least time by count, for `tokens` tokens in tiles of `of_tile` and sequences
-/// of `warps` warps. The parts fold and are computed side by side, as far as the device has room for their warps, and the
+/// Returns the number of parts that takes the least time by count, for a sequence of `warps` warps and `tokens` tokens in
+/// tiles of `of_tile`. The parts fold and are computed side by side, as far as the device has room for their warps, and the
 /// state is carried over their maps one after the other.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
