@@ -9,7 +9,7 @@ pub struct Memory {
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// Its view; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are dense.
+    /// View; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are dense.
     pub view: Option<View>,
 }
 

@@ -259,7 +259,7 @@ impl<A> Location<A> {
 
 /// The tensors of a call, by operand.
 pub trait ByOperand<O: Operand> {
-    /// How the call names them.
+    /// Address by which the call names them.
     type Address: Copy + fmt::Debug;
 
     /// Returns the tensor of an operand; `None` if it is not among these, or if the call does not have it.

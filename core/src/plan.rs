@@ -52,7 +52,7 @@ pub enum ChooseError {
         /// The largest supported head size.
         max: usize,
     },
-    /// A count exceeds what the GPU kernels can represent.
+    /// A count exceeds the range of the GPU kernels.
     Extent {
         /// The counted things.
         axis: &'static str,
@@ -95,7 +95,7 @@ pub enum ChooseError {
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Its size in bytes; `usize::MAX` if that overflows.
+        /// Size in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
     /// No interest set exists, or none is known, for a number of chunks.

@@ -1,4 +1,4 @@
-//! The description of a device, as plain data for the choice of kernels.
+//! Describes a device, as plain data for the choice of kernels.
 
 /// A device: its processor, its caches and its GPU, if it has one. Sizes are in bytes and clocks in MHz; zero means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

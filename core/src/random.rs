@@ -1,4 +1,4 @@
-//! Pseudo-random numbers that are the same on every machine, for tests, examples and benchmarks.
+//! Generates pseudo-random numbers that are the same on every machine, for tests, examples and benchmarks.
 
 /// A SplitMix64 generator (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]

@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(bits(&x), bits(&S::identity()));
     }
 
-    /// A score moves the reference only beyond the headroom, and NaN moves none.
+    /// Checks that a score moves the reference only beyond the headroom, and that NaN never moves it.
     #[test]
     fn references_lag() {
         assert_eq!([7.9, 8.0, 8.3].map(|top| raised(0.0, top, HEADROOM)), [0.0, 0.0, 8.0]);

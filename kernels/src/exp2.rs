@@ -1,4 +1,4 @@
-//! The base-2 exponential and the derivation of its error bound.
+//! Computes the base-2 exponential, and derives its error bound.
 //!
 //! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: it is a
 //! multiple of the last place of `x` and not larger than `x`. If `n` is the floor, `r` is in [0, 1], and for negative

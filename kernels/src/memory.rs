@@ -1,4 +1,4 @@
-//! Moving rows into the layouts that the products read: transposition, panels, conversion.
+//! Moves rows into the layouts that the products read: transposition, panels, conversion.
 //!
 //! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
 //! blocks of 4×4 elements and whole vectors take the fast path; the rest goes element by element, or through a buffer of

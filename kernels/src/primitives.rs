@@ -1,4 +1,4 @@
-//! Instruction-set code shared by every operator: detection, and the moves and conversions of rows.
+//! Provides the instruction-set code shared by every operator: detection, and the moves and conversions of rows.
 
 use elsa_core::dtype::DType;
 use elsa_core::profile::InstructionSet;

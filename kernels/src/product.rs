@@ -1,4 +1,4 @@
-//! The product behind all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
+//! Computes the product behind all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
 //!
 //! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS` row `r` of
 //! `a` runs along `k`, like a key's dims in a score. With `COLUMNS` the `R` scalars of a step are adjacent, as in a

@@ -1,4 +1,4 @@
-//! The tables of CPU kernels, one per operator.
+//! Lists the CPU kernels in tables, one per operator.
 
 use crate::attention::Kernel;
 use crate::attention::backward::BackwardKernel;

@@ -34,7 +34,7 @@ impl Backend {
         all
     };
 
-    /// The name: `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
+    /// Returns the name: `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -41,7 +41,7 @@ pub struct Bound<'a, O: Operator> {
     /// Why the CPU computes instead of the GPU.
     reason: Option<Reason>,
     plan: &'a Plan<O>,
-    /// Where the workspace remembers the run.
+    /// Record of the run in the workspace.
     pub(crate) ran: &'a mut Option<O::Ran>,
 }
 
@@ -61,8 +61,8 @@ enum Refused {
     Frame(BindError),
 }
 
-/// Memory in which the CPU stands by for a GPU. It grows with the plans that need it; growing discards data that an
-/// earlier run left there.
+/// Returns the memory in which the CPU stands by for a GPU, and grows it if the plan needs more. Growing discards data
+/// that an earlier run left there.
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,
@@ -80,8 +80,8 @@ fn standing_by<'a, R>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing,
-    /// except memory beside the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
+    /// memory besides the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -99,14 +99,14 @@ impl<O: Operator> Plan<O> {
     /// Binds tensors that have been checked against the problem.
     ///
     /// # Errors
-    /// Those of [`Plan::bind`] that are not the data's.
+    /// Returns the errors of [`Plan::bind`], except those of the data.
     pub(crate) fn bind_tensors<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,
         tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
+        // Separate frames, so that calls on the CPU do not need the stack of a GPU's call.
         match &self.execution {
             Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
             Execution::Gpu { gpu, standby } => {
@@ -217,10 +217,9 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(false)).map(|(report, _)| report)
     }
 
-    /// Like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied to
-    /// its memory, and leaves the outputs there. Inputs that are not there, because no such run succeeded or because
-    /// the device lost its memory, are copied. It measures a pipeline whose tensors live on the device. On the CPU it
-    /// is the same as `run`.
+    /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
+    /// to its memory, and leaves the outputs there. Inputs are copied if no such run succeeded, or if the device has
+    /// lost its memory. This measures a pipeline whose tensors live on the device. On the CPU it is the same as `run`.
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -228,8 +227,8 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(true)).map(|(report, _)| report)
     }
 
-    /// Like [`Bound::run_resident`], and reports where the time went if a GPU computed. Two events are recorded, so the
-    /// call takes a little longer. The first call of this kind allocates on a GPU.
+    /// Runs like [`Bound::run_resident`], and reports the times of the parts if a GPU computed. Two events are
+    /// recorded, so the call takes a little longer. The first call of this kind allocates on a GPU.
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -237,8 +236,8 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run_timed())
     }
 
-    /// The time on the device that one of `calls` calls takes, enqueued one behind the other: as a CUDA graph where the
-    /// driver has graphs, so that the host's part is not measured. Inputs and outputs are those of
+    /// Measures the time on the device per call of `calls` calls, enqueued one behind the other: as a CUDA graph if the
+    /// driver supports graphs, so that the host's part is not measured. Inputs and outputs are those of
     /// [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first call allocates.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = MAX_WORKERS;
 
-/// What happens if the GPU is requested but cannot compute.
+/// Behaviour if the GPU is requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// The CPU computes instead, and the report of the run states why.
@@ -44,7 +44,7 @@ pub struct EngineOptions {
     /// Number of compute threads, including the caller's. `None` takes every core available to the process. With lent
     /// threads it is the largest number of workers of a call.
     pub threads: Option<usize>,
-    /// How long workers, and callers that wait for them, spin before they sleep.
+    /// Time that workers, and callers that wait for them, spin before they sleep.
     pub spin: Spin,
     /// The cores of the standing threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
     /// list. Empty leaves them to the system. A caller's thread is never touched.
@@ -54,9 +54,9 @@ pub struct EngineOptions {
     pub priority: Option<u8>,
     /// Threads that the host lends. The engine then has no standing threads.
     pub host: Option<HostThreads>,
-    /// What happens if the GPU is missing or fails.
+    /// Behaviour if the GPU is missing or fails.
     pub fallback: Fallback,
-    /// Which GPU to use, and in which context.
+    /// The GPU to use, and its context.
     pub cuda: CudaOptions,
     /// Selects the file of measured kernels and divisions for a GPU. A file that is not valid for this GPU is reported
     /// by a warning and ignored. Ignored on the CPU.
@@ -195,38 +195,38 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
-    /// The back end that computes.
+    /// Returns the back end that computes.
     #[must_use]
     pub fn backend(&self) -> Backend {
         if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
     }
 
-    /// Instruction set of the CPU, which computes or stands by for the GPU.
+    /// Returns the instruction set of the CPU, which computes or stands by for the GPU.
     #[must_use]
     pub fn cpu(&self) -> InstructionSet {
         self.inner.cpu
     }
 
-    /// Why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
+    /// Returns why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {
         self.inner.absence.as_ref()
     }
 
-    /// What happens if the GPU fails.
+    /// Returns the behaviour if the GPU fails.
     #[must_use]
     pub fn fallback(&self) -> Fallback {
         self.inner.fallback
     }
 
-    /// The properties of the GPU, if it computes.
+    /// Returns the properties of the GPU, if it computes.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceInfo> {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Free memory of the GPU's device in bytes, of every process; `None` if no GPU computes. On an integrated GPU it is
-    /// the system's memory.
+    /// Queries the free memory of the GPU's device, shared by all processes, in bytes; `None` if no GPU computes. On an
+    /// integrated GPU it is the system's memory.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -235,14 +235,14 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// The tuned file that the GPU was asked to use, with its contents or why they are not used. `None` on the CPU, and if
-    /// no file was asked for.
+    /// Returns the tuned file that the GPU was asked to use, with its contents or the reason that they are not used. `None`
+    /// on the CPU, and if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
     }
 
-    /// The GPU kernels loaded so far. Empty on the CPU.
+    /// Lists the GPU kernels loaded so far. Empty on the CPU.
     #[must_use]
     pub fn loaded_kernels(&self) -> Vec<LoadedKernel> {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
@@ -282,13 +282,13 @@ impl Engine {
         self.inner.gpu.as_ref()
     }
 
-    /// Number of compute threads, including the caller's.
+    /// Returns the number of compute threads, including the caller's.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.inner.pool.threads()
     }
 
-    /// The description of the device that the chooser uses.
+    /// Returns the description of the device that the chooser uses.
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.inner.profile

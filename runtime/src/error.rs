@@ -92,7 +92,7 @@ pub enum DeviceError {
         /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The process is a child, made by `fork`, of the one that initialized the driver. A driver does not work there.
+    /// The process is a child, made by `fork`, of the one that initialised the driver. A driver does not work there.
     #[error(
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
@@ -130,7 +130,7 @@ pub enum PlanError {
     NotStreamed {
         /// The option.
         option: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The budget of a streamed run exceeds the memory that the machine, a control group or a limit leaves the process.
@@ -298,7 +298,7 @@ pub enum PlanError {
     /// The divisions in a file were measured on another device, or with another driver or library.
     #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
     TunedOther {
-        /// What differs: device, compute capability, SMs, driver or library.
+        /// The property that differs: device, compute capability, SMs, driver or library.
         what: &'static str,
         /// Value in the file.
         found: String,
@@ -312,7 +312,7 @@ pub enum PlanError {
         number: usize,
         /// Name of its kernel.
         kernel: String,
-        /// Its number of splits.
+        /// Number of splits.
         splits: usize,
         /// Reason why the entry is invalid.
         reason: String,
@@ -382,7 +382,7 @@ pub enum BindError {
     Address {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its address.
+        /// The address.
         address: u64,
     },
     /// An address is not aligned to an element.
@@ -390,7 +390,7 @@ pub enum BindError {
     Alignment {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its address.
+        /// The address.
         address: u64,
         /// The required alignment: the size of an element in bytes.
         alignment: usize,

@@ -1,4 +1,4 @@
-//! Interface of an operator to the engine: the types of its problem, its tensors and its plans.
+//! Defines the interface of an operator to the engine: the types of its problem, its tensors and its plans.
 //!
 //! Planning, binding, staging, fallback and reports are generic over this trait. An operator adds the kernels and the
 //! division of a call among them.
@@ -44,7 +44,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// The numbers of a call on host tensors.
+    /// Returns the lengths and other numbers of a call on host tensors.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
     /// Checks the numbers of a call on device tensors against the problem, and which outputs it has. The addresses of the
@@ -58,7 +58,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// The numbers of a call on device tensors.
+    /// Returns the lengths and other numbers of a call on device tensors.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 

@@ -23,7 +23,7 @@ pub(crate) enum Execution<O: Operator> {
 }
 
 impl<O: Operator> Execution<O> {
-    /// The CPU's plan, whether it computes or stands by.
+    /// Returns the CPU's plan, whether it computes or stands by.
     pub fn cpu(&self) -> Option<&O::Cpu> {
         match self {
             Execution::Cpu(cpu) => Some(cpu),
@@ -63,8 +63,8 @@ pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
-    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the
-    /// problem. `None` if a GPU computes, or if there is none and none was requested.
+    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if the engine has no GPU and none was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
 
@@ -99,13 +99,13 @@ impl<O: Operator> Plan<O> {
         Ok(Plan { engine: engine.clone(), problem: *problem, execution, refusal: refusal.map(Arc::new) })
     }
 
-    /// The problem of the plan.
+    /// Returns the problem of the plan.
     #[must_use]
     pub fn problem(&self) -> &O::Problem {
         &self.problem
     }
 
-    /// The back end that computes, unless it fails.
+    /// Returns the back end that computes, unless it fails.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match self.execution {
@@ -114,20 +114,20 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not
-    /// support the problem. `None` if a GPU computes, or if there is none and none was requested.
+    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not support
+    /// the problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()
     }
 
-    /// Name of the kernel that computes, on the back end of [`Plan::backend`].
+    /// Returns the name of the kernel that computes, on the back end of [`Plan::backend`].
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.kernel_of(self.backend())
     }
 
-    /// The plan of a run on `backend`. If this plan never runs on `backend`, returns the plan that computes.
+    /// Returns the plan of a run on `backend`, or the plan that computes if this plan never runs on `backend`.
     pub(crate) fn of(&self, backend: Backend) -> DevicePlan<'_, O> {
         match (&self.execution, backend) {
             (Execution::Cpu(cpu), _) => DevicePlan::Cpu(cpu),
@@ -136,7 +136,7 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Name of the kernel of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the name of the kernel of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn kernel_of(&self, backend: Backend) -> &'static str {
         match self.of(backend) {
@@ -145,7 +145,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Size of the workspace in bytes. On a GPU, the device memory that a run needs besides inputs and outputs.
+    /// Returns the size of the workspace in bytes. On a GPU, it is the device memory that a run needs besides inputs
+    /// and outputs.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         match &self.execution {
@@ -154,8 +155,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Bytes of device memory that hold copies of host tensors during a run, without those that few calls have, such as
-    /// states of rows; zero on the CPU.
+    /// Returns the bytes of device memory that hold copies of host tensors during a run, without those that few calls
+    /// have, such as states of rows; zero on the CPU.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
         match &self.execution {

@@ -1,4 +1,4 @@
-//! Which back ends this build contains and this machine can execute.
+//! Lists the back ends that this build contains and this machine can execute.
 
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};
@@ -7,7 +7,8 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
 impl Backend {
-    /// The CPU kernel that takes any number of queries, if this build contains it and this machine can execute it.
+    /// Returns the CPU kernel that takes any number of queries, if this build contains it and this machine can
+    /// execute it.
     pub(crate) fn kernel(self) -> Option<&'static Kernel> {
         let Backend::Cpu(set) = self else { return None };
         registry::attention_for_any(set).filter(|kernel| kernel.is_present())

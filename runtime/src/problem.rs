@@ -1,4 +1,4 @@
-//! What plans, staging and fallback know of an operator's problem.
+//! Defines the view of an operator's problem that plans, staging and fallback share.
 
 use crate::tensors::{Tensor, Types, largest};
 use elsa_core::dtype::DType;
@@ -12,7 +12,7 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// Host data of a call besides its tensors: lengths and bounds of sequences.
     type Lengths<'a>: Copy + Debug + Send + Sync;
 
-    /// Number of sequences of a call.
+    /// Returns the number of sequences of a call.
     fn sequences(&self) -> usize;
 
     /// Returns a tensor of a call, whose elements are of type `dtype` if the problem leaves that to the call.

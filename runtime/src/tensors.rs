@@ -1,4 +1,4 @@
-//! The tensors of a call as a list: what each occupies, in which direction it passes, and where it lies.
+//! Lists the tensors of a call: the memory of each, the direction in which it passes, and its location.
 //!
 //! Every operator has a list of operands of its own. What serves all of them (binding, staging, fallback) is generic over it.
 
@@ -12,9 +12,9 @@ use std::ptr;
 /// Properties that a problem gives a tensor of its calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tensor {
-    /// Its name in error messages.
+    /// Name in error messages.
     pub argument: &'static str,
-    /// Its memory; `None` if the problem does not have it.
+    /// Memory; `None` if the problem does not have it.
     pub memory: Option<Memory>,
     /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
@@ -31,7 +31,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Number of bytes that its memory must have; zero if the problem does not have it.
+    /// Returns the number of bytes that its memory must have; zero if the problem does not have it.
     pub fn bytes(&self) -> usize {
         self.memory.map_or(0, |memory| memory.bytes())
     }

@@ -115,8 +115,8 @@ pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseEr
     memory::Memory::allocate(needed).ok_or(ChooseError::Memory { needed })
 }
 
-/// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place. The
-/// plans are those of `gpu`.
+/// Allocates the memory that runs of each of the plans need, including staging, unless the device may use host memory in
+/// place. The plans are those of `gpu`.
 fn allocate<'a, P: GpuPlan + 'a>(
     gpu: &Arc<Gpu>,
     plans: impl Iterator<Item = (&'a P, &'a P::Problem)> + Clone,

@@ -249,7 +249,7 @@ mod tests {
         order: Order::ANY,
     };
 
-    /// Returns the certificate of a record in which all magnitudes are one except one.
+    /// Returns the certificate of a record in which all magnitudes but one are 1.
     fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
         let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();

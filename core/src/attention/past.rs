@@ -56,7 +56,7 @@ impl Spec {
 }
 
 impl<'a> Inputs<'a> {
-    /// Returns past keys and past values with their views; `None` if the call of `problem` has none of its own.
+    /// Returns past keys and past values with their views; `None` if the call of `problem` has no separate past.
     #[must_use]
     pub fn past(&self, problem: &Problem) -> Option<[(View, Elements<'a>); 2]> {
         let s = problem.spec();

@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Numbers regions over the whole picture, as Swin's reference does: three bands along each direction.
+    /// Compares with regions numbered over the whole picture, as Swin's reference does: three bands along each direction.
     #[test]
     fn sides_are_the_regions_of_the_picture() {
         for (picture, size, shift) in

@@ -99,9 +99,8 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none.
-    /// Without `beta` the element is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a
-    /// diagonal cannot represent.
+    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none. The element without `beta`
+    /// is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a diagonal cannot represent.
     pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         let gate = |x: usize| match gates {

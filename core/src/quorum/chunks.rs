@@ -1,4 +1,4 @@
-//! Chunks whose sizes differ by one token at most.
+//! Divides tokens into chunks whose sizes differ by one token at most.
 
 use core::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Attention divided by cyclic quorums: independent tasks, each over some of the tokens, that together compute every pair of
+//! Divides attention by cyclic quorums: independent tasks, each over some of the tokens, that together compute every pair of
 //! a query and a key exactly once. From Stream-CQSA (arXiv 2604.20819), sections 2 and 2.3, and appendices A and B.
 //!
 //! # The formula

@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Table 3's set for 133 chunks lacks 40 differences; Singer's replaces it.
+    /// Refuses Table 3's set for 133 chunks, which lacks 40 differences; Singer's set replaces it.
     #[test]
     fn the_set_printed_for_133_chunks_is_refused() {
         let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];

@@ -1,4 +1,4 @@
-//! Singer's construction of planar difference sets: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
+//! Constructs planar difference sets by Singer's method: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
 //! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³) that
 //! generates it over GF(q), and the exponents of the points of a line are a difference set. The points of a line are the
@@ -112,7 +112,8 @@ fn zeros(
 mod tests {
     use super::*;
 
-    /// Every nonzero element has an inverse, and products distribute, so the tables of reductions are irreducible.
+    /// Checks that every nonzero element has an inverse and that products distribute, so that the tables of reductions are
+    /// irreducible.
     #[test]
     fn fields_are_fields() {
         for q in [2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32] {

@@ -62,7 +62,7 @@ pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Turns totals of subtrees, with the last element replaced by the prefix before all, into exclusive prefixes.
+/// Converts totals of subtrees, with the last element replaced by the prefix before all, to exclusive prefixes.
 pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in (0..steps(n)).rev() {

@@ -1,4 +1,4 @@
-//! Integer logarithms that count steps, and the published depth.
+//! Computes integer logarithms that count steps, and the published depth.
 
 /// Returns `ceil(log2 n)`; zero for 0 and 1.
 #[must_use]

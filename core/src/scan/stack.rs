@@ -1,6 +1,6 @@
-//! The merge tree of attention runs: segments arrive in order, and complete subtrees merge at once.
+//! Merges attention runs in a tree: segments arrive in order, and complete subtrees merge at once.
 //!
-//! For segments `0, 1, 2, …` it is the balanced tree of [`super::tree`]. The caller's slots store its states, so
+//! For segments `0, 1, 2, …` the tree is the balanced tree of [`super::tree`]. The caller's slots store its states, so
 //! elements may have sizes known only at run time.
 
 use super::depth::ceil_log2;

@@ -1,4 +1,4 @@
-//! Balanced binary tree over adjacent elements: a reduction of least depth.
+//! Reduces adjacent elements in a balanced binary tree, with the least depth.
 //!
 //! In step `t` the totals of neighbouring runs of `2^t` elements merge. The total of a run is stored at its first
 //! element. A run without a right neighbour waits unchanged, so a length that is not a power of two costs no merge

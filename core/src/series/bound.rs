@@ -1,13 +1,13 @@
-//! Error bounds common to the per-channel operators.
+//! Computes error bounds common to the per-channel operators.
 
 use crate::dtype::DType;
 
-/// How accurate the functions of a kernel are: largest relative errors. A result that is not a normal number may be zero.
+/// Accuracy of the functions of a kernel: largest relative errors. A result that is not a normal number may be zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precision {
-    /// Of `e^x`.
+    /// Error of `e^x`.
     pub exp: f64,
-    /// Of `softplus x = log(1 + e^x)`.
+    /// Error of `softplus x = log(1 + e^x)`.
     pub softplus: f64,
     /// Error of `silu x = x / (1 + e^-x)`; it may additionally be off by `2^-126 |x|`.
     pub silu: f64,
@@ -70,7 +70,7 @@ pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     Judged { value, bound: bound + rounding + dtype.subnormal_roundoff() }
 }
 
-/// `error`, or infinity where a value of at most `magnitude` may be beyond the range of f32.
+/// Returns `error`, or infinity if a value of at most `magnitude` may be beyond the range of f32.
 pub(super) fn in_range(error: f64, magnitude: f64) -> f64 {
     if magnitude > 3.4e38 { f64::INFINITY } else { error }
 }

@@ -1,4 +1,4 @@
-//! The functions of gates and activations, in f32 and in f64.
+//! Computes the functions of gates and activations, in f32 and in f64.
 
 /// Smallest finite logarithm. Below it `e^x` is less than `2^-125`, and the logarithm counts as `−∞`: its
 /// exponential is zero.
@@ -28,26 +28,26 @@ pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     if vanished && a.is_infinite() { a } else { delta * a }
 }
 
-/// `e^x`, or zero below [`LEAST_LOG`].
+/// Computes `e^x`, or zero below [`LEAST_LOG`].
 #[must_use]
 pub fn gate(x: f32) -> f32 {
     if x < LEAST_LOG { 0.0 } else { libm::expf(x) }
 }
 
-/// [`gate`] in f64.
+/// Computes [`gate`] in f64.
 #[must_use]
 pub fn gate_f64(x: f64) -> f64 {
     if x < f64::from(LEAST_LOG) { 0.0 } else { libm::exp(x) }
 }
 
-/// `log(1 + e^x)` without overflow, and accurate where it is small.
+/// Computes `log(1 + e^x)` without overflow, and accurately if it is small.
 #[must_use]
 pub fn softplus(x: f32) -> f32 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };
     larger + libm::log1pf(libm::expf(-x.abs()))
 }
 
-/// `x / (1 + e^-x)` without overflow.
+/// Computes `x / (1 + e^-x)` without overflow.
 #[must_use]
 pub fn silu(x: f32) -> f32 {
     let small = libm::expf(-x.abs());
@@ -62,7 +62,7 @@ pub fn softplus_f64(x: f64) -> f64 {
     if y == 0.0 && x > f64::NEG_INFINITY { f64::from_bits(1) } else { y }
 }
 
-/// `1 / (1 + e^-x)` in f64: the slope of [`softplus`], and what [`silu`] multiplies `x` by.
+/// Computes `1 / (1 + e^-x)` in f64: the slope of [`softplus`], and the factor by which [`silu`] multiplies `x`.
 #[must_use]
 pub fn sigmoid_f64(x: f64) -> f64 {
     let small = libm::exp(-libm::fabs(x));

@@ -42,7 +42,7 @@ pub struct SeriesKernelSpec {
     pub lanes: usize,
     /// Channels of a tile.
     pub width: usize,
-    /// How accurate their functions are.
+    /// Accuracy of their functions.
     pub precision: Precision,
 }
 
@@ -68,7 +68,7 @@ pub struct SeriesChoice {
     pub tiles: usize,
     /// Parts of the tokens; one where they are passed once.
     pub parts: usize,
-    /// How a convolution is computed.
+    /// Method of a convolution.
     pub method: Method,
     /// Length of the transforms of a convolution by FFT; otherwise zero.
     pub fft_length: usize,
@@ -111,14 +111,14 @@ impl SeriesLayout {
         with_alignment(self.total)
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4
     }
 }
 
-/// Tokens of part `part` of a pass over `tokens` in `parts` parts, by their number in the order of the pass.
+/// Returns the tokens of part `part` of a pass over `tokens` in `parts` parts, by their number in the order of the pass.
 #[must_use]
 pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops::Range<usize> {
     let each = tokens / parts;
@@ -141,7 +141,7 @@ pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Meth
     if direct <= spectra { Method::Direct } else { Method::Fft }
 }
 
-/// Room for a number of f64 values, in f32 values.
+/// Converts a number of f64 values to the number of f32 values that take the same room.
 const fn doubles(n: usize) -> usize {
     n.saturating_mul(2)
 }

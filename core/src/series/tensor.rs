@@ -71,13 +71,13 @@ impl Series {
         self.0.heads().saturating_mul(self.0.dim())
     }
 
-    /// Number of elements that a buffer must have.
+    /// Returns the number of elements that a buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         self.0.extent()
     }
 
-    /// Index of an element.
+    /// Returns the index of an element.
     #[inline]
     #[must_use]
     pub const fn at(&self, batch: usize, token: usize, channel: usize) -> usize {
@@ -109,7 +109,7 @@ impl Series {
         same(argument, "channels", self.channels(), channels, of)
     }
 
-    /// Batch, tokens and channels.
+    /// Returns the numbers of sequences, tokens and channels.
     pub(super) const fn shape(&self) -> [usize; 3] {
         [self.batch(), self.tokens(), self.channels()]
     }
@@ -250,7 +250,7 @@ pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states
 /// A magnitude below which an element of a state, or a factor, may be taken as zero: the smallest normal number.
 pub const TINY: f32 = f32::MIN_POSITIVE;
 
-/// `x`, or zero where the magnitude of `by` is below [`TINY`]. A NaN in `by` keeps `x`.
+/// Returns `x`, or zero if the magnitude of `by` is below [`TINY`]. A NaN in `by` keeps `x`.
 #[inline(always)]
 #[must_use]
 pub fn kept(by: f32, x: f32) -> f32 {

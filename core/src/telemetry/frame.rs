@@ -201,7 +201,7 @@ impl<const N: usize> Decoder<N> {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Notes that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a frame.
+    /// Records that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;

@@ -1,4 +1,4 @@
-//! Prefetching: rows that are read soon are brought to the cache while other work runs.
+//! Prefetches rows that are read soon into the cache, while other work runs.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;

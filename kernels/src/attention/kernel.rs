@@ -103,7 +103,7 @@ pub struct Sums {
 /// Additional operands of a step inside an error budget.
 ///
 /// Contract, for a tile of `width` rows: `left_out`, `top` and `totals` are readable and writable for `width`, `width` and
-/// `4 · width` values. The totals are initialized, and so is `left_out` unless the step is the first into its sums.
+/// `4 · width` values. The totals are initialised, and so is `left_out` unless the step is the first into its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
@@ -138,10 +138,10 @@ pub trait TileOps {
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// Turns the scores in the tile's weights into weights, and records in `budget` whether the block is left out. This
-    /// is the part of a [`TileOps::step`] inside an error budget between [`TileOps::scores`] and
-    /// [`TileOps::accumulate`]. For a block that is kept, adds to `S` and leaves weights to accumulate, raised if the
-    /// kernel raises them and the reference is sought (`within`).
+    /// Converts the scores in the tile's weights to weights, and records in `budget` whether the block is left out. This
+    /// is the part of a [`TileOps::step`] inside an error budget between [`TileOps::scores`] and [`TileOps::accumulate`].
+    /// For a block that is kept, adds to `S` and leaves weights to accumulate, raised if the kernel raises them and the
+    /// reference is sought (`within`).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top`
@@ -155,9 +155,9 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// Turns the scores in the tile's weights into weights, which are not raised, and adds to `S`. This is the part of
-    /// a [`TileOps::step`] with the reference zero between [`TileOps::scores`] and [`TileOps::accumulate`]. With
-    /// `first` references and sums are written.
+    /// Converts the scores in the tile's weights to weights, which are not raised, and adds to `S`. This is the part of a
+    /// [`TileOps::step`] with the reference zero between [`TileOps::scores`] and [`TileOps::accumulate`]. With `first`
+    /// references and sums are written.
     ///
     /// # Safety
     /// - As for [`TileOps::step`]. The tile's weights are the block's scores, `−∞` where a bias masks and otherwise of a

@@ -1,4 +1,4 @@
-//! Conversion of mask elements to the bias of a tile.
+//! Converts mask elements to the bias of a tile.
 //!
 //! ```text
 //! naive:  for each row i, for each key j:  bias[j][i] = limited(mask[i][j]) · log2 e
@@ -183,6 +183,8 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
     }
 }
 
+/// Writes the bias of a mask whose elements are of type `E`.
+///
 /// # Safety
 /// As for [`bias`], for elements `E`.
 #[inline(always)]

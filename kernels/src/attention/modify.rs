@@ -1,4 +1,4 @@
-//! Soft cap and bias, applied to a score between the product and the softmax.
+//! Applies soft cap and bias to a score, between the product and the softmax.
 
 use super::kernel::Block;
 use crate::lanes::Lanes;

@@ -184,7 +184,7 @@ unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usi
     }
 }
 
-/// Turns `count` scores at `p` into weights in place and returns their sum.
+/// Converts `count` scores at `p` to weights in place and returns their sum.
 ///
 /// # Safety
 /// - `count` values, rounded up to a multiple of `N`, are readable and writable at `p`, one at `m`.

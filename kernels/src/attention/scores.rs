@@ -1,4 +1,4 @@
-//! Scores of a key block, in base-2 units, as `[key][width]`, and the largest of each row.
+//! Computes the scores of a key block, in base-2 units, as `[key][width]`, and the largest of each row.
 //!
 //! ```text
 //! naive:  for each key j:  for each row i:  s[j][i] = Σ_x k_j[x] · q_i[x];  top[i] = max(top[i], s[j][i])

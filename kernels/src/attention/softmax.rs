@@ -1,4 +1,4 @@
-//! Online softmax of a tile: references, weights and row sums.
+//! Computes the online softmax of a tile: references, weights and row sums.
 //!
 //! ```text
 //! naive:  for each row i:  m' = max(m, top);  S, W ← S, W · 2^(m − m')
@@ -67,7 +67,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// Turns the scores of `count` keys at `p` into weights in place, raised ones with `RAISED`, and returns their sums.
+/// Converts the scores of `count` keys at `p` to weights in place, raised if `RAISED`, and returns their sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
@@ -103,7 +103,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Does the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
+/// Computes the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
 /// clamped unless `masked`, which allows scores of `−∞`. Weights are not raised.
 ///
 /// # Safety

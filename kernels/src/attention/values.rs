@@ -1,4 +1,4 @@
-//! The weighted sum `W += P · V` of a key block.
+//! Computes the weighted sum `W += P · V` of a key block.
 //!
 //! ```text
 //! naive:  for each dim x:  for each row i:  W[x][i] += Σ_j v_j[x] · p[j][i]
@@ -257,8 +257,8 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
     *to = f32::from_bits(rest);
 }
 
-/// Does the same as [`add`], except that a row takes a key's value only if the bias is not `−∞`, so that a masked NaN
-/// or infinity does not reach it. Works on one dim at a time, because only blocks with such a value need it.
+/// Adds like [`add`], except that a row takes a key's value only if the bias is not `−∞`, so that a masked NaN or
+/// infinity does not reach it. Works on one dim at a time, because only blocks with such a value need it.
 ///
 /// # Safety
 /// - As for [`add`]; the bias is not null.

@@ -1,4 +1,4 @@
-//! Steps inside an error budget: a block with small enough weights is left out before its values are read.
+//! Takes steps inside an error budget: a block with small enough weights is left out before its values are read.
 //!
 //! **The formula.** With the budget `E`, the sums `S` and `D` of the weights kept and left out so far, and the sum `b`
 //! of a row's weights in the block, a tile leaves the block out if every row satisfies
@@ -53,7 +53,7 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 /// except to the `S` of the state. If a first step leaves its block out, writes zeros as its sums.
 ///
 /// # Safety
-/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialized.
+/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialised.
 #[inline(always)]
 pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -136,7 +136,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     budget.skipped
 }
 
-/// Does the same for one row, which always has a vote.
+/// Decides like [`leaves_out`] for one row, which always has a vote.
 ///
 /// # Safety
 /// - As for [`leaves_out`], for a tile of one row.

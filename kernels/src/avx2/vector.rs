@@ -10,7 +10,7 @@ use elsa_core::state::Number;
 #[derive(Clone, Copy, Debug)]
 pub struct Eight(__m256);
 
-/// An operation that is legal because a vector or a token exists.
+/// Runs an operation that is legal because a vector or a token exists.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

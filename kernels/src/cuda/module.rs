@@ -2,7 +2,7 @@
 
 use super::kernel::Ptx;
 
-/// A kernel of a role, with its module.
+/// Defines a kernel of a role, with its module.
 macro_rules! kernel {
     ($name:literal, $role:expr) => {{
         const MODULE: &$crate::cuda::module::Module = $crate::cuda::module::module($name);

@@ -1,4 +1,4 @@
-//! The register encoding of packed PTX, which the build script writes and a program decodes.
+//! Rewrites the registers of PTX: the build script packs them, and a program unpacks them.
 //!
 //! Register names make up most of a compressed module, because the same instructions with other registers are different
 //! text. Packed PTX therefore replaces a register's number by its position, counted from zero, in a list of the

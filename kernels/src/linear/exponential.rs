@@ -85,7 +85,7 @@ pub(super) fn split(x: f64) -> (f32, f32) {
 /// Largest `x` whose `e^x` is an f32 number. At twice as much, even the smallest normal number would become infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
-/// Does the same as [`split`], for magnitudes up to [`LARGEST_SUM`].
+/// Computes the same as [`split`], for magnitudes up to [`LARGEST_SUM`].
 #[inline(always)]
 pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     let (mut high, mut rest) = ([0.0; TOGETHER], [0.0; TOGETHER]);

@@ -1,4 +1,4 @@
-//! Rows of a state times factors, with numbers that would be subnormal flushed to zero.
+//! Multiplies rows of a state by factors, and flushes numbers that would be subnormal to zero.
 
 use super::exponential::NEUTRAL;
 use super::kernel::{CLEARS, Factors};

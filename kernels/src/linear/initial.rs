@@ -1,4 +1,4 @@
-//! The state of a strip at the start of a segment.
+//! Prepares the state of a strip at the start of a segment.
 
 use super::factor::multiply;
 use super::kernel::{Segment, Strip};

@@ -1,4 +1,4 @@
-//! Per-segment work that all strips of the state share.
+//! Computes, once per segment, the values that all strips of the state share.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, ROWS_TOGETHER, Segment, has_products, product_row, wide};

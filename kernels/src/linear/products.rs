@@ -1,4 +1,4 @@
-//! Products of the rows that the tokens of a pass read with, and the keys that they write.
+//! Computes products of the rows with which the tokens of a pass read and the keys that they write.
 //!
 //! `Q Kᵀ` and `K Kᵀ`; only the triangle in which one token writes before another reads is used. The number of tokens in
 //! a pass selects one of three methods:
@@ -198,8 +198,8 @@ unsafe fn write_columns<L: Lanes>(
     }
 }
 
-/// Does the same as [`multiply_rows`] with products that are summed in f64 and rounded once. A vector of keys is multiplied with
-/// [`ROWS_TOGETHER`] rows while it is in the first cache, in tiles of `R`.
+/// Computes the same as [`multiply_rows`] with products that are summed in f64 and rounded once. A vector of keys is multiplied
+/// with [`ROWS_TOGETHER`] rows while it is in the first cache, in tiles of `R`.
 ///
 /// # Safety
 /// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` values, at any alignment. `ROWS_TOGETHER` is a multiple of `R`.

@@ -1,4 +1,4 @@
-//! Products with a constant state.
+//! Computes products with a constant state.
 
 use super::factor::flushed;
 use super::kernel::Reading;

@@ -405,7 +405,7 @@ unsafe fn pass<
 /// [`writes`] and [`answers`] of one token in a single pass over the state, read from its previous location.
 ///
 /// # Safety
-/// - As for [`pass`]; the token is one, and has one query row.
+/// - As for [`pass`], for a single token with one query row.
 #[inline(always)]
 unsafe fn alone<L: Lanes, const V: usize>(
     isa: L::Isa,

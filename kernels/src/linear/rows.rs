@@ -137,7 +137,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Does the same as [`add_products`] for a pass with f64 sums.
+/// Adds like [`add_products`], for a pass with f64 sums.
 ///
 /// # Safety
 /// - As for [`add_products`].
@@ -163,8 +163,7 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Does the same as [`add_wide`] for `U` vectors from number `from` on: sums [`SHORT`] terms in f32, and these sums in
-/// f64.
+/// Adds like [`add_wide`] for `U` vectors from number `from` on: sums [`SHORT`] terms in f32, and these sums in f64.
 ///
 /// # Safety
 /// - As for [`add_products`]; `from + U` is at most `V`.
@@ -368,7 +367,7 @@ pub(super) unsafe fn rows<
     }
 }
 
-/// Does the same as [`rows`], with the multiplication of a row as a compile-time constant.
+/// Computes the same as [`rows`], with the multiplication of a row as a compile-time constant.
 ///
 /// # Safety
 /// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].

@@ -1,4 +1,4 @@
-//! The register tile of products: rows of scalars times the rows of a strip.
+//! Computes a register tile of products: rows of scalars times the rows of a strip.
 
 use crate::lanes::Lanes;
 use crate::product::for_quad;

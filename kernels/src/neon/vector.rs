@@ -14,7 +14,7 @@ const ZERO_AT: f32 = -200.0;
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
 
-/// An operation that is legal because a vector or a token exists.
+/// Runs an operation that is legal because a vector or a token exists.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

@@ -1,4 +1,4 @@
-//! The direct convolution: each output is the sum of products of a filter and the inputs up to its token.
+//! Computes the direct convolution: each output is the sum of products of a filter and the inputs up to its token.
 //!
 //! Blocks of `TOKENS` tokens share each load of a weight, and their sums are chains that overlap.
 

@@ -1,4 +1,4 @@
-//! Exponential, softplus and silu of lanes over the whole range of f32, and the flushing of tiny numbers to zero.
+//! Computes exponential, softplus and silu of lanes over the whole range of f32, and flushes tiny numbers to zero.
 //!
 //! ```text
 //! e^x         = 2^n e^s                 n = rint(x log2 e),  s = x − n ln 2,  |s| ≤ ln 2 / 2

@@ -1,4 +1,4 @@
-//! The first-order recurrence: `h ← a h + b` for each token.
+//! Computes the first-order recurrence: `h ← a h + b` for each token.
 
 use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};
@@ -33,6 +33,8 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
     }
 }
 
+/// Computes the tokens of a tile; `LOG` is `tile.log` at compile time.
+///
 /// # Safety
 /// - The contract of the [`RecurrenceTile`].
 #[inline(always)]
@@ -77,6 +79,8 @@ pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f
     }
 }
 
+/// Computes [`fold`]; `LOG` is `tile.log` at compile time.
+///
 /// # Safety
 /// - As for [`fold`].
 #[inline(always)]

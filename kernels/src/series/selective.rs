@@ -1,4 +1,4 @@
-//! The selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + D u`.
+//! Computes the selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + D u`.
 //!
 //! State elements stay in memory between tokens, `[state][W]`, because they outnumber the registers. Those of one token
 //! are independent, so their exponentials overlap.

@@ -193,7 +193,7 @@ fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
 /// Finds the memory clock.
 ///
 /// # Errors
-/// A line that names the unreadable file; `None` if the board has no such file.
+/// Returns a line that names the unreadable file; `None` if the board has no such file.
 pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     let name = || "emc".to_owned();
     if let Some(clock) = device(root, DEVICE, name()) {

@@ -1,4 +1,4 @@
-//! Description of a machine: model, releases, power mode, clocks, zones and rails.
+//! Describes a machine: model, releases, power mode, clocks, zones and rails.
 
 use super::clocks::{self, Clock, Reading};
 use super::rails::{self, Meter, Place, Rail};

@@ -1,4 +1,4 @@
-//! Validity of a measurement: disturbances and their remedies.
+//! Judges the validity of a measurement: disturbances and their remedies.
 
 use super::describe::Description;
 use super::monitor::{Monitor, OTHERS};
@@ -145,7 +145,7 @@ fn moved(a: f64, b: f64) -> f64 {
 /// wait, as they do on an idle machine.
 ///
 /// # Errors
-/// The disturbances at the end of the time.
+/// Returns the disturbances that remain at the end of the time.
 pub fn quiet(
     monitor: &Monitor,
     machine: &Description,

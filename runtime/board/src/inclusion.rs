@@ -20,7 +20,7 @@ pub struct Inclusion {
 
 /// Rise of a rail, in mW, below which nothing can be concluded.
 const RISE: f64 = 500.0;
-/// Share of a part's rise that the total may lack: both are quantized means.
+/// Share of a part's rise that the total may lack: both are quantised means.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {

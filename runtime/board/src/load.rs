@@ -1,4 +1,4 @@
-//! Load of other processes on the machine, and the process that causes it.
+//! Measures the load of other processes on the machine, and finds the process that causes it.
 //!
 //! The load of others is the cores' busy time minus that of this process. A hypervisor's share (steal) is counted
 //! separately, because no process here causes it. Times are in ticks of 10 ms, so a short interval is imprecise.

@@ -1,4 +1,4 @@
-//! A thread that watches the board while a benchmark runs.
+//! Runs a thread that watches the board during a benchmark.
 //!
 //! The power is sampled every 20 ms and everything else every 200 ms. Everything is also sampled when a span begins and
 //! when it ends, so a short span has at least two samples. A sample is a handful of reads of open files. The thread
@@ -65,7 +65,7 @@ struct State {
 }
 
 impl State {
-    /// Samples the power.
+    /// Reads the power and adds it to the tallies.
     fn sample_power(&mut self, now: Instant) {
         let power = self.sources.power(now);
         self.power = power.map(|power| power.milliwatts);
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Samples everything else.
+    /// Reads everything except the power, and adds it to the tallies.
     fn sample_slow(&mut self) -> Slow {
         let slow = self.sources.slow();
         for (_, tally) in &mut self.tallies {
@@ -156,7 +156,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Samples until the owner is dropped.
+    /// Reads samples until the owner is dropped.
     fn watch(&self, power: Duration, slow: Duration) {
         let (mut power, mut slow) = (power, slow);
         let mut state = self.lock();

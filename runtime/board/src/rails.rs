@@ -11,7 +11,7 @@
 //! seventh is the sum of the others. Kernels up to 4.9 expose the chip under IIO, in a folder `iio:device0` or
 //! `iio_device`, with a power in mW; later ones under hwmon, with voltage and current.
 //!
-//! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power is quantized too. It averages up
+//! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power is quantised too. It averages up
 //! to 1024 samples, so a reading taken too early repeats the last one.
 //!
 //! A PC counts energy instead (RAPL). The counters wrap at a range that the system reports.

@@ -33,7 +33,7 @@ impl Root {
     /// Reads a file as text, dropping bytes that are not UTF-8.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns errors of the system.
     pub(crate) fn read(&self, file: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
         File::open(self.path(file))?.take(LONGEST).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Detection of throttling.
+//! Detects throttling.
 //!
 //! | source | content | proves |
 //! |---|---|---|
@@ -101,7 +101,7 @@ impl Throttle {
         !self.cooling.is_empty()
     }
 
-    /// Samples all sources. The first call counts no events. Allocates nothing.
+    /// Reads all sources. The first call counts no events. Allocates nothing.
     pub fn look(&mut self) -> Sign {
         let mut events = 0;
         let mut counted = self.counts();

@@ -1,4 +1,4 @@
-//! Thermal zones: selection of the real ones, and the hottest.
+//! Selects the real thermal zones, and the hottest of them.
 //!
 //! Not every zone measures. `PMIC-Die` of a TX2 and a Nano always reports 100 °C, and an Orin's sensor that is
 //! switched off reports −256 °C or refuses the read. So zones whose type begins with `PMIC` are skipped, and

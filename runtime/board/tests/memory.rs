@@ -1,5 +1,5 @@
-//! The thread that watches a board allocates nothing: its allocations would count against the measured call. The
-//! memory of the process does not grow with the length of the watch.
+//! Checks that the thread that watches a board allocates nothing: its allocations would count against the
+//! measured call. The memory of the process does not grow with the length of the watch.
 #![allow(clippy::unwrap_used)]
 
 use elsa_board::{Monitor, Root};

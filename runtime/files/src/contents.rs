@@ -1,4 +1,4 @@
-//! Elements of a tensor, read from a file into memory.
+//! Reads the elements of a tensor from a file into memory.
 //!
 //! [`read`] is the only path from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
 //! Elements are read straight into their final memory, aligned to their type. Files are not mapped: if another process
@@ -82,8 +82,8 @@ pub struct Contents {
 /// without a name.
 ///
 /// # Errors
-/// A malformed file, a name that it does not hold, a type that `accept` does not take, a failing read, memory that the
-/// system refuses.
+/// Returns an error if the file is malformed, does not hold the name, or has a type that `accept` does not take, if a
+/// read fails, or if the system refuses memory.
 pub fn read(
     mut file: impl Read + Seek,
     length: u64,

@@ -89,7 +89,7 @@ pub enum FileError {
     Input {
         /// The argument of the output.
         argument: &'static str,
-        /// Its file.
+        /// The file.
         path: PathBuf,
         /// The argument that reads the file.
         reader: &'static str,
@@ -100,7 +100,7 @@ pub enum FileError {
     Output {
         /// The argument of the output.
         argument: &'static str,
-        /// Its file.
+        /// The file.
         path: PathBuf,
         /// The argument of the other output.
         other: &'static str,

@@ -40,7 +40,8 @@ impl InputFile {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// A file that cannot be opened, is not a regular file, or is locked exclusively by another process.
+    /// Returns an error if the file cannot be opened, is not a regular file, or is locked exclusively by another
+    /// process.
     pub(crate) fn open(path: &Path) -> io::Result<InputFile> {
         let regular = |metadata: Metadata| match metadata.is_file() {
             true => Ok(metadata),
@@ -64,7 +65,7 @@ impl InputFile {
     /// Reads the file at `path`, which may hold at most `most` bytes.
     ///
     /// # Errors
-    /// Those of opening a file, a longer file, and one that changes while it is read.
+    /// Returns an error if the file cannot be opened, is longer, or changes while it is read.
     pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let file = InputFile::open(path)?;
         let mut bytes = Vec::new();

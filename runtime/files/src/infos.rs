@@ -1,5 +1,5 @@
-//! The JSON of a `.safetensors` header: an entry for each tensor, including tensors of types that the library does not
-//! know.
+//! Reads and writes the JSON of a `.safetensors` header: an entry for each tensor, including tensors of types that the
+//! library does not know.
 
 use super::source::METADATA;
 use ::safetensors::tensor::Dtype;

@@ -1,4 +1,4 @@
-//! Tensors read for the arguments of a call.
+//! Reads the tensors that are the arguments of a call.
 
 use super::contents::{self, Accept, Contents, Data};
 use super::error::{FileError, MemoryError};
@@ -49,8 +49,8 @@ impl Tensor {
     /// Reads the tensor at `source` for `argument`.
     ///
     /// # Errors
-    /// A file that cannot be read, is malformed, changes during the read, or has a type that `accept` does not take;
-    /// memory that the system refuses.
+    /// Returns an error if the file cannot be read, is malformed, changes during the read, or has a type that `accept`
+    /// does not take, or if the system refuses memory.
     pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
@@ -293,7 +293,7 @@ impl Tensor {
     /// Checks that the file is unchanged since it was read.
     ///
     /// # Errors
-    /// A file that has been written, replaced or removed.
+    /// Returns an error if the file has been written, replaced or removed.
     pub fn unchanged(&self) -> Result<(), FileError> {
         if self.file.unchanged() {
             return Ok(());
@@ -305,7 +305,7 @@ impl Tensor {
 /// Opens the file at `path` for `argument`, calls `read` with it, and checks that it did not change during the call.
 ///
 /// # Errors
-/// A file that cannot be read, or that changes; errors of `read`.
+/// Returns an error if the file cannot be read, or changes, and errors of `read`.
 pub fn with_file<T>(
     argument: &'static str,
     path: &Path,

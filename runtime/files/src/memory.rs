@@ -1,4 +1,4 @@
-//! Memory for tensors. If the system refuses memory, the error names the tensor.
+//! Allocates memory for tensors. If the system refuses memory, the error names the tensor.
 
 use super::error::MemoryError;
 use bytemuck::Zeroable;
@@ -21,7 +21,7 @@ fn is_left(taken: usize) -> bool {
 /// Reserves a vector with room for `count` elements. The error is the number of bytes.
 ///
 /// # Errors
-/// Memory that the system refuses, or that would leave too little to the process.
+/// Returns an error if the system refuses the memory, or if it would leave too little to the process.
 pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
     let mut data = Vec::new();
     let bytes = count.saturating_mul(size_of::<T>());
@@ -32,7 +32,7 @@ pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
 /// Checks that `bytes` bytes of working memory, already allocated for `argument`, leave enough to the process.
 ///
 /// # Errors
-/// Memory that leaves too little to the process.
+/// Returns an error if the memory leaves too little to the process.
 pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), MemoryError> {
     if is_left(bytes) { Ok(()) } else { Err(MemoryError { argument, bytes }) }
 }
@@ -40,7 +40,7 @@ pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), MemoryE
 /// Allocates `count` zeros for the tensor `argument`.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// Returns an error if the system refuses the memory.
 pub fn zeros<T: Zeroable + Clone>(argument: &'static str, count: usize) -> Result<Vec<T>, MemoryError> {
     let mut data = reserved(count).map_err(|bytes| MemoryError { argument, bytes })?;
     data.resize(count, T::zeroed());
@@ -62,7 +62,7 @@ impl Buffer {
     /// Allocates `count` zeros of type `dtype` for the tensor `argument`.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses the memory.
     pub fn zeros(argument: &'static str, dtype: DType, count: usize) -> Result<Buffer, MemoryError> {
         Ok(match dtype {
             DType::F32 => Buffer::F32(zeros(argument, count)?),

@@ -30,7 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// Reads the header of a file of `length` bytes and leaves `reader` at the first element.
 ///
 /// # Errors
-/// Anything except a little-endian tensor of a known type whose elements fill its shape exactly.
+/// Refuses anything except a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
     // The length at the time of opening counts; a read that ends early is a separate failure.
     let mut left = length;
@@ -172,7 +172,7 @@ fn parse_type(descr: &str) -> Result<Stored, TensorError> {
 /// Writes the header of a tensor; its elements follow in raw form.
 ///
 /// # Errors
-/// Errors of the writer, and a type that the format does not have.
+/// Returns errors of the writer, and an error if the format does not have the type.
 pub fn write_header(writer: impl Write, dtype: Stored, shape: &[usize]) -> io::Result<()> {
     let descr = match dtype {
         Stored::F64 => "<f8",
@@ -319,7 +319,8 @@ mod tests {
     /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every one-byte change and every truncation of a good file is parsed or refused, never a panic.
+    /// Checks that every one-byte change and every truncation of a good file is parsed or refused, and never
+    /// panics.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

@@ -27,8 +27,8 @@ const MAX_RATIO: u64 = 1032;
 /// Calls `read` with the bytes of the member `name` and their number. `file` has `length` bytes.
 ///
 /// # Errors
-/// Errors of `read`, a malformed archive, a name that it does not hold, and members that are encrypted, or compressed
-/// by a method other than deflate.
+/// Returns errors of `read`. Refuses a malformed archive, a name that it does not hold, and members that are encrypted, or
+/// compressed by other methods than deflate.
 pub fn member<T>(
     file: impl Read + Seek,
     length: u64,
@@ -52,7 +52,7 @@ pub fn member<T>(
 /// deflated. The elements are not read, and their checksum is not compared.
 ///
 /// # Errors
-/// The errors of [`member`] and of [`npy::header`].
+/// Returns the errors of [`member`] and of [`npy::header`].
 pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header, Option<u64>), Fault> {
     open(file, length, name, |member, file_name| {
         let size = member.size();
@@ -72,7 +72,7 @@ pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header
 /// Reads the elements of the member `name` once, which compares their checksum, and writes them to `to`.
 ///
 /// # Errors
-/// The errors of [`member`], of [`npy::header`] and of `to`.
+/// Returns the errors of [`member`], of [`npy::header`] and of `to`.
 pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write) -> Result<(), Uncopied> {
     let mut unwritten = None;
     let copied = member(file, length, name, |member, size| {
@@ -295,7 +295,7 @@ mod tests {
     /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every one-byte change is read or refused, never a panic.
+    /// Checks that every one-byte change is read or refused, and never panics.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);

@@ -102,7 +102,7 @@ impl Place {
     /// Finds the file of `argument`. An output that joins the other tensors of its file has a name in `joins`.
     ///
     /// # Errors
-    /// A path that leads nowhere, and a file that the call reads.
+    /// Returns an error if the path leads nowhere, or if the call reads the file.
     pub fn find(
         argument: &'static str,
         path: &Path,
@@ -137,7 +137,8 @@ impl Place {
     /// Opens a non-regular file directly, and creates a temporary file next to a regular one.
     ///
     /// # Errors
-    /// A folder, a file that may not be written, a pipe without a reader, errors of the file system.
+    /// Refuses a folder, a file that may not be written, and a pipe without a reader. Returns errors of the file
+    /// system.
     pub fn open(&self) -> Result<Sink, FileError> {
         match &self.existing {
             Some(there) if there.is_dir() => Err(self.refuse("a folder".into())),

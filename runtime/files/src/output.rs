@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 pub struct Content {
     /// Sizes of its axes.
     pub shape: Vec<usize>,
-    /// Its elements.
+    /// The elements.
     pub data: Buffer,
 }
 
@@ -71,7 +71,7 @@ pub struct Prepared {
     pub temporary: Option<Temporary>,
     /// The target itself, if it is not a regular file.
     pub direct: Option<File>,
-    /// Its format.
+    /// The format.
     pub format: Format,
     /// Present content of the file; `.safetensors` only.
     pub kept: Option<Kept>,
@@ -99,7 +99,7 @@ impl Prepared {
 pub struct Kept {
     /// The file.
     pub file: InputFile,
-    /// Its header.
+    /// The header.
     pub directory: Directory,
 }
 
@@ -131,8 +131,8 @@ impl Writer {
     /// Prepares the next output, a tensor.
     ///
     /// # Errors
-    /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file of
-    /// another output, an input of the call, a `.safetensors` file whose tensors cannot be kept.
+    /// Refuses a path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
+    /// of another output, an input of the call, and a `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -209,8 +209,8 @@ impl Writer {
     /// renames all files to their names.
     ///
     /// # Errors
-    /// A failure of the file system, outputs of a kind other than prepared, and a changed file whose tensors should be
-    /// kept. Unless a rename fails, no file has changed.
+    /// Returns an error if the file system fails, if outputs are of a kind other than prepared, or if a file whose
+    /// tensors should be kept has changed. Unless a rename fails, no file has changed.
     pub fn commit(self, outputs: &[Output]) -> Result<(), FileError> {
         for Target { argument, path, sink, format, kept, members } in &self.targets {
             let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);

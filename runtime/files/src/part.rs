@@ -1,4 +1,4 @@
-//! Parts of tensors: selected indices along each axis, read without the rest.
+//! Reads parts of tensors: selected indices along each axis, without the rest.
 
 use super::contents::{self, Accept, Contents};
 use super::npz::Uncopied;
@@ -24,7 +24,7 @@ impl Part {
     /// beyond the axis are dropped.
     ///
     /// # Errors
-    /// Memory for the ranges that the system refuses.
+    /// Returns an error if the system refuses memory for the ranges.
     pub fn of(shape: &[usize], picks: &[Option<Vec<Range<usize>>>]) -> Result<Part, Fault> {
         let spans: Vec<Vec<Range<usize>>> = shape
             .iter()
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Only the bytes of the part are read.
+    /// Checks that only the bytes of the part are read.
     #[test]
     fn the_rest_is_not_read() {
         struct Counted(Cursor<Vec<u8>>, usize);

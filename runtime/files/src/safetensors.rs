@@ -40,7 +40,7 @@ impl Directory {
     /// Reads the header of a file of `length` bytes.
     ///
     /// # Errors
-    /// A malformed or too long header, and elements that do not fit a file of this length.
+    /// Refuses a malformed or too long header, and elements that do not fit a file of this length.
     pub fn read(reader: &mut impl Read, length: u64) -> Result<Directory, Fault> {
         const ALLOWED: &str = "a header whose offsets and shapes are those of the data";
         if length < LENGTH {
@@ -84,7 +84,7 @@ impl Directory {
     /// Finds the tensor called `name`; returns its header and the offset of its elements in the file.
     ///
     /// # Errors
-    /// A name that the file does not hold, and a type that no argument takes.
+    /// Returns an error if the file does not hold the name, or if no argument takes the type.
     pub fn find(&self, name: &str) -> Result<(Header, u64), TensorError> {
         let found = self.tensors.iter().find(|(found, _)| found == name);
         let (_, info) = found.ok_or_else(|| TensorError::Name {
@@ -151,7 +151,7 @@ impl Form {
     /// names, with the text of `kept`.
     ///
     /// # Errors
-    /// A header of more than ten million bytes, and a shape that no memory can hold.
+    /// Refuses a header of more than ten million bytes, and a shape that no memory can hold.
     pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
         let old = kept.into_iter().flat_map(|directory| {
             directory.tensors.iter().map(|(name, info)| {
@@ -196,7 +196,7 @@ impl Form {
 /// Copies `bytes` bytes of a kept file, from byte `at` on, to `writer`.
 ///
 /// # Errors
-/// Errors of reading and writing, and a file that ends early.
+/// Returns errors of reading and writing, and an error if the file ends early.
 pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl Write) -> io::Result<()> {
     file.seek(SeekFrom::Start(at))?;
     match io::copy(&mut file.take(bytes), writer)? < bytes {
@@ -208,7 +208,7 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
 /// Writes a file that holds `tensors` and the tensors of `kept` under other names, with the text of `kept`.
 ///
 /// # Errors
-/// Errors of writing and reading, a kept file that ends early, and the errors of [`Form::new`].
+/// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`Form::new`].
 pub fn write<R: Read + Seek>(
     writer: &mut impl Write,
     kept: Option<(&Directory, R)>,
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// The library refuses such files entirely.
+    /// Reads a file of a kind that the library refuses entirely.
     #[test]
     fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
         let header = concat!(

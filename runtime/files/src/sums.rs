@@ -77,11 +77,12 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Of the tensors of a problem, which hold the tokens of `task`, or all; and of the gradient of its output in a backward pass.
-    /// Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may hold anything.
+    /// Computes the checksums of a problem's tensors, which hold the tokens of `task`, or all tokens; and of the gradient of its output
+    /// in a backward pass. Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may
+    /// hold anything.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses the memory.
     pub fn of(
         problem: &Problem,
         inputs: &Inputs<'_>,
@@ -114,7 +115,7 @@ impl Sums {
     /// Allocates the checksums of a whole of `tokens` queries and keys, all unset, for [`Sums::join`].
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses the memory.
     pub fn none([queries, keys]: [usize; 2], upstream: bool) -> Result<Sums, MemoryError> {
         let of = |count: usize| {
             let mut sums = room(count)?;
@@ -124,8 +125,8 @@ impl Sums {
         Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
     }
 
-    /// Adds those of a task to those of the whole. Returns the first token that another task holds with another checksum: what it
-    /// is a token of, and its place.
+    /// Adds the checksums of a task to those of the whole. Returns the tensor and the place of the first token that another task
+    /// holds with another checksum.
     pub fn join(&mut self, task: &Task, own: &Sums) -> Option<(&'static str, usize)> {
         let runs = [task.queries(), task.keys(), task.queries()];
         let parts = zip(zip(self.0.iter_mut(), &own.0), zip(runs, TOKENS));

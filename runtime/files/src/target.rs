@@ -1,4 +1,4 @@
-//! Files that are written once their contents are known: whole, or not at all.
+//! Writes files once their contents are known: whole, or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};
@@ -19,7 +19,7 @@ impl Target {
     /// anything is measured. A link to a file stays a link.
     ///
     /// # Errors
-    /// A path that cannot be written, and an input of the call.
+    /// Returns an error if the path cannot be written, or if it is an input of the call.
     pub fn new(argument: &'static str, path: &Path, reads: &Reads) -> Result<Target, FileError> {
         let place = Place::find(argument, path, None, reads)?;
         let sink = place.open()?;
@@ -29,7 +29,7 @@ impl Target {
     /// Writes `bytes`, whole.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns errors of the file system.
     pub fn write(self, bytes: &[u8]) -> Result<(), FileError> {
         self.write_after(bytes, |_| Ok(()))
     }
@@ -38,7 +38,7 @@ impl Target {
     /// unless the bytes go elsewhere.
     ///
     /// # Errors
-    /// Errors of `judge` and of the file system.
+    /// Returns errors of `judge` and of the file system.
     pub fn write_after<E: From<FileError>>(
         self,
         bytes: &[u8],

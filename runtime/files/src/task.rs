@@ -1,5 +1,5 @@
-//! Files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that says to which task
-//! of which problem it belongs.
+//! Reads and writes files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that
+//! names its task and its problem.
 //!
 //! | array | type, shape | holds |
 //! |---|---|---|
@@ -27,7 +27,7 @@
 //! `W`, `run_id`, `query_sums` and `key_sums` of all tokens.
 //!
 //! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task. It looks at
-//! the header of an array before it reads one, so what it takes in memory is bounded by sizes that arrays of the file have.
+//! the header of an array before it reads one, so its use of memory is bounded by the sizes of arrays in the file.
 
 use crate::sums::{NAMES, Sums};
 use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
@@ -90,7 +90,7 @@ pub struct Description {
     pub kind: Kind,
     /// The whole that it belongs to.
     pub whole: Whole,
-    /// Its path.
+    /// Path of the task.
     pub path: TaskPath,
 }
 
@@ -161,7 +161,7 @@ impl Whole {
     /// Returns the division.
     ///
     /// # Errors
-    /// Chunks without a set.
+    /// Returns an error if the chunks have no interest set.
     pub fn division(&self) -> Result<Division, Fault> {
         let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
         let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
@@ -234,7 +234,8 @@ impl Whole {
         flags
     }
 
-    /// 64-bit FNV-1a over everything, as 64-bit words in little-endian order, each list with its length in front.
+    /// Computes the 64-bit FNV-1a hash of all fields, as 64-bit words in little-endian order, each list preceded by its
+    /// length.
     fn fingerprint(&self) -> i64 {
         let shape = self.shape.map(|n| n as i64);
         let factors = self.factors.map(i64::from);
@@ -323,8 +324,8 @@ impl Description {
     /// Reads the description from a file of `length` bytes, and makes the task; of its states or shares the headers alone.
     ///
     /// # Errors
-    /// A file that is malformed or has another version, a description that contradicts itself, runs that are not the task's,
-    /// arrays of another shape or type.
+    /// Refuses a file that is malformed or has another version, a description that contradicts itself, runs that are not the
+    /// task's, and arrays of another shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
         let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
@@ -404,7 +405,7 @@ impl Description {
         Ok((description, task))
     }
 
-    /// Requires that the arrays of `task` have the shapes that the description implies. None is read.
+    /// Checks that the arrays of `task` have the shapes that the description implies. No array is read.
     fn headers(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<(), Fault> {
         for (name, count) in NAMES.into_iter().zip(self.sums_of(task)) {
             let Some(count) = count else { continue };
@@ -445,7 +446,8 @@ impl Description {
     /// Reads the states of `task`, which is the description's, from the same file.
     ///
     /// # Errors
-    /// States of another shape or type, a file that is malformed, memory that the system refuses.
+    /// Returns an error if the states have another shape or type, if the file is malformed, or if the system refuses
+    /// memory.
     pub fn states(
         &self,
         task: &Task,
@@ -515,7 +517,7 @@ fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]
     }
 }
 
-/// Requires that an array has a given shape, and is f32; its numbers are not read.
+/// Checks that an array has a given shape, and is f32; its numbers are not read.
 fn array_header(
     file: &mut (impl Read + Seek),
     length: u64,
@@ -534,7 +536,7 @@ fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
     broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 
-/// Sizes of a whole that can be: rows and elements of its states are indexable.
+/// Checks the sizes of a whole: the rows and elements of its states must be indexable.
 fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     let bad = || broken(format!("shape {shape:?}"), "sizes of a problem");
     let sizes: Vec<usize> = shape.iter().map_while(|n| usize::try_from(*n).ok()).collect();

@@ -37,7 +37,7 @@ impl Temporary {
     /// without it, with those of any new file. Files of the same target that ended processes left behind are removed.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns errors of the file system.
     pub fn new(target: &Path, existing: Option<&Metadata>) -> io::Result<Temporary> {
         let (folder, prefix) = (folder(target), prefix(target));
         remove_orphans(folder, &prefix);
@@ -86,7 +86,7 @@ impl Temporary {
     /// Calls `write` with the file, and waits until its contents are on the device.
     ///
     /// # Errors
-    /// Errors of `write` and of the file system.
+    /// Returns errors of `write` and of the file system.
     pub fn fill(&self, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
         let file = self.get().ok_or(ErrorKind::NotFound)?;
         step();
@@ -132,7 +132,7 @@ fn remove_orphans(folder: &Path, prefix: &str) {
 /// Opens a regular file. Follows no link at the end of the path, and does not wait.
 ///
 /// # Errors
-/// A file that is not regular, and errors of the file system.
+/// Returns an error if the file is not regular, and errors of the file system.
 pub fn regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -144,7 +144,7 @@ pub fn regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
 /// Gives `file` the mode and, if the system permits it, the owner of `existing`.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns errors of the file system.
 pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     let owned = fchown(file, Some(existing.uid()), Some(existing.gid()))
         .or_else(|_| fchown(file, None, Some(existing.gid())));
@@ -186,7 +186,7 @@ pub fn folder(path: &Path) -> &Path {
 /// Renames files to their names, each with its argument, and waits until the names are on the device.
 ///
 /// # Errors
-/// Errors of the file system. If a rename fails, those before it are done.
+/// Returns errors of the file system. If a rename fails, those before it are done.
 pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> Result<(), FileError> {
     let paths = names.iter().map(|(_, path)| path.as_path());
     replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
@@ -200,7 +200,7 @@ pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> 
 /// Waits until the names of files are on the device, each with its argument. Each folder is synced once.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns errors of the file system.
 pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -> Result<(), FileError> {
     let folders: BTreeMap<&Path, (&'static str, &Path)> =
         names.map(|(argument, path)| (folder(path), (argument, path))).collect();
@@ -212,7 +212,7 @@ pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -
 /// Waits until the names in `folder` are on the device, if the file system can report it.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns errors of the file system.
 fn sync(folder: &Path) -> io::Result<()> {
     step();
     match File::open(folder).and_then(|folder| folder.sync_all()) {
@@ -243,7 +243,7 @@ impl Drop for Temporary {
 /// Renames every file to its path, replacing the existing file. No signal ends the process between two renames.
 ///
 /// # Errors
-/// Errors of the file system, with the number of the file. The files before it have replaced theirs.
+/// Returns errors of the file system, with the number of the file. The files before it have replaced theirs.
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;

@@ -1,4 +1,4 @@
-//! Conversion of elements from Fortran order (first axis fastest) to C order.
+//! Converts elements from Fortran order (first axis fastest) to C order.
 
 use super::memory;
 use super::part::Part;
@@ -15,7 +15,7 @@ const TILE: usize = 256 << 10;
 /// them to `to`. One tile of them is in memory at a time.
 ///
 /// # Errors
-/// A read that fails; memory that the system refuses. [`Unturned::Unwritten`] for `to`.
+/// Returns an error if a read fails, or if the system refuses memory; [`Unturned::Unwritten`] for `to`.
 pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), Unturned> {
     let (shape, size) = (&header.shape, header.dtype.size());
     let whole: usize = shape.iter().product();

@@ -210,7 +210,7 @@ mod tests {
         assert!(levels.len() >= 6, "{levels:?}");
     }
 
-    /// Every sequence of refusals and grants ends, with fewer tasks or finer ones after each refusal.
+    /// Checks that every sequence of refusals and grants ends, with fewer or finer tasks after each refusal.
     #[test]
     fn every_sequence_of_failures_ends() {
         fn walk(guard: Guard, depth: usize, ends: &mut [usize; 2]) {

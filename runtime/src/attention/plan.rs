@@ -81,7 +81,7 @@ fn gpu_options(options: &PlanOptions) -> GpuOptions {
 }
 
 impl Engine {
-    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the chooser's.
+    /// Plans for the GPU: with the division of the options, else of the tuned file, else of the chooser.
     fn plan_gpu(
         &self,
         gpu: &Arc<Gpu>,

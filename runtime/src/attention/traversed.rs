@@ -1,4 +1,4 @@
-//! Keys skipped by runs with an error budget, or with a schedule other than the exact one.
+//! Counts the keys skipped by runs with an error budget, or with a schedule other than the exact one.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
@@ -162,7 +162,7 @@ impl OnGpu {
     }
 }
 
-/// Summarizes the shares of all rows.
+/// Summarises the shares of all rows.
 fn traversed<'w>(
     schedule: Schedule,
     tile: Tile,

@@ -54,7 +54,7 @@ const LARGEST: u64 = 1 << 20;
 /// The version of this library, whose kernels were measured.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Which tuned file an engine uses.
+/// The tuned file that an engine uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tuning {
     /// The one that the environment variable `ELSA_TUNED` names; none if that is unset or empty.
@@ -91,7 +91,7 @@ pub struct Tuned {
 pub struct TunedFile {
     /// The file.
     pub path: PathBuf,
-    /// Its contents, or why they are not used.
+    /// Contents, or why they are not used.
     pub contents: Result<Tuned, PlanError>,
 }
 
@@ -170,13 +170,13 @@ impl Device {
     }
 }
 
-/// The attention kernels in the order in which the chooser counts them.
+/// Lists the attention kernels in the order in which the chooser counts them.
 fn candidates() -> impl Iterator<Item = &'static GpuKernelSpec> {
     GPU_KERNELS.iter().filter_map(GpuKernel::attention)
 }
 
 impl Entry {
-    /// The shape and its division.
+    /// Checks the entry and returns its shape and division.
     fn checked(self) -> Result<(TunedShape, Division), String> {
         let dtype =
             [DType::F32, DType::F16, DType::Bf16].into_iter().find(|dtype| dtype.name() == self.dtype);
@@ -273,8 +273,8 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// The file that is used where none is named: `elsa/tuned.toml` in `XDG_CONFIG_HOME`, or in `.config` in the home
-    /// folder. `None` if the environment names neither folder.
+    /// Returns the path that is used if none is named: `elsa/tuned.toml` in `XDG_CONFIG_HOME`, or in `.config` in the
+    /// home folder. `None` if the environment names neither folder.
     #[must_use]
     pub fn standard_path() -> Option<PathBuf> {
         let folder = |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -282,13 +282,13 @@ impl Tuned {
         config.map(|config| config.join(STANDARD))
     }
 
-    /// The file that the environment variable `ELSA_TUNED` names, if it is set and not empty.
+    /// Returns the path in the environment variable `ELSA_TUNED`, if it is set and not empty.
     #[must_use]
     pub fn named_path() -> Option<PathBuf> {
         env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     #[must_use]
     pub fn text(&self) -> String {
         let d = &self.device;
@@ -325,7 +325,7 @@ impl Tuned {
         text
     }
 
-    /// The shapes.
+    /// Iterates over the shapes.
     pub fn shapes(&self) -> impl ExactSizeIterator<Item = &TunedShape> {
         self.shapes.iter().map(|(shape, _)| shape)
     }
@@ -354,7 +354,7 @@ fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, 
     Ok(shapes)
 }
 
-/// A string as TOML writes it.
+/// Writes a string as TOML does.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The floating-point environment of a thread: rounding, flush-to-zero, traps and flags.
+//! Sets the floating-point environment of a thread: rounding, flush-to-zero, traps and flags.
 //!
 //! A host may have changed it on the thread that calls the library: audio and game engines flush subnormal numbers
 //! to zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit the

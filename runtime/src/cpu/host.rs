@@ -1,4 +1,4 @@
-//! Threads that the host lends: the workers of a call run as tasks of the host's own pool.
+//! Runs the workers of a call on threads that the host lends, as tasks of the host's own pool.
 //!
 //! A program often has a pool already, which computes other layers of its network. Standing threads of an engine would
 //! compete with it for the cores. A host lends its threads through a function that calls a task for every number below a
@@ -324,7 +324,7 @@ mod tests {
         });
     }
 
-    /// The threads outlive the call, which may end before they start.
+    /// Checks that threads may outlive the call, which may end before they start.
     #[test]
     fn hosts_that_return_early() {
         let threads = Arc::new(Mutex::new(Vec::new()));
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// The call waits for a worker that has started, even if its host does not.
+    /// Checks that a call waits for a worker that has started, even if its host does not.
     #[test]
     fn a_call_outlives_its_workers() {
         let (started, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 3 * 19);
     }
 
-    /// A thread of the host that waits for its tasks makes another call.
+    /// Makes another call from a thread of the host that waits for its tasks.
     #[test]
     fn calls_nest_and_run_side_by_side() {
         let nested = Arc::new(Mutex::new(None::<Arc<Pool>>));
@@ -413,7 +413,7 @@ mod tests {
         nested.lock().unwrap().take();
     }
 
-    /// Beyond the number of slots the callers compute alone.
+    /// Checks that callers beyond the number of slots compute alone.
     #[test]
     fn more_calls_than_slots() {
         fn deep(pool: &Pool, depth: usize, total: &AtomicUsize) {
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(calls.into_inner(), 3);
     }
 
-    /// Threads that call tasks of many calls at random, early and late.
+    /// Runs threads that call tasks of many calls at random, early and late.
     #[test]
     fn a_storm_of_tasks() {
         let latest = Arc::new(AtomicUsize::new(0));

@@ -83,7 +83,7 @@ impl Memory {
     pub fn record(&mut self, span: Span) -> Option<&[f32]> {
         let (base, room) = self.lines();
         let end = span.start.checked_add(span.len)?;
-        // SAFETY: the memory has `room` initialized values from `base` on, and is borrowed exclusively.
+        // SAFETY: the memory has `room` initialised values from `base` on, and is borrowed exclusively.
         (end <= room).then(|| unsafe { std::slice::from_raw_parts(base.add(span.start), span.len) })
     }
 }

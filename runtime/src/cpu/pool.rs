@@ -169,7 +169,8 @@ mod tests {
         }
     }
 
-    /// Only the end of a call orders the writes of its workers before the reads of its caller, which ThreadSanitizer checks.
+    /// Checks that the end of a call orders the writes of its workers before the reads of its caller. ThreadSanitizer
+    /// detects if it does not.
     #[test]
     fn what_workers_wrote_is_there_when_a_call_is_over() {
         const WORKERS: usize = 4;
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
     }
 
-    /// A call for one worker does not wait for a call for several.
+    /// Checks that a call for one worker does not wait for a call for several.
     #[test]
     fn calls_of_one_worker_take_no_turn() {
         let pool = standing(2).unwrap();
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(in_time, Ok((0, 0)));
     }
 
-    /// A cancel ends calls that have begun, before the next item, and none that begins later.
+    /// Checks that a cancel ends calls that have begun, before the next item, and no call that begins later.
     #[test]
     fn a_cancel_ends_the_calls_that_have_begun_and_no_other() {
         for threads in [1, 2] {
@@ -331,7 +332,7 @@ mod tests {
         }
     }
 
-    /// The child has none of the threads, while another thread of its parent is in a call of the pool.
+    /// Forks while another thread is in a call of the pool; the child has no threads of the pool.
     #[cfg(all(unix, not(miri)))]
     #[test]
     fn a_child_of_fork_computes_alone() {

@@ -1,7 +1,7 @@
 //! Distinguishes a process from the children that `fork` creates.
 //!
 //! A child has a copy of its parent's memory, but only the thread that called `fork`; and a driver that the parent
-//! initialized does not work in it. Values that depend on either record the [`Process`] in which they were created.
+//! initialised does not work in it. Values that depend on either record the [`Process`] in which they were created.
 //!
 //! **The naive way** compares process numbers, which takes a system call each time, and numbers are reused. Here
 //! the C library calls a function in every child, which counts forks, so a comparison is a load from memory.

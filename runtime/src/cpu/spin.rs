@@ -20,7 +20,7 @@ pub enum Spin {
 }
 
 impl Default for Spin {
-    /// 200 µs, the usual distance between successive layers of a network.
+    /// Returns 200 µs, the usual distance between successive layers of a network.
     fn default() -> Spin {
         Spin::For(Duration::from_micros(200))
     }

@@ -4,8 +4,8 @@ use crate::tensors::Tensor;
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Those that few calls have lie in a buffer of their own,
-/// one after the other.
+/// The layout of device memory that holds copies of host tensors. Tensors that few calls have are in a buffer of their
+/// own, one after the other.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
@@ -38,7 +38,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Those of the tensors; `usize::MAX` where a size overflows.
+    /// Computes the memory for copies of `tensors`; `usize::MAX` where a size overflows.
     pub fn of<O: Operand>(tensors: &Operands<O, Tensor>) -> Copies {
         let apart = tensors.values().filter(|tensor| tensor.apart).map(Tensor::bytes);
         let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());

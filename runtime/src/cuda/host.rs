@@ -278,7 +278,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         Ok(bytes)
     }
 
-    /// Copies outputs back row by row: those with gaps, which are not written, and those that the run also reads.
+    /// Copies outputs back row by row: outputs with gaps, which are not written, and outputs that the run also
+    /// reads.
     fn copy_rows(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         let written = self.placed.values().filter(|tensor| tensor.written);
         for tensor in written.filter(|tensor| !tensor.mapped && tensor.bytes > 0) {
@@ -307,7 +308,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 }
 
-/// Places the tensors and lists the launches.
+/// Finds a place for the tensors and lists the launches.
 fn prepare<P: GpuPlan>(
     plan: &P,
     problem: &P::Problem,

@@ -26,7 +26,8 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Returns the workspace that runs need.
     fn needs(&self) -> Needs;
 
-    /// Bytes that a call needs of a workspace in the caller's device memory, if more than [`GpuPlan::needs`].
+    /// Returns the bytes that a call needs of a workspace in the caller's device memory, if more than
+    /// [`GpuPlan::needs`].
     fn room(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> usize {
         let _ = given;
         self.needs().scratch

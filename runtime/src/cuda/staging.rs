@@ -80,8 +80,8 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Places every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so tensors that a
-/// run both reads and writes are copied.
+/// Finds a place for every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so
+/// tensors that a run both reads and writes are copied.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

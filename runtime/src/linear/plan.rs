@@ -1,4 +1,4 @@
-//! Planning of linear attention, and what its plans say of themselves.
+//! Plans linear attention, and reports the properties of its plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::LinearGpuChoice;
@@ -28,7 +28,7 @@ pub struct LinearDivision {
 impl Engine {
     /// Creates a plan of linear attention: decides everything that depends on the shape. With
     /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
-    /// what the GPU does not support.
+    /// calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
@@ -78,13 +78,13 @@ impl Engine {
 }
 
 impl LinearPlan {
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
         match self.of(backend) {
@@ -108,7 +108,7 @@ impl LinearPlan {
         }
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

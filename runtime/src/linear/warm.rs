@@ -1,4 +1,4 @@
-//! Warming up plans of linear attention: a run over tensors of zeros, so that everything that happens once has happened.
+//! Runs plans of linear attention once over tensors of zeros, so that everything that happens only once is done.
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
@@ -7,9 +7,9 @@ use crate::report::Report;
 use crate::workspace::Memory;
 
 impl LinearPlan {
-    /// Runs over tensors of zeros in `workspace`. The first run in it then takes what later ones take, and allocates nothing:
-    /// every worker has been woken, and a GPU has launched its kernels and has the device memory that copies of host tensors
-    /// take; in memory of the caller's that is freed again.
+    /// Runs over tensors of zeros in `workspace`. The first run in it then takes as long as later runs, and allocates
+    /// nothing: every worker has been woken, and a GPU has launched its kernels and holds the device memory for copies of
+    /// host tensors. In a workspace in the caller's memory, that device memory is freed again.
     ///
     /// It takes as long as a run, and host memory for the tensors. Contents of the workspace do not matter, and no tensor of
     /// the caller's is used. If a GPU fails, the report names the reason, as that of a run does.

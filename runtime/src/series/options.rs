@@ -54,8 +54,8 @@ pub struct ConvolutionOptions {
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// How it is computed; `None` takes what needs less time: on the CPU by count
-    /// ([`method`](elsa_core::series::plan::method())), on a GPU the direct method, which is the only one there.
+    /// The method; `None` selects the faster one on the CPU, by count ([`method`](elsa_core::series::plan::method())),
+    /// and on a GPU the direct method, which is the only one there.
     pub method: Option<Method>,
 }
 

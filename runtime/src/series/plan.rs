@@ -1,4 +1,4 @@
-//! Planning of series, and what their plans say of themselves.
+//! Plans series, and reports the properties of their plans.
 
 use super::cpu::plan::{CpuPlan, kernel};
 use super::cpu::{OnCpu, Transforms};
@@ -20,16 +20,16 @@ use elsa_core::series::plan::{
 use elsa_core::series::{recurrence, selective};
 use elsa_kernels::cuda::series::PRECISION;
 
-/// How a run computes, as far as its error bound and its bits depend on it.
+/// Properties of a run that affect its error bound and its bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesDivision {
     /// Parts of the tokens; one where they are passed once.
     pub parts: usize,
-    /// How a convolution is computed.
+    /// Method of a convolution.
     pub method: Method,
     /// Length of the transforms of a convolution by FFT; otherwise zero.
     pub fft_length: usize,
-    /// How accurate the kernel's functions are.
+    /// Accuracy of the kernel's functions.
     pub precision: Precision,
 }
 
@@ -151,7 +151,7 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// How a run on `backend`, the back end of its [`Report`](crate::Report), computes.
+    /// Returns the division of a run on `backend`, the back end of its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
@@ -168,13 +168,13 @@ where
         }
     }
 
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&SeriesGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

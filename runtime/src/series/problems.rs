@@ -1,4 +1,4 @@
-//! The problems of series, as plans, staging and fallback know them.
+//! Describes the problems of series to plans, staging and fallback.
 
 use crate::problem::Problem;
 use crate::tensors::Tensor;

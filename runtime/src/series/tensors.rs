@@ -38,7 +38,7 @@ impl Place for DeviceElements {
 /// Checks which outputs a call on device tensors has.
 ///
 /// # Errors
-/// Returns an error if there is none, or none that a problem in place reads.
+/// Returns an error if the call has no output, or lacks the present state, which a problem in place reads too.
 pub fn check_outputs(outputs: &SeriesDeviceOutputs, in_place: bool) -> Result<(), ArgumentError> {
     match (outputs.out.is_some(), outputs.present_state.is_some()) {
         (_, false) if in_place => Err(ArgumentError::Needs { argument: "in_place", other: "present_state" }),

@@ -1,4 +1,4 @@
-//! Warming up plans of series: a run over tensors of zeros, so that everything that happens once has happened.
+//! Runs plans of series once over tensors of zeros, so that everything that happens only once is done.
 
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;
@@ -14,9 +14,9 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Runs over f32 tensors of zeros in `workspace`. The first run in it then takes what later ones take, and allocates
-    /// nothing: every worker has been woken, and a GPU has launched its kernels and has the device memory that copies of host
-    /// tensors take; in memory of the caller's that is freed again.
+    /// Runs over f32 tensors of zeros in `workspace`. The first run in it then takes as long as later runs, and allocates
+    /// nothing: every worker has been woken, and a GPU has launched its kernels and holds the device memory for copies of
+    /// host tensors. In a workspace in the caller's memory, that device memory is freed again.
     ///
     /// It takes as long as a run, and host memory for the tensors. Contents of the workspace do not matter, and no tensor of
     /// the caller's is used. If a GPU fails, the report names the reason, as that of a run does.

@@ -1,4 +1,4 @@
-//! A box of rows of a tensor, and its layout in a buffer.
+//! Copies a box of rows of a tensor, and describes its layout in a buffer.
 
 use elsa_core::view::View;
 use std::ops::Range;

@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// The next part is read while one is computed, but not a later one.
+    /// Checks that the next part is read while one is computed, but not a later one.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);

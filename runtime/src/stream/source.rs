@@ -30,10 +30,10 @@ pub trait Sink<N> {
     /// bytes between rows are not.
     ///
     /// # Errors
-    /// Whatever keeps the bytes from being taken.
+    /// Returns an error if the bytes cannot be taken.
     fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Notes that all outputs of a unit have been passed. Units are finished in order.
+    /// Records that all outputs of a unit have been passed. Units are finished in order.
     ///
     /// # Errors
     /// Returns the cause if that fails.
@@ -42,7 +42,7 @@ pub trait Sink<N> {
         Ok(())
     }
 
-    /// Notes that a part has been computed.
+    /// Records that a part has been computed.
     fn advanced(&mut self) {}
 }
 
@@ -94,8 +94,8 @@ impl<N: Copy, S: Source<N>> RowSource<N> for S {
     }
 }
 
-/// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
-/// memory.
+/// Destination of the rows of outputs. Every [`Sink`] is one: it receives pieces that are consecutive in the tensor
+/// and in memory.
 pub trait RowSink<N> {
     /// Receives the rows of `excerpt`, which are arranged in `from` as it describes. Every row is passed
     /// once.

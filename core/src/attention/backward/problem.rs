@@ -21,7 +21,8 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// Returns the view of a gradient: that of its tensor, or a dense one of the same shape if rows of the tensor share elements.
+/// Returns the view of a gradient: the view of its tensor, or a dense view of the same shape if rows of the tensor share
+/// elements.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
 }

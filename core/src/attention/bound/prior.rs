@@ -273,7 +273,8 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// If the reference is zero, a score is within the gate's limit of it, and a sum may be as small as `2^-49`.
+    /// Compares with a bound by hand for a reference of zero: a score is within the gate's limit of it, and a sum may be as
+    /// small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);

@@ -14,7 +14,7 @@ pub enum Method {
     /// ELSA, a scan over blocks of keys: only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the same inner
+    /// The baseline: materialises the score matrix, then the softmax, then the product with the values, in the same inner
     /// loops as [`Method::Elsa`].
     Math,
 }

@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if there is no such
-/// number. The size grows with the number of workers.
+/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if no number fits. The
+/// size grows with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {
@@ -217,7 +217,7 @@ mod tests {
         choose(&spec.check().unwrap(), &device, [kernel], &options).unwrap()
     }
 
-    /// The work of 3.5 workers for two heads of two tiles each.
+    /// Checks the workers for two heads of two tiles each, whose work is enough for 3.5 workers.
     #[test]
     fn workers_follow_the_work_and_the_tiles() {
         let workers =
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(few.workers, 1);
     }
 
-    /// A call has at most the workers of its plan, and at most those that its own pairs of queries and keys
+    /// Checks that a call has at most the workers of its plan, and at most as many as its own pairs of queries and keys
     /// justify.
     #[test]
     fn the_workers_of_a_call_follow_its_lengths() {
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// The group is that of the kernel, or larger if blocks are copied. It is limited by the tiles, by half of L2
-    /// and, with several workers, by eight tasks for each.
+    /// Checks that the group is that of the kernel, or larger if blocks are copied. It is limited by the tiles, by half of
+    /// L2 and, with several workers, by eight tasks for each.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {
@@ -289,7 +289,7 @@ mod tests {
         );
     }
 
-    /// The budget removes no more workers than necessary.
+    /// Checks that the budget removes no more workers than necessary.
     #[test]
     fn the_budget_keeps_as_many_workers_as_fit() {
         let problem = spec(DType::F32, 4, 1440, 100, [64, 64]).check().unwrap();

@@ -1,4 +1,4 @@
-//! The description of a CPU micro-kernel, as data.
+//! Describes a CPU micro-kernel, as data.
 
 use crate::profile::InstructionSet;
 

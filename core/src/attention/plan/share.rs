@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(of(Some(&[8, 1, 1, 49]), Some(table)), (TaskOrder::Sequences, false, true));
     }
 
-    /// Six tiles of a window become one task if its kept inputs and its states fit.
+    /// Checks that six tiles of a window become one task if its kept inputs and its states fit.
     #[test]
     fn a_window_is_one_task() {
         let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });

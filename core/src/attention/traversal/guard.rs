@@ -110,7 +110,8 @@ mod tests {
         }
     }
 
-    /// A kernel whose powers of two wrap returns 2.4e-4 for `2^500`: the sum looks ordinary, the exponent does not.
+    /// Refuses rows of a kernel whose powers of two wrap: it returns 2.4e-4 for `2^500`, so the sum looks ordinary, but the
+    /// exponent does not.
     #[test]
     fn an_undefined_exponent_is_never_accepted() {
         for bad in [LARGEST_EXPONENT.next_up(), 128.0, 500.0, f32::INFINITY, f32::NAN] {
@@ -148,8 +149,8 @@ mod tests {
         assert!(row.accept(1.0, true, false));
     }
 
-    /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S does not
-    /// show that error.
+    /// Refuses a row whose reference moved to a distant score: the distance of a score 20 above its reference is rounded
+    /// relative to 20. Once the reference has followed, S does not show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

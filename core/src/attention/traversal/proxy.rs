@@ -20,7 +20,7 @@ pub enum Summary {
 }
 
 impl KeySide {
-    /// Returns the method that summarizes keys.
+    /// Returns the method that summarises keys.
     #[must_use]
     pub const fn summary(self) -> Summary {
         match self {
@@ -33,7 +33,7 @@ impl KeySide {
 }
 
 impl QuerySide {
-    /// Returns the method that summarizes the queries of a tile; `None` if each row represents itself.
+    /// Returns the method that summarises the queries of a tile; `None` if each row represents itself.
     #[must_use]
     pub const fn summary(self) -> Option<Summary> {
         match self {

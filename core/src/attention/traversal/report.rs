@@ -83,7 +83,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Summarizes `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
+    /// Summarises `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
     #[must_use]
     pub fn of(list: &[f32], rows: u64) -> Shares {
         let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;

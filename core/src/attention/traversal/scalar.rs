@@ -348,7 +348,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Summarizes in `to` the keys among `keys` that every row of the tile attends. Returns their number.
+    /// Summarises in `to` the keys among `keys` that every row of the tile attends. Returns their number.
     fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
         let mut n = 0;
         for j in keys {

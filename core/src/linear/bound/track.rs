@@ -163,7 +163,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Also tracks the directions of errors, in units of `scales`, one for each column.
+    /// Adds the directions of errors to the tracking, in units of `scales`, one for each column.
     pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
         for scale in &mut *scales {
             if !scale.is_finite() {

@@ -3,18 +3,18 @@
 //! It is a pure function of these considerations:
 //!
 //! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
-//!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
+//!    bits. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]: the recurrence has the
 //!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
 //!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
 //!    [`Crossovers`] of the instruction set say.
-//! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
-//!    tasks wherever heads and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the
-//!    tokens too, but computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So
-//!    it is chosen on request alone.
+//! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of them become tasks if heads
+//!    and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the tokens too, but
+//!    computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So it is chosen only
+//!    on request.
 //! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are no
 //!    multiple of four (queries, keys) or of a vector (values, outputs), and those that become unit vectors.
 //! 4. *A budget is a hard limit.* Fewer heads have their parts at once, fewer chunks their states, then workers are removed
-//!    one by one. None of this changes a bit. If nothing is left to give up, the error reports the bytes of the smallest
+//!    one by one. None of this changes a bit. If none of these is left, the error reports the bytes of the smallest
 //!    workspace.
 
 use super::choice::{Choice, usual_parts};
@@ -38,8 +38,8 @@ const BOUNDARIES: usize = 16;
 /// Number of tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
 
-/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
-/// kernel needs for a choice.
+/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns the room that
+/// the kernel needs for a choice.
 ///
 /// # Errors
 /// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or

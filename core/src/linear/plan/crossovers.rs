@@ -1,4 +1,4 @@
-//! Where forms of linear attention change over on a processor.
+//! Lists where one form of linear attention becomes faster than another on a processor.
 
 use crate::linear::{Gates, Rule};
 use crate::profile::InstructionSet;
@@ -46,7 +46,7 @@ impl Crossovers {
         Crossovers { plain: never, plain_per_dim: never, delta: never, delta_per_dim: never, predicted: true }
     };
 
-    /// Those of the kernels of an instruction set. None was measured but on AVX-512.
+    /// Returns the crossovers of the kernels of an instruction set. Only those of AVX-512 were measured.
     #[must_use]
     pub const fn of(set: InstructionSet) -> Crossovers {
         match set {

@@ -1,4 +1,4 @@
-//! A CPU micro-kernel as the chooser and the error bound see it.
+//! Describes a CPU micro-kernel to the chooser and the error bound.
 
 use crate::linear::Rule;
 use crate::profile::InstructionSet;

@@ -1,4 +1,4 @@
-//! The bound is never exceeded, and not unreasonably loose.
+//! Checks that the bound is never exceeded, and not unreasonably loose.
 
 use super::*;
 use crate::linear::bound::Solve;
@@ -118,8 +118,8 @@ fn both_directions_and_their_sum_count() {
     }
 }
 
-/// A delta recurrence in f64 whose rows have the largest errors that `Executed` allows, each with the sign that
-/// moves the first column of the last answer in the same direction.
+/// Computes a delta recurrence in f64 whose rows have the largest errors that `Executed` allows, each with the
+/// sign that moves the first column of the last answer in the same direction.
 #[test]
 fn residuals_that_align_stay_within_the_bound() {
     let (tokens, [dk, dv]) = (if SLOW { 30usize } else { 200 }, [6usize, 2]);

@@ -1,4 +1,4 @@
-//! Every rule, form, direction and option against the oracle.
+//! Compares every rule, form, direction and option with the oracle.
 
 use super::*;
 use crate::argument::ArgumentError;

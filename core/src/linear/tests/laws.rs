@@ -1,4 +1,4 @@
-//! The laws of affine elements.
+//! Checks the laws of affine elements.
 
 use super::*;
 use crate::linear::law::{Affine, AffineSlots, Transition};

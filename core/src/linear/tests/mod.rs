@@ -21,7 +21,7 @@ use half::{bf16, f16};
 use std::vec::Vec;
 use std::{format, string::String, vec};
 
-/// What the numbers of a case are like.
+/// Kind of numbers in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Unit keys, rates up to one, gates near one.

@@ -39,7 +39,7 @@ pub enum Taps {
     NewestLast,
 }
 
-/// How a convolution is computed.
+/// Method of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// By the sum of products.
@@ -52,7 +52,7 @@ impl Method {
     /// Both methods.
     pub const ALL: [Method; 2] = [Method::Direct, Method::Fft];
 
-    /// `direct` or `fft`.
+    /// Returns the name: `direct` or `fft`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ impl Problem {
         self.spec.taps
     }
 
-    /// Inputs that a state holds: `K − 1`.
+    /// Returns the number of inputs that a state holds: `K − 1`.
     #[must_use]
     pub const fn history(&self) -> usize {
         self.spec.taps - 1
@@ -150,7 +150,7 @@ impl Problem {
         filters * self.spec.taps
     }
 
-    /// Index of the weight of the input `back` tokens before.
+    /// Returns the index of the weight of the input `back` tokens before.
     #[inline]
     #[must_use]
     pub const fn weight(&self, channel: usize, back: usize) -> usize {
@@ -212,7 +212,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,

@@ -1,4 +1,4 @@
-//! The oracle of the convolution, in f64, and how far a run may be from it.
+//! Computes the convolution in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! With `u = 2^-24`, and `n` the number of products,
 //!
@@ -20,9 +20,9 @@ use crate::series::bound::{Judged, Precision, in_range, rounded};
 use crate::series::functions::sigmoid_f64;
 use crate::series::tensor::{TINY, token_of};
 
-/// The exact output of a channel at each token, in the order of the pass: calls `visit` with the token and the output. The
-/// inputs must have passed [`Problem::check_data`]; `past` holds the `K − 1` inputs of the channel before the first token of
-/// the pass, or is empty for zeros. `dtype` is the type to which an output is rounded.
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and the
+/// output. The inputs must have passed [`Problem::check_data`]. `past` holds the `K − 1` inputs of the channel before the
+/// first token of the pass, or is empty for zeros. `dtype` is the type to which an output is rounded.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

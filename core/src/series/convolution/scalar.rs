@@ -1,4 +1,5 @@
-//! The direct convolution without an allocator, one channel after the other.
+//! Computes the direct convolution without an allocator, one channel after the
+//! other.
 
 use super::problem::{Inputs, Problem};
 use crate::argument::ArgumentError;
@@ -7,7 +8,7 @@ use crate::series::functions::silu;
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
-/// How accurate the functions of this module are.
+/// Accuracy of the functions of this module.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call.

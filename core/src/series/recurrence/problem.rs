@@ -54,7 +54,7 @@ pub struct Spec {
     pub b: Series,
     /// States after each token, `[batch, tokens, channels]`.
     pub out: Series,
-    /// What `a` holds.
+    /// Contents of `a`.
     pub gate: Gate,
     /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,
@@ -129,7 +129,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,

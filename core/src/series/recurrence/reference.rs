@@ -1,4 +1,4 @@
-//! The oracle of the recurrence, in f64, and how far a run may be from it.
+//! Computes the recurrence in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! With `u = 2^-24`, `ε` the relative error of the exponential where gates are logarithms, and the recurrence of absolute
 //! values `H_t = |a_t| H_{t−1} + |b_t|`, the error of `h_t` is to first order at most
@@ -17,9 +17,9 @@ use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
 use crate::series::functions::{MOST_LOG, gate_f64};
 use crate::series::tensor::{TINY, token_of};
 
-/// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
-/// inputs must have passed [`Problem::check_data`]; `past` is the state before the first token of the pass. `dtype` is the
-/// type to which an output is rounded.
+/// Computes the exact states of a channel after each token, in the order of the pass, and calls `visit` with the token and
+/// the state. The inputs must have passed [`Problem::check_data`]. `past` is the state before the first token of the pass.
+/// `dtype` is the type to which an output is rounded.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

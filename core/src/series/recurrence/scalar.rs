@@ -1,4 +1,4 @@
-//! The recurrence without an allocator, one channel after the other.
+//! Computes the recurrence without an allocator, one channel after the other.
 
 use super::map::Map;
 use super::problem::{Gate, Inputs, Problem};
@@ -8,7 +8,7 @@ use crate::series::functions::grown;
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
-/// How accurate the functions of this module are.
+/// Accuracy of the functions of this module.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call.

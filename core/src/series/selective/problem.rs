@@ -42,7 +42,7 @@ operands! {
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;
 
-/// Where the coefficients `B` or `C` come from.
+/// Source of the coefficients `B` or `C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coefficient {
     /// Per-token coefficients: a series of `groups · N` channels, `N` for each group of neighbouring channels of `u`.
@@ -160,7 +160,7 @@ problem! {
 }
 
 impl Problem {
-    /// Numbers of a channel's state, `N`.
+    /// Returns the number of values in a channel's state, `N`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.spec.states
@@ -175,7 +175,8 @@ impl Problem {
         }
     }
 
-    /// Number of neighbouring channels that share all coefficients of each token: the largest that divides the groups of both.
+    /// Returns the number of neighbouring channels that share all coefficients of each token: the greatest common divisor of
+    /// the groups of both.
     #[must_use]
     pub const fn tile_group(&self) -> usize {
         let (mut a, mut b) = (self.group(&self.spec.b), self.group(&self.spec.c));
@@ -185,7 +186,7 @@ impl Problem {
         a
     }
 
-    /// Index of a coefficient in its tensor.
+    /// Returns the index of a coefficient in its tensor.
     #[must_use]
     pub const fn coefficient(
         &self,
@@ -247,7 +248,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,

@@ -1,4 +1,4 @@
-//! The oracle of the selective scan, in f64, and how far a run may be from it.
+//! Computes the selective scan in f64, as its oracle, and bounds the distance of a run from it.
 //!
 //! Errors are followed from token to token. With `u = 2^-24`, largest relative errors `ε` of the exponential, `σ` of
 //! softplus and `ζ` of silu, and absolute values written as such,
@@ -68,9 +68,9 @@ impl State {
     }
 }
 
-/// The exact output of a channel at each token, in the order of the pass: calls `visit` with the token and the output, and
-/// writes its states after the last token to `last`. The inputs must have passed
-/// [`Problem::check_data`]; `past` holds the states of the channel before the first token of the pass, or is empty for zeros.
+/// Computes the exact output of a channel at each token, in the order of the pass, calls `visit` with the token and the
+/// output, and writes the channel's states after the last token to `last`. The inputs must have passed
+/// [`Problem::check_data`]. `past` holds the states of the channel before the first token of the pass, or is empty for zeros.
 /// `dtype` is the type to which an output is rounded.
 ///
 /// # Panics

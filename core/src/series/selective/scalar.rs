@@ -1,4 +1,4 @@
-//! The selective scan without an allocator, one channel after the other.
+//! Computes the selective scan without an allocator, one channel after the other.
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::argument::ArgumentError;
@@ -7,7 +7,7 @@ use crate::series::functions::{exponent, grown, silu, softplus};
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{kept, token_of, writes};
 
-/// How accurate the functions of this module are.
+/// Accuracy of the functions of this module.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call. Takes a kilobyte of stack for the state of a channel.

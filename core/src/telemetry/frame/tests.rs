@@ -144,8 +144,8 @@ fn decode(bytes: &[u8]) -> (Heap<Message>, Counts) {
     (messages, decoder.counts())
 }
 
-/// Requires that every message was sent, in order, and that missing ones are counted up to the last number seen.
-/// Returns the number of messages.
+/// Checks that every message was sent, in order, and that missing messages are counted up to the last number
+/// seen. Returns the number of messages.
 fn require_true(bytes: &[u8]) -> (usize, Counts) {
     let (messages, counts) = decode(bytes);
     let sent = records();
@@ -416,7 +416,8 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// Bytes that exceed a frame are counted as they arrive, and all of them at the end if no record arrived.
+/// Checks that bytes that exceed a frame are counted as they arrive, and all bytes at the end if no record
+/// arrived.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));

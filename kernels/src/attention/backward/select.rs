@@ -1,5 +1,5 @@
-//! The last three products when an operand contains a NaN or an infinity. Masked pairs are left out, so that their
-//! zeros do not meet it. Works on one element at a time, because only blocks with such a value need it.
+//! Computes the last three products when an operand contains a NaN or an infinity. Masked pairs are left out, so
+//! that their zeros do not meet it. Works on one element at a time, because only blocks with such a value need it.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use crate::lanes::Lanes;

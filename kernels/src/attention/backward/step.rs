@@ -1,4 +1,4 @@
-//! A tile and a block: scores, probabilities, and the five products.
+//! Computes a tile and a block: scores, probabilities, and the five products.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use super::select;
@@ -102,7 +102,7 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
     e.times(L::splat(isa, 4.0)).over(sum.times(sum))
 }
 
-/// Turns scores into probabilities, and products with upstream gradients into gradients of scores. Unless `all_finite`,
+/// Converts scores to probabilities, and products with upstream gradients to gradients of scores. Unless `all_finite`,
 /// scores keep soft cap and bias, with `−∞` for each masked pair.
 ///
 /// # Safety

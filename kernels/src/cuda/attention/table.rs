@@ -6,7 +6,7 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Paces, Summation};
 
-/// An attention kernel; facts that differ from the defaults come last.
+/// Defines an attention kernel; facts that differ from the defaults come last.
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
@@ -43,8 +43,8 @@ macro_rules! attention {
     };
 }
 
-/// An attention kernel for few rows, whose lanes share each row. A lane sums a score over four dims (eight beyond 128);
-/// a tree over the lanes adds these sums.
+/// Defines an attention kernel for few rows, whose lanes share each row. A lane sums a score over four dims (eight
+/// beyond 128); a tree over the lanes adds these sums.
 macro_rules! rows {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal $(, $field:ident: $value:expr)*) => {
         attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers,
@@ -53,7 +53,7 @@ macro_rules! rows {
     };
 }
 
-/// A kernel without scores.
+/// Defines a kernel without scores.
 macro_rules! helper {
     ($name:literal, $role:ident { $($field:ident: $value:expr),* }, $registers:literal) => {
         kernel!($name, Role::$role {

@@ -26,7 +26,7 @@ const fn steps(per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 8, steps: true, ..share(1024, per_dim) }
 }
 
-/// A walk kernel.
+/// Defines a walk kernel.
 macro_rules! walks {
     ($name:literal, $walk:expr, $shared:literal, $registers:literal) => {
         kernel!(
@@ -39,7 +39,7 @@ macro_rules! walks {
     };
 }
 
-/// A prepare kernel.
+/// Defines a prepare kernel.
 macro_rules! prepare {
     ($name:literal, $per_dim:literal, $delta:literal, $shared:literal, $registers:literal) => {
         kernel!(
@@ -53,7 +53,7 @@ macro_rules! prepare {
     };
 }
 
-/// A kernel of the quadratic form.
+/// Defines a kernel of the quadratic form.
 macro_rules! quadratic {
     ($name:literal, $step:expr, $per_dim:literal, $shared:literal, $registers:literal) => {
         kernel!(

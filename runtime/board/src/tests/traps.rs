@@ -1,4 +1,4 @@
-//! Misleading files of each board, compared with the result of a program that trusts all files.
+//! Compares the results on each board's misleading files with those of a program that trusts all files.
 
 use super::tree::{self, OWN, Tree};
 use crate::clocks;

@@ -1,4 +1,5 @@
-//! The bias of a tile and a block: what masks, biases, lengths, causality and windows add to its scores.
+//! Computes the bias of a tile and a block: the sum of masks, biases, lengths, causality and windows, which is added to its
+//! scores.
 
 use super::context::Context;
 use super::stage::TileRows;
@@ -7,8 +8,9 @@ use elsa_core::attention::{Added, MaskElements, MaskView};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::ops::Range;
 
-/// The bias of a tile and a block, at `to`; null if nothing is added, and `None` if no row attends a key. Rows that the
-/// tile does not have attend none. `finite`: whether keys and values of the block are.
+/// Writes the bias of a tile and a block to `to`, and returns its address: null if nothing is added, `None` if no row
+/// attends a key. Rows that the tile lacks attend no key. `finite` says whether all keys and values of the block are
+/// finite.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are those of a block of the sequence, and `to` is the worker's region for its bias.

@@ -1,5 +1,5 @@
-//! The backward pass on an engine: plans, bound calls and their runs. The CPU computes it; an engine with a GPU has its
-//! CPU do so, and the report says it.
+//! Computes the backward pass on an engine: plans, bound calls and their runs. The CPU computes it even if the engine
+//! has a GPU; the report then says so.
 
 mod context;
 mod cover;

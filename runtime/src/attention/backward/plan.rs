@@ -1,4 +1,4 @@
-//! Planning of gradients, and what their plans say of themselves.
+//! Plans gradients, and reports the properties of their plans.
 
 use super::cpu::CpuPlan;
 use super::operator::BackwardPlan;
@@ -93,7 +93,7 @@ impl Engine {
 }
 
 impl BackwardPlan {
-    /// The division of the work.
+    /// Returns the division of the work.
     #[must_use]
     pub fn choice(&self) -> &BackwardChoice {
         match &self.execution {

@@ -16,7 +16,7 @@ pub(super) struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// Address of the first byte of a row.
+    /// Returns the address of the first byte of a row.
     fn row(&self, batch: usize, head: usize, token: usize) -> *const u8 {
         self.data.as_ptr().wrapping_add(self.view.row(batch, head, token) * self.data.dtype().size())
     }
@@ -98,7 +98,7 @@ pub(super) struct TileRows<'a> {
 }
 
 impl TileRows<'_> {
-    /// Token of the first row in the query view.
+    /// Returns the token of the first row in the query view.
     pub fn token(&self) -> usize {
         self.sequence.query0 + self.rows.start
     }

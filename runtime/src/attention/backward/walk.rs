@@ -1,4 +1,4 @@
-//! The walk of the backward pass: chunks of keys, and for each the query tiles that attend it.
+//! Traverses chunks of keys for the backward pass, and for each the query tiles that attend it.
 //!
 //! ```text
 //! naive:  for each key block, for each query tile:  load both, compute, add to dq in memory

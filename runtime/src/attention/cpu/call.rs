@@ -1,4 +1,4 @@
-//! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
+//! Runs a checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
 use super::context::{Context, Shared, tiles_per_task};
 use super::finish;

@@ -99,7 +99,7 @@ pub(super) unsafe fn row(
 /// Writes every output of a tile's rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialized.
+/// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialised.
 /// - `left_out` are the sums of the weights that each of the rows skipped, in the units of the state, if the plan has a
 ///   budget.
 /// - `scratch` is the worker's region for rows.

@@ -1,4 +1,4 @@
-//! The norm gate: tiles whose scores are known to stay near zero use zero as the reference of all rows.
+//! Finds tiles whose norms keep their scores near zero. All rows of such a tile use zero as their reference.
 //!
 //! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest of their values, and the
 //! largest magnitude added to a score of the tile.

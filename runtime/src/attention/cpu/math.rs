@@ -1,4 +1,4 @@
-//! Computes the baseline: materializes the score matrix, then the softmax, then the product.
+//! Computes the baseline: materialises the score matrix, then the softmax, then the product.
 //!
 //! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
 //! only difference is the one to be measured: the matrix is written to memory.
@@ -26,6 +26,8 @@ struct MatrixTile<'a> {
 }
 
 impl<'a> MatrixTile<'a> {
+    /// Creates the tile of a task, with the regions of a worker.
+    ///
     /// # Safety
     /// - The invariants of [`Context`]. No other worker has this number.
     unsafe fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
@@ -74,7 +76,7 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     pass(product)
 }
 
-/// First pass: `S = Q · K^T`, including masks.
+/// Computes the first pass: `S = Q · K^T`, including masks.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this tile.
@@ -114,7 +116,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     }
 }
 
-/// Second pass: `P = exp(S − max) / Σ exp(S − max)`.
+/// Computes the second pass: `P = exp(S − max) / Σ exp(S − max)`.
 ///
 /// # Safety
 /// - As for [`scores`], which has run.
@@ -130,7 +132,7 @@ unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     }
 }
 
-/// Third pass: `Y = P · V`.
+/// Computes the third pass: `Y = P · V`.
 ///
 /// # Safety
 /// - As for [`softmax`], which has run.

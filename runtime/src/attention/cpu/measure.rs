@@ -47,12 +47,12 @@ pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
 /// Merges the records of the workers into that of worker zero.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is active, and the records are initialized.
+/// - The invariants of [`Context`]. No worker is active, and the records are initialised.
 pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
     let all = record(c, 0);
     for worker in 1..workers {
         for i in 0..c.layout.measured.len {
-            // SAFETY: both records are initialized and have the same length, and no worker is active (layout).
+            // SAFETY: both records are initialised and have the same length, and no worker is active (layout).
             unsafe { all.add(i).write(larger(all.add(i).read(), record(c, worker).add(i).read())) };
         }
     }
@@ -62,7 +62,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No worker writes the measured data.
-/// - No other worker has this worker number, whose record is initialized.
+/// - No other worker has this worker number, whose record is initialised.
 pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
     let tiles = c.choice.tiling(sequence.queries).count();
@@ -125,7 +125,7 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
 /// Measures `count` elements of the mask or the bias at `data`.
 ///
 /// # Safety
-/// - *kernel* of [`Context`], and *workspace*. No other worker has this worker number, whose record is initialized.
+/// - *kernel* of [`Context`], and *workspace*. No other worker has this worker number, whose record is initialised.
 /// - `count` elements of the operand's type are readable at `data`, which is aligned to one.
 pub(super) unsafe fn addends(
     c: &Context<'_>,

@@ -1,4 +1,5 @@
-//! Attention on the CPU: query tiles and key blocks, divided among the threads of the pool.
+//! Computes attention on the CPU: query tiles and key blocks, divided among the threads of
+//! the pool.
 
 mod added;
 mod bias;

@@ -111,7 +111,7 @@ impl Resident {
     pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
         let (base, _) = self.memory.lines();
         let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
-        // SAFETY: no worker is active, records are initialized from the start on, and the workspace has the plan's layout.
+        // SAFETY: no worker is active, records are initialised from the start on, and the workspace has the plan's layout.
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
 

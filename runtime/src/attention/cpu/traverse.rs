@@ -77,7 +77,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
     // SAFETY: the regions belong to this worker, do not overlap and have room (layout): one record for each row of a tile,
-    // which are initialized here, scratch, and counters that have been cleared. Inputs are not written while tasks run.
+    // which are initialised here, scratch, and counters that have been cleared. Inputs are not written while tasks run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));

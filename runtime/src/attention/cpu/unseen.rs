@@ -238,8 +238,8 @@ impl Vote<'_> {
     }
 }
 
-/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun; a row that has kept no key
-/// takes that of the totals.
+/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun. A row that has kept no key
+/// adopts the reference of the totals.
 ///
 /// # Safety
 /// - The clauses of [`Sums`], which has a row `i`.

@@ -1,4 +1,4 @@
-//! The fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
+//! Computes attention in one fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
 //!
 //! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row is `W / S`
 //! of the state
@@ -105,7 +105,7 @@ impl Walk<'_> {
     /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. Both states are initialized.
+    /// - The invariants of [`Context`]. Both states are initialised.
     unsafe fn merge(&self, slot: usize) {
         let (earlier, later) = (self.state(slot), self.state(slot + 1));
         // SAFETY: both states are in this tile's region of the workspace (layout: levels); *kernel*.
@@ -218,7 +218,7 @@ impl Walk<'_> {
     /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all rows.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. State 0 is initialized.
+    /// - The invariants of [`Context`]. State 0 is initialised.
     unsafe fn close(&self) {
         let sums = self.state(0);
         for i in 0..self.rows.width {
@@ -252,7 +252,7 @@ impl Walk<'_> {
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initializes the sums on which the first `rows` rows of a tile vote, with the reference `m`.
+/// Initialises the sums on which the first `rows` rows of a tile vote, with the reference `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
@@ -427,7 +427,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             continue;
         }
         let mut stack = std::mem::take(&mut walk.progress.stack);
-        // SAFETY: the stack returns initialized states, and the rows belong to this task.
+        // SAFETY: the stack returns initialised states, and the rows belong to this task.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             if walk.near_zero && any {

@@ -268,7 +268,7 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// What the kernel that measures takes besides the call; its records begin at `records`.
+/// Returns the additional parameters of the kernel that measures; its records begin at `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,

@@ -1,4 +1,4 @@
-//! Attention on an NVIDIA GPU.
+//! Computes attention on an NVIDIA GPU.
 //!
 //! A run enqueues, in one stream: the copy of the table of sequences, if the plan has one; the kernels that write
 //! present keys and values; the attention kernel; and the merge of its partial states, if it writes any. One

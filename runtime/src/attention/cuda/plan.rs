@@ -71,7 +71,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// The kernel that merges partial states inside an error budget, and the number of states that it reads at once.
+/// Finds the kernel that merges partial states inside an error budget, and returns it with the number of states
+/// that it reads at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.

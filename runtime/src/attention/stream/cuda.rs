@@ -1,4 +1,4 @@
-//! A stream on a GPU between a source and a sink: tensors in the layout of files.
+//! Streams on a GPU between a source and a sink: tensors in the layout of files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
@@ -92,7 +92,7 @@ fn read(
 }
 
 impl GpuStream {
-    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and that of the parts from
+    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and the number of parts from
     /// unit `from` on. The first units copy keys and values to the present, if there is one; the others are blocks of
     /// queries.
     ///

@@ -1,4 +1,4 @@
-//! Attention over keys that are streamed in chunks, within a budget.
+//! Computes attention over keys that are streamed in chunks, within a budget.
 //!
 //! **The formula** is that of the in-memory run, and so are its bits: a query tile visits the same blocks, segments and
 //! merges in the same order, with its states resident from the first chunk to the last.

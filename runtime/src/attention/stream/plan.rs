@@ -56,7 +56,7 @@ setters! {
 }
 
 impl StreamOptions {
-    /// Requests the output only, within `host_budget` bytes.
+    /// Creates options that request the output only, within `host_budget` bytes.
     #[must_use]
     pub fn new(host_budget: usize) -> StreamOptions {
         StreamOptions {

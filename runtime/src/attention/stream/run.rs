@@ -63,8 +63,8 @@ impl StreamPlan {
         copy.chain(passes)
     }
 
-    /// Returns the number of units, and that of parts from unit `from` on, for calls with these lengths. Every unit is
-    /// finished independently; the first ones copy keys and values to the present, if there is one.
+    /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. Every unit
+    /// is finished independently; the first ones copy keys and values to the present, if there is one.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.

@@ -1,4 +1,4 @@
-//! The backward pass of a task: its shares in the gradients of the whole, from its own tokens.
+//! Computes the backward pass of a task: its shares of the whole's gradients, from its own tokens.
 //!
 //! # The formula
 //!
@@ -75,8 +75,8 @@ impl BackwardTaskPlan {
     ///
     /// # Errors
     /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has what tasks do not take (packed sequences, windows of a picture, a bias), if a plan cannot be made, or if memory is
-    /// not available.
+    /// has features that tasks do not support (packed sequences, windows of a picture, a bias), if a plan cannot be made, or
+    /// if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &BackwardProblem,
@@ -116,31 +116,31 @@ impl BackwardTaskPlan {
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 
-    /// The task: its runs and which of them meet.
+    /// Returns the task: its runs and which of them meet.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
     }
 
-    /// The plans of the calls, one for each shape.
+    /// Returns the plans of the calls, one for each shape.
     #[must_use]
     pub fn plans(&self) -> &[BackwardPlan] {
         &self.plans
     }
 
-    /// Query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
     }
 
-    /// The sizes of the task's shares.
+    /// Returns the sizes of the task's shares.
     #[must_use]
     pub fn sizes(&self) -> GradientSizes {
         GradientSizes::of_problem(self.problem.forward()).of(self.task())
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
@@ -161,7 +161,7 @@ impl BackwardTaskPlan {
     /// Computes the task's shares of the gradients into `shares`, dense: of queries `[batch, heads, queries, d]`, of keys and
     /// values `[batch, kv_heads, keys, d]` and `[…, d_v]`, with the tokens of the task in its order. Output, upstream gradient
     /// and statistics have the queries that the problem's tensors have, and are those of the whole attention. Allocates
-    /// nothing. The bits do not depend on the number of threads, nor on what the tensors hold besides the task's tokens.
+    /// nothing. The bits do not depend on the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or the shares the task; nothing is written then. Or if a run

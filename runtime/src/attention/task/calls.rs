@@ -1,4 +1,5 @@
-//! The calls of a task: tiles of a run of queries and a range of keys, and what each takes of the task's tensors.
+//! Divides a task into calls: tiles of a run of queries and a range of keys, with the rows of the task's tensors that
+//! each call reads.
 
 use super::mask::Tile;
 use crate::error::PlanError;
@@ -42,11 +43,11 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// The calls of task `path` of `division` for `problem`, whose tensors hold the tokens that `held` says.
+    /// Lists the calls of task `path` of `division` for `problem`. `held` says which tokens the tensors hold.
     ///
     /// # Errors
-    /// A path that is not one of the division's, tensors without the task's tokens, a problem that tasks do not take,
-    /// memory that the system refuses.
+    /// Refuses a path that is not one of the division's, tensors without the task's tokens, and a problem that tasks do
+    /// not support. Returns an error if the system refuses memory.
     pub fn new(
         problem: &Problem,
         division: &Division,
@@ -108,7 +109,8 @@ impl Calls {
         Ok(())
     }
 
-    /// The problem of `queries` query tokens and `keys` keys, in the memory of the task's tensors. The output is dense.
+    /// Returns the problem of `queries` query tokens and `keys` keys, in the memory of the task's tensors. The output
+    /// is dense.
     pub fn part(&self, queries: usize, keys: usize) -> Result<Problem, ArgumentError> {
         let spec = self.problem.spec();
         let [b, h, _, _] = spec.query.shape();
@@ -126,32 +128,32 @@ impl Calls {
         spec.query(query).key(key).value(value).output(output).mask(mask).check()
     }
 
-    /// The problem of the task's tensors.
+    /// Returns the problem of the task's tensors.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// The task.
+    /// Returns the task.
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// Query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole.
     pub const fn totals(&self) -> [usize; 2] {
         self.totals
     }
 
-    /// The problems of the calls, one for each shape.
+    /// Returns the problems of the calls, one for each shape.
     pub fn shapes(&self) -> &[Problem] {
         &self.shapes
     }
 
-    /// Every run of queries with its calls.
+    /// Returns every run of queries with its calls.
     pub fn runs(&self) -> &[(Span, Vec<Call>)] {
         &self.runs
     }
 
-    /// The lengths of a call of the whole.
+    /// Returns the lengths of a call of the whole.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }
@@ -198,13 +200,13 @@ impl Calls {
     }
 }
 
-/// A view with other tokens, in the memory of `view`.
+/// Returns a view with `tokens` tokens, in the memory of `view`.
 pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> Result<View, ArgumentError> {
     let [b, h, _, d] = view.shape();
     View::new(argument, [b, h, tokens, d], view.strides())
 }
 
-/// The elements of a tensor from token `token` on; none beyond the end.
+/// Returns the elements of a tensor from token `token` on; an empty slice beyond the end.
 pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Elements<'a> {
     let start = view.row(0, 0, token);
     match data {
@@ -214,7 +216,7 @@ pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Element
     }
 }
 
-/// Rejects features of a problem that tasks do not support.
+/// Refuses features of a problem that tasks do not support.
 fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     let given = [
         (spec.packed.is_some(), "cu_seqlens_q"),
@@ -239,7 +241,7 @@ fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
 /// Adds an entry to a list.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// Returns an error if the system refuses the memory.
 pub(super) fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), PlanError> {
     let bytes = list.len().saturating_add(1).saturating_mul(size_of::<T>());
     list.try_reserve(1).map_err(|_| PlanError::TaskMemory { bytes })?;

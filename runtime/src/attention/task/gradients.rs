@@ -1,4 +1,4 @@
-//! The shares that tasks have in gradients, and their sums.
+//! Sums the shares that tasks have in gradients.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
@@ -26,7 +26,7 @@ pub struct GradientSizes {
 }
 
 impl GradientSizes {
-    /// Of a problem.
+    /// Returns the sizes of a problem.
     #[must_use]
     pub const fn of_problem(problem: &Problem) -> GradientSizes {
         let spec = problem.spec();
@@ -40,13 +40,13 @@ impl GradientSizes {
         }
     }
 
-    /// The same with the tokens of a task.
+    /// Returns these sizes with the numbers of tokens of a task.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
         GradientSizes { queries: task.query_tokens(), keys: task.key_tokens(), ..self }
     }
 
-    /// Sequences, tokens and head size of each gradient.
+    /// Returns sequences, tokens and head size of each gradient.
     const fn each(&self) -> [[usize; 3]; 3] {
         let GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim } = *self;
         [[query_sequences, queries, dim], [key_sequences, keys, dim], [key_sequences, keys, value_dim]]
@@ -65,7 +65,7 @@ pub struct TaskGradients {
 }
 
 impl TaskGradients {
-    /// Zeros.
+    /// Allocates gradients of zeros.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -125,7 +125,7 @@ pub struct GradientMerge {
 }
 
 impl GradientMerge {
-    /// For `tasks` tasks of a whole of `sizes`.
+    /// Allocates a merge of `tasks` tasks of a whole of `sizes`.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory: the gradients of the whole, and once more for each time that the
@@ -136,7 +136,7 @@ impl GradientMerge {
         Ok(GradientMerge { sizes: *sizes, stack: MergeStack::default(), slots, next: 0 })
     }
 
-    /// Most additions of an element on its way through the shares of `tasks` tasks: `ceil(log2 tasks)`.
+    /// Returns the largest number of additions to an element among the shares of `tasks` tasks: `ceil(log2 tasks)`.
     #[must_use]
     pub const fn additions(tasks: usize) -> usize {
         depth(tasks)
@@ -188,7 +188,7 @@ impl GradientMerge {
         Ok(())
     }
 
-    /// The gradients of the whole; zeros if there was no task.
+    /// Returns the gradients of the whole; zeros if there was no task.
     #[must_use]
     pub fn finish(mut self) -> TaskGradients {
         let slots = &mut self.slots;

@@ -1,4 +1,4 @@
-//! A tile of a mask, cut into dense memory of its own.
+//! Copies a tile of a mask into dense memory of its own.
 
 use crate::error::PlanError;
 use elsa_core::attention::{MaskElements, MaskKind, MaskView};
@@ -16,10 +16,10 @@ pub(super) enum Tile {
 }
 
 impl Tile {
-    /// Room for `elements` elements.
+    /// Reserves room for `elements` elements.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses the memory.
     pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, PlanError> {
         fn room<T>(elements: usize) -> Result<Vec<T>, PlanError> {
             let mut data = Vec::new();

@@ -1,4 +1,4 @@
-//! The states of tasks, merged into those of the whole.
+//! Merges the states of tasks into those of the whole.
 
 use super::merge as merge_slots;
 use super::states::RowStates;
@@ -21,8 +21,8 @@ pub struct TaskMerge {
 }
 
 impl TaskMerge {
-    /// For `tasks` tasks of a whole with states of `[sequences, tokens]` rows, where sequences are batch times heads, and values
-    /// of size `dim`.
+    /// Allocates a merge of `tasks` tasks of a whole with states of `[sequences, tokens]` rows and values of size `dim`.
+    /// Sequences are batch times heads.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory: one state of the whole, and one more for each time that the number of
@@ -37,8 +37,8 @@ impl TaskMerge {
     /// Adds the states of the next task: `[sequences, queries of the task]`, whose places are those of `runs`.
     ///
     /// # Errors
-    /// Returns an error if the states are not as many as the runs have rows, if one of them is none that a run leaves
-    /// ([`RowStates::check`]), or if they lie beyond the whole.
+    /// Returns an error if the numbers of states and of rows of the runs differ, if a state cannot be the result of a run
+    /// ([`RowStates::check`]), or if the rows are beyond the whole.
     pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), ArgumentError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);
@@ -82,7 +82,7 @@ impl TaskMerge {
         Ok(())
     }
 
-    /// The states of the whole, `[sequences, tokens]`; empty ones if there was no task.
+    /// Returns the states of the whole, `[sequences, tokens]`; empty states if there was no task.
     #[must_use]
     pub fn finish(mut self) -> RowStates {
         let rows = self.sequences * self.tokens;

@@ -1,4 +1,4 @@
-//! A task of a division: attention over the pairs of queries and keys that it owns, as states.
+//! Computes a task of a division: attention over the pairs of queries and keys that it owns, as states.
 //!
 //! # The formula
 //!
@@ -107,9 +107,9 @@ impl TaskPlan {
     ///
     /// # Errors
     /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has what tasks do not take (a past, a present, packed sequences, windows of a picture, a bias), if the options have an
-    /// error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot be made, or if
-    /// memory is not available.
+    /// has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a bias), if the
+    /// options have an error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot
+    /// be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -148,38 +148,38 @@ impl TaskPlan {
         Ok(())
     }
 
-    /// The problem of the task's tensors.
+    /// Returns the problem of the task's tensors.
     fn problem(&self) -> &Problem {
         self.calls.problem()
     }
 
-    /// The task: its runs and which of them meet.
+    /// Returns the task: its runs and which of them meet.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
     }
 
-    /// The plans of the calls, one for each shape.
+    /// Returns the plans of the calls, one for each shape.
     #[must_use]
     pub fn plans(&self) -> &[Plan] {
         &self.plans
     }
 
-    /// Query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.plans.iter().map(Plan::state_workspace_bytes).max().unwrap_or(0)
     }
 
     /// Computes the states of the task's queries into `states`: m and S `[batch, heads, queries]`, W `[batch, heads, queries,
-    /// d_v]`, with the queries of the task in its order. Allocates nothing of the size of a tensor. The bits do not depend
-    /// on the number of threads, nor on what the tensors hold besides the task's tokens.
+    /// d_v]`, with the queries of the task in its order. Allocates nothing of the size of a tensor. The bits do not depend on
+    /// the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails or is cancelled
@@ -220,7 +220,7 @@ impl TaskPlan {
         Ok(report)
     }
 
-    /// Number of rows of the task: batch, heads and queries.
+    /// Counts the rows of the task: batch × heads × queries.
     fn rows(&self) -> usize {
         self.problem().spec().query.batch() * self.problem().heads() * self.task().query_tokens()
     }

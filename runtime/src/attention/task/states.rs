@@ -1,4 +1,4 @@
-//! States of rows in memory of their own, and their merge.
+//! Holds states of rows in memory of their own, and merges them.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
@@ -27,7 +27,7 @@ pub struct RowStates {
 }
 
 impl RowStates {
-    /// Empty states of `rows` rows with values of size `dim`.
+    /// Allocates empty states of `rows` rows with values of size `dim`.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -43,16 +43,16 @@ impl RowStates {
         Ok(RowStates { m: of(rows, f32::NEG_INFINITY)?, s: of(rows, 0.0)?, w: of(elements, 0.0)? })
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.m.len()
     }
 
-    /// Requires that each row holds what a run or a merge leaves there.
+    /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns the first number that none does ([`misfit`]), with its array and its row.
+    /// Returns the first number that cannot be such a result ([`misfit`]), with its array and its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {
@@ -79,7 +79,7 @@ impl RowStates {
         self.w.fill(0.0);
     }
 
-    /// The first `rows` rows, to be written.
+    /// Lends the first `rows` rows for writing.
     pub(super) fn first(&mut self, rows: usize) -> StateOut<'_> {
         let rows = rows.min(self.rows());
         let elements = rows * self.dim();
@@ -132,7 +132,7 @@ impl RowStates {
         }
     }
 
-    /// Log-sum-exp of each row: `m + log S`, computed in f64; `−∞` for empty states.
+    /// Computes the log-sum-exp of each row: `m + log S`, in f64; `−∞` for empty states.
     pub fn log_sum_exp(&self) -> impl Iterator<Item = f32> + '_ {
         self.m.iter().zip(&self.s).map(|(m, s)| match is_empty(*m, *s) {
             true => f32::NEG_INFINITY,

@@ -9,13 +9,13 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The initialized driver.
+/// The initialised driver.
 #[derive(Clone, Copy)]
 pub struct Driver {
     pub(super) api: &'static Api,
     /// CUDA version of the driver, as `1000 · major + 10 · minor`.
     version: i32,
-    /// The process that has initialized the driver.
+    /// The process that has initialised the driver.
     process: Process,
 }
 
@@ -26,11 +26,11 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Opens the library, looks up every function, and initializes the driver.
+    /// Opens the library, looks up every function, and initialises the driver.
     ///
     /// # Errors
-    /// Returns an error if the library or a function is missing, if the driver cannot be initialized, or if a parent
-    /// of this process has initialized it before a fork.
+    /// Returns an error if the library or a function is missing, if the driver cannot be initialised, or if a parent
+    /// of this process has initialised it before a fork.
     pub fn open() -> Result<Driver, DeviceError> {
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
@@ -54,7 +54,7 @@ impl Driver {
         (version / 1000, version % 1000 / 10)
     }
 
-    /// Checks that this process has initialized the driver. A child of `fork` must not call the driver of its parent.
+    /// Checks that this process has initialised the driver. A child of `fork` must not call the driver of its parent.
     ///
     /// # Errors
     /// Returns [`DeviceError::Forked`] in such a child.

@@ -1,4 +1,4 @@
-//! The NVIDIA driver. This is the only module that names its API.
+//! Calls the NVIDIA driver. This is the only module that names its API.
 //!
 //! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
 //! machine may have no driver, an old one, or one that fails.

@@ -24,12 +24,12 @@ impl Tensor {
         !self.data.is_null()
     }
 
-    /// Address of the first byte of a row.
+    /// Returns the address of the first byte of a row.
     pub fn row(&self, batch: usize, head: usize, token: usize) -> *mut u8 {
         self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
     }
 
-    /// Distance from one token to the next, in elements.
+    /// Returns the distance from one token to the next, in elements.
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }
@@ -48,7 +48,7 @@ impl Rows {
     /// No rows.
     pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
 
-    /// The same from token `t` and column `x` on.
+    /// Returns these rows from token `t` and column `x` on.
     pub fn from(self, t: usize, x: usize) -> Rows {
         if self.data.is_null() {
             return self;
@@ -66,7 +66,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// The same from column `x` on.
+    /// Returns these columns from column `x` on.
     pub fn from(self, x: usize) -> Past {
         if self.data.is_null() {
             return self;
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
         Context { kernel, problem, choice, layout, tensors, base }
     }
 
-    /// The tensor of an operand.
+    /// Returns the tensor of an operand.
     pub fn tensor(&self, operand: Operand) -> &Tensor {
         &self.tensors[operand]
     }
@@ -146,12 +146,13 @@ impl<'a> Context<'a> {
         self.tensors[Operand::PresentState].is_present()
     }
 
-    /// The worker's region of the workspace.
+    /// Returns the worker's region of the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// The rows of the outputs of a state's readers in the shared region of sums, from the first token of the sequence on.
+    /// Returns the rows of the outputs of a state's readers in the shared region of sums, from the first token of the
+    /// sequence on.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

@@ -1,4 +1,5 @@
-//! Linear attention on the CPU: chunks of tokens and strips of columns, divided among the threads of the pool.
+//! Computes linear attention on the CPU: chunks of tokens and strips of columns, divided among the threads of
+//! the pool.
 
 pub mod call;
 mod context;

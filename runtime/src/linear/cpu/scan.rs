@@ -1,4 +1,4 @@
-//! The scan in two levels: parts of a sequence fold to affine maps, a scan over them gives the state before each part, and
+//! Scans in two levels: parts of a sequence fold to affine maps, a scan over them computes the state before each part, and
 //! each part is computed from it.
 //!
 //! The tokens of a part map the state before it to `A S + b`. Earlier first, `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
@@ -79,14 +79,14 @@ pub(super) fn run(
 struct Head<'a> {
     sequence: &'a Sequence,
     state: usize,
-    /// Its place among those of the workspace.
+    /// Index among the slots of the workspace.
     slot: usize,
     reverse: bool,
     crew: Crew<'a>,
 }
 
 impl<'a> Head<'a> {
-    /// The tokens of part `part`; `None` if the sequence has fewer parts.
+    /// Returns the tokens of part `part`; `None` if the sequence has fewer parts.
     fn part(&self, c: &Context<'_>, part: usize) -> Option<Stretch<'a>> {
         let Head { sequence, state, reverse, crew, .. } = *self;
         let size = c.choice.part(sequence.tokens);
@@ -97,19 +97,19 @@ impl<'a> Head<'a> {
         })
     }
 
-    /// The last part of the sequence.
+    /// Returns the number of the last part of the sequence.
     fn last(&self, c: &Context<'_>) -> usize {
         c.choice.parts_of(self.sequence.tokens).saturating_sub(1)
     }
 
-    /// The affine map of part `part`.
+    /// Returns the address of the affine map of part `part`.
     fn element(&self, c: &Context<'_>, part: usize) -> *mut f32 {
         let element = self.slot * c.choice.parts + part;
         c.base.wrapping_add(c.layout.elements.start + element * c.layout.element.stride)
     }
 }
 
-/// The strips of `b` and of `A` of an affine map.
+/// Returns the strips of `b` and of `A` of an affine map.
 fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let choice = c.choice;
     let at = &c.layout.element;
@@ -308,7 +308,7 @@ struct Parts<'a> {
     c: &'a Context<'a>,
     head: &'a Head<'a>,
     count: usize,
-    /// Whether an element begins with the sequence: it is a state, and has no transition.
+    /// `true` if an element begins with the sequence: it is a state, and has no transition.
     states: [bool; MOST_PARTS],
     region: *mut f32,
 }
@@ -328,7 +328,7 @@ impl Parts<'_> {
         targets(self.c, self.head.element(self.c, part))
     }
 
-    /// The values of a matrix.
+    /// Returns the values of a matrix.
     ///
     /// # Safety
     /// - The invariants. No other reference to the matrix exists.
@@ -338,7 +338,7 @@ impl Parts<'_> {
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
-    /// `at ← before ⊕ at` where rows keep apart.
+    /// Combines `at ← before ⊕ at` if rows are independent.
     fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
         let c = self.c;
         let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
@@ -377,7 +377,7 @@ impl Parts<'_> {
         }
     }
 
-    /// `at ← before ⊕ at` where tokens mix rows.
+    /// Combines `at ← before ⊕ at` if tokens mix rows.
     fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
         // SAFETY: different elements (contract of `Slots::combine`).

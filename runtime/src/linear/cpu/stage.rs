@@ -1,5 +1,5 @@
-//! Rows of a chunk of tokens as the kernel takes them: in place, or copied to the worker's region in the order in which
-//! tokens pass.
+//! Provides the rows of a chunk of tokens as the kernel reads them: in place, or copied to the worker's region in the order
+//! in which tokens pass.
 
 use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};
@@ -14,7 +14,8 @@ enum Change {
 }
 
 impl Change {
-    /// Squares are summed, and the factor of a row is computed, in f64, so that an element is rounded once.
+    /// Applies the change to a row. Squares are summed, and the factor of a row is computed, in f64, so that an element is rounded
+    /// once.
     fn apply(self, row: &mut [f32]) {
         let Change::Unit(epsilon) = self else { return };
         // Independent sums, so that additions need not wait for one another.
@@ -33,7 +34,7 @@ impl Change {
 }
 
 impl Stretch<'_> {
-    /// Token `t` of the order in which tokens pass, counted in the tensors.
+    /// Returns the index in the tensors of the token that passes as number `t`.
     fn token(&self, t: usize) -> usize {
         match self.reverse {
             false => self.sequence.start + t,
@@ -41,8 +42,8 @@ impl Stretch<'_> {
         }
     }
 
-    /// Calls `each(token, row, count)` for tokens of `range` that follow one another in the tensor, of which the first is
-    /// row `row`.
+    /// Calls `each(token, row, count)` for runs of tokens of `range` that follow one another in the tensor; `row` is the
+    /// row of the first.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -53,7 +54,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// Rows of the f32 tensor `operand` where they are, from token `t` on.
+    /// Returns the rows of the f32 tensor `operand` in its own memory, from token `t` on.
     fn in_place(&self, c: &Context<'_>, operand: Operand, head: usize, t: usize) -> Rows {
         let tensor = c.tensor(operand);
         let stride = tensor.stride() as isize;
@@ -64,7 +65,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// The columns of the stretch's strips, with padding.
+    /// Returns the columns of the stretch's strips, with padding.
     pub fn columns(&self, c: &Context<'_>) -> Range<usize> {
         c.choice.strips.columns(c.choice.columns, &self.strips)
     }
@@ -137,7 +138,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usi
     Rows { data: dst, token: choice.rows as isize, head: each as isize }
 }
 
-/// The rows of a chunk that all columns share; queries if they are read.
+/// Returns the rows of a chunk that all columns share; queries only if `reads`.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -179,7 +180,7 @@ pub(super) unsafe fn heads(
     }
 }
 
-/// The decays of a chunk; none if the problem has none.
+/// Returns the decays of a chunk; no rows if the problem has no decay.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -199,7 +200,7 @@ pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     }
 }
 
-/// The values of a chunk, from the first column of the stretch's strips on.
+/// Returns the values of a chunk, from the first column of the stretch's strips on.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -238,8 +239,8 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Writes the outputs of a chunk, which lie where [`outputs`] has put them, to the tensor, if they are not there. Those of
-/// the first pass of a bidirectional problem stay where they are.
+/// Writes the outputs of a chunk from the location that [`outputs`] has chosen to the tensor, unless they are there
+/// already. Outputs of the first pass of a bidirectional problem stay where they are.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker

@@ -1,4 +1,4 @@
-//! States between tensors and strips of columns.
+//! Copies states between tensors and strips of columns.
 
 use super::context::{Context, Past, Stretch, Tensor};
 use elsa_core::linear::{Form, Operand};
@@ -10,8 +10,8 @@ const VECTOR: usize = 8;
 /// no set of the first cache.
 const FEW: usize = 8;
 
-/// The first value of a stretch's columns in the present state, and the distance from one row to the next, where tokens may
-/// pass the state there: there are few of them, and strips need no padding.
+/// Returns the address of the first value of a stretch's columns in the present state, and the distance from one row to the
+/// next, if tokens may update the state in place: there are few of them, and strips need no padding.
 pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
     let (choice, columns) = (c.choice, s.columns(c));
     let packed =
@@ -24,7 +24,7 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// The past state of a stretch's columns, where that is not the present: zeros if the problem has none.
+/// Returns the past state of a stretch's columns, unless that is the present state: zeros if the problem has no past state.
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);

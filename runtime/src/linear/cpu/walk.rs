@@ -1,4 +1,4 @@
-//! Tokens pass the state: the walk over chunks of tokens and strips of columns.
+//! Passes tokens over the state: the walk over chunks of tokens and strips of columns.
 //!
 //! The naive way is the recurrence as it is written, a head at a time:
 //!
@@ -18,9 +18,9 @@
 //!    several.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
 //!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
-//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So where
-//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]). A single token reads what they
-//!    were in the past state ([`state::elsewhere`]), and is spared the copy too.
+//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So the
+//!    strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A single token reads
+//!    them from the past state ([`state::elsewhere`]), which also saves the copy.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
@@ -55,7 +55,7 @@ pub(super) struct Aim {
     pub keep: bool,
 }
 
-/// A task: strips of the state of a sequence.
+/// Computes a task: strips of the state of a sequence.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has these strips or this worker number.
@@ -116,14 +116,14 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The chunks of a stretch, until the call is cancelled.
+/// Iterates over the chunks of a stretch, until the call is cancelled.
 pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone + 'a {
     let (Range { start, end }, crew) = (s.tokens.clone(), s.crew);
     let chunks = (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk));
     chunks.take_while(move |_| !crew.is_cancelled())
 }
 
-/// Lets the tokens of a stretch pass, in the form that was chosen.
+/// Passes the tokens of a stretch over the state, in the form that was chosen.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's, packed in [`Form::Chunk`]; `part` is
@@ -161,7 +161,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Lets the tokens of a stretch pass without outputs.
+/// Passes the tokens of a stretch over the state without outputs.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. Each target is this worker's, and those with values have the strips of the stretch; `part`
@@ -173,7 +173,7 @@ pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], 
     }
 }
 
-/// Lets a chunk of tokens pass.
+/// Passes a chunk of tokens over the state.
 ///
 /// # Safety
 /// - As for [`pass`], or for [`fold`] without outputs. `range` is a chunk of the stretch.
@@ -254,7 +254,7 @@ unsafe fn chunk(
     }
 }
 
-/// The columns from `x` on of queries and keys a chunk behind those of token `done`, where the kernel reads them in place.
+/// Returns the columns from `x` on of the queries and keys one chunk after token `done`, if the kernel reads them in place.
 fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     if c.choice.staged.rows || x >= c.choice.rows {
         return Ahead::NOTHING;
@@ -263,7 +263,7 @@ fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     Ahead { queries: queries.data, query_stride: queries.token, keys: keys.data, key_stride: keys.token }
 }
 
-/// Lets the queries of a stretch read a state that does not change.
+/// Reads a state that does not change, for the queries of a stretch.
 ///
 /// # Safety
 /// - As for [`pass`].

@@ -11,8 +11,8 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 /// Base-2 logarithm of the largest factor into which gates for each dim are split.
 const FACTORED: f64 = 100.0;
 
-/// Roundings of a product in a sum over dims or over tokens that goes pair by pair: four in a chain of four, two of Kahan's sum and
-/// one more for what grows with its length, two for the norms of rows, one for a factor and one for a last addition.
+/// Roundings of a product in a sum over dims or over tokens, pair by pair: four in a chain of four, two of Kahan's sum and one more
+/// for the terms that grow with its length, two for the norms of rows, one for a factor and one for a last addition.
 const BY_PAIRS: usize = 11;
 
 /// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
@@ -29,8 +29,8 @@ const TOKENS_OF_PART: usize = 512;
 /// Most parts of a scan that the options leave to the chooser.
 const PARTS: usize = 16;
 
-/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
-/// gates for each dim. A non-causal call goes by chunks.
+/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state. They do for delta rules and
+/// for gates for each dim. A non-causal call goes by chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
     form == Form::Parallel
@@ -38,12 +38,12 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
-/// Parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
+/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
 pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
 }
 
-/// Turns in which a device of `sms` SMs runs blocks of a kernel that walks.
+/// Counts the waves in which a device of `sms` SMs runs `blocks` blocks of a kernel that walks.
 fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
@@ -114,7 +114,7 @@ impl LinearGpuChoice {
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
-    /// Chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
+    /// Returns the number of chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)

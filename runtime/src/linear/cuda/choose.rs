@@ -1,19 +1,18 @@
 //! Chooses how a GPU computes a problem. The chooser is a pure function of the problem, the options, the kernels and
 //! the device. Its criteria:
 //!
-//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and an
-//!    answer comes from the state before its chunk. So how many blocks a device runs at once decides between them.
-//!    `recurrent` has others, and it is chosen by the tokens and states of a sequence alone ([`LinearGpuChoice::crossover`]): of packed sequences, whose lengths arrive with
-//!    the data, each goes as it would alone ([`LinearGpuChoice::recurrent_below`]). Those of `scan` depend on the parts, of
-//!    which the tokens of a sequence decide the number, too, and it is chosen on request. So is `parallel`, whose time is
-//!    quadratic.
+//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and
+//!    an answer comes from the state before its chunk. So the number of blocks that a device runs at once decides between
+//!    them. `recurrent` has other bits, and the tokens and states of a sequence alone select it
+//!    ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as each would be
+//!    alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the parts, whose number depends on the
+//!    tokens of a sequence too; it is chosen on request. So is `parallel`, whose time is quadratic.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block of a
-//!    state answers all of its heads.
-//!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
-//!    a kernel whose blocks always answer all heads.
-//!    Where a launch leaves half of the SMs without a block, one whose blocks have half the columns has twice as many.
+//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block of a state
+//!    answers all of its heads. Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to
+//!    1024, go token by token, by a kernel whose blocks always answer all heads. If a launch leaves half of the SMs without a
+//!    block, blocks with half the columns are used, twice as many.
 //! 4. *Memory.* The prepared data of a chunk take kilobytes, many with a gate for each dim. Without a budget they may
 //!    take a quarter of the device's memory. Sequences that do not fit are computed token by token. This is the only
 //!    criterion that depends on the batch and can change a bit.
@@ -26,8 +25,9 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Where a batch has a block for this many SMs, or for more, its chunks are not divided a second time: the pass that leaves
-/// the states takes 0.7 of the time of one that answers, too (measured on an H200), and the second pass the rest of it.
+/// SMs for each block of a batch from which on two passes over its chunks are chosen ([`Form::Chunk`]). With fewer SMs one
+/// pass is faster: the pass that leaves the states takes 0.7 of the time of one that also answers (measured on an H200),
+/// and the second pass takes the rest.
 const SMS_OF_BLOCK: usize = 4;
 
 /// Blocks that a launch in pairs has for one of other launches. On an H200 it takes 0.69 of their time as long as each has an SM

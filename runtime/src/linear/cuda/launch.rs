@@ -1,4 +1,4 @@
-//! The launches of a run: those of a form, for each pass over the tokens.
+//! Lists the launches of a run: those of a form, for each pass over the tokens.
 //!
 //! | direction | passes |
 //! |---|---|
@@ -128,7 +128,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// f32 answers in the workspace.
+    /// Returns the f32 answers in the workspace.
     fn dense_answers(&self) -> Tensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
@@ -169,7 +169,7 @@ impl Call<'_> {
         }
     }
 
-    /// States of `parts` parts at a place of the workspace.
+    /// Returns the states of `parts` parts at offset `at` of the workspace.
     fn states(&self, parts: usize, at: u64) -> States {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
@@ -187,8 +187,8 @@ impl Call<'_> {
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form of the others: with a delta rule what tokens write, which are then the values; the answers; the
-    /// last state, which may replace the first.
+    /// Lists the quadratic form of all other rules: with a delta rule, the written values of tokens, which then replace the
+    /// values; the answers; and the last state, which may replace the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -210,8 +210,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a scan: parts but the last fold to what they do to a state, a scan gives the states after them, and every part goes
-    /// on from the state before it. `silent` are `args` without answers.
+    /// Lists a scan: all parts except the last fold to their effect on a state, a scan computes the states after them, and every
+    /// part continues from the state before it. `silent` are `args` without answers.
     fn scan(
         &mut self,
         args: LinearArgs,
@@ -243,7 +243,7 @@ impl Call<'_> {
         self.push(with_states(resuming, initial, last, after))
     }
 
-    /// Lists the scan over what parts fold to, in Blelloch's order. Addresses are those that [`marshal::carry`] takes.
+    /// Lists the scan over the folded parts, in Blelloch's order. Addresses are those of [`marshal::carry`].
     fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
         let problem = self.problem;
         let gates = gates(problem);
@@ -301,7 +301,7 @@ impl Call<'_> {
         }
     }
 
-    /// The kernel of a walk whose blocks answer all readers of a state, if that is how it goes.
+    /// Returns the kernel of a walk whose blocks answer all readers of a state, if the walk runs that way.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -309,7 +309,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// The kernel that walks in pairs and the columns of its blocks, if that is how a walk goes.
+    /// Returns the kernel that walks in pairs and the columns of its blocks, if a walk runs that way.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
@@ -356,7 +356,7 @@ impl Call<'_> {
     }
 }
 
-/// Blocks of a walk, or of the quadratic form.
+/// Counts the blocks of a walk, or of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

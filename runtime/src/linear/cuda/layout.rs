@@ -1,4 +1,4 @@
-//! The layout of the device memory in which runs work.
+//! Lays out the device memory in which runs work.
 
 use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;
@@ -17,8 +17,8 @@ pub struct Layout {
     pub records: u64,
     /// Keys and queries with gates for each dim.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. Of a scan those after parts but the last, with padded
-    /// rows, which take the place of what parts fold to.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, the states after all parts except the
+    /// last, with padded rows; they replace the folded parts.
     pub boundaries: u64,
     /// Transitions of these parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,
@@ -26,7 +26,8 @@ pub struct Layout {
     pub gate_sums: u64,
     /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
     pub held: u64,
-    /// What tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded rows.
+    /// Written values of tokens in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded
+    /// rows.
     pub written: u64,
     /// Answers of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,
@@ -48,12 +49,13 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     spec.in_place && (choice.form == Form::Scan || together && !alone)
 }
 
-/// Elements of a row of `columns` columns in the workspace, where rows are read four elements at a time.
+/// Returns the number of elements of a row of `columns` columns in the workspace, where rows are read four elements at a
+/// time.
 pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(4)
 }
 
-/// Gates of a token: none, one, or one for each dim.
+/// Returns the number of gates of a token: zero, one, or one for each dim.
 pub fn gates(problem: &Problem) -> usize {
     match problem.gates() {
         Gates::None => 0,

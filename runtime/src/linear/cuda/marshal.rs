@@ -36,14 +36,14 @@ pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usi
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// The states of a view `[sequences, heads, d_k, d_v]`; none if their address is zero.
+/// Describes the states of a view `[sequences, heads, d_k, d_v]`; empty if their address is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
     States { data, sequence, head, part: 0, row }
 }
 
-/// States of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`.
+/// Describes the states of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`.
 pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     let row = row as i64;
     let part = problem.key_dim() as i64 * row;
@@ -51,7 +51,7 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
 }
 
-/// The past and the present states of a call; none where it has none.
+/// Describes the past and the present states of a call; empty for states that it does not have.
 pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     let spec = problem.spec();
     let past = states(spec.past_state.as_ref(), at[problem.past_source()]);
@@ -71,8 +71,8 @@ fn flag(filled: &mut LinearArgs, flag: i32, on: bool) {
     filled.flags = if on { filled.flags | flag } else { filled.flags & !flag };
 }
 
-/// What all launches of a call have in common: one part, no answers, no states. `at` holds the device address of every
-/// operand, zero if the call does not have it; `scratch` is that of the workspace.
+/// Fills in the parameters that all launches of a call share: one part, no answers, no states. `at` holds the device
+/// address of every operand, zero if the call does not have it; `scratch` is that of the workspace.
 pub fn common(
     plan: &GpuPlan,
     problem: &Problem,
@@ -140,17 +140,17 @@ pub fn common(
     with_parts(filled, 1, sequences.longest)
 }
 
-/// The same launch over `parts` parts of so many chunks.
+/// Returns the same launch over `parts` parts of `part_chunks` chunks.
 pub fn with_parts(filled: LinearArgs, parts: usize, part_chunks: usize) -> LinearArgs {
     LinearArgs { part_chunks: int(part_chunks.max(1)), ..of_parts(filled, parts) }
 }
 
-/// The same launch over `parts` parts.
+/// Returns the same launch over `parts` parts.
 fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
     LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
 }
 
-/// The same launch over `parts` parts of a scan, which the table of sequences divides, if there is one.
+/// Returns the same launch over `parts` parts of a scan, which the table of sequences divides, if there is one.
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
@@ -161,25 +161,26 @@ pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// The same launch by blocks of the quadratic form: of `rows` of at most `most` tokens, or rows of a state.
+/// Returns the same launch by blocks of the quadratic form: of `rows` of at most `most` tokens, or rows of a state.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
 
-/// What all launches of the quadratic form have in common that are for delta rules and gates for each dim.
+/// Fills in the parameters that launches of the quadratic form share for delta rules and for gates for each dim.
 pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
     flag(&mut filled, DIM_GATES, problem.gates() == Gates::PerDim);
     of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
 }
 
-/// What tokens write, at a place of the workspace: a row for each of a state, aligned to four elements.
+/// Describes the values that tokens write to the workspace at `data`: a row for each token of a state, aligned to four
+/// elements.
 pub fn written(problem: &Problem, data: u64) -> Tensor {
     let token = padded(problem.value_dim()) as i64;
     let head = problem.spec().output.tokens() as i64 * token;
     Tensor { data, batch: problem.state_heads() as i64 * head, head, token }
 }
 
-/// The same launch with what tokens write as its values.
+/// Returns the same launch with the written values of tokens as its values.
 pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled.value = written;
     flag(&mut filled, VALUE_F32, true);
@@ -194,7 +195,7 @@ pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     LinearArgs { readers: 1, by_readers: one, ..with_states_as_heads(problem, filled) }
 }
 
-/// The same launch with answers of a type, to which those in `partial` are added; either may be absent.
+/// Returns the same launch with answers of a type, to which those in `partial` are added; either may be absent.
 pub fn with_answers(
     mut filled: LinearArgs,
     output: Tensor,
@@ -208,7 +209,7 @@ pub fn with_answers(
     filled
 }
 
-/// The same launch with states: those before its parts, those after them, and those at boundaries.
+/// Returns the same launch with states: those before its parts, those after them, and those at boundaries.
 pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
     (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
     let columns = filled.value_dim as usize;
@@ -217,7 +218,7 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     filled
 }
 
-/// The same walk by blocks of so many columns.
+/// Returns the same walk by blocks of `columns` columns.
 pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     let columns = int((filled.value_dim as usize).div_ceil(columns));
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
@@ -229,7 +230,7 @@ pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// A launch whose last states are the transitions of its parts.
+/// Returns a launch whose last states are the transitions of its parts.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;
@@ -237,8 +238,9 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
     with_states(filled, States::default(), to, States::default())
 }
 
-/// What all launches of the scan over `items` parts have in common, and their blocks for each node. Addresses are those of what
-/// parts fold to, which becomes the states after them, of dense transitions or zero, and of the sums of logarithms of gates.
+/// Fills in the parameters that all launches of the scan over `items` parts share, and their blocks for each node. The
+/// addresses are those of the folded parts, which become the states after them, of dense transitions or zero, and of the sums
+/// of logarithms of gates.
 pub fn carry(
     problem: &Problem,
     items: usize,
@@ -266,13 +268,13 @@ pub fn carry(
     }
 }
 
-/// The launch of `nodes` nodes of a step.
+/// Returns the launch of `nodes` nodes of a step.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
 }
 
-/// A launch that copies states: of no tokens, with a head for each state.
+/// Returns a launch that copies states: it has no tokens, and a head for each state.
 pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States) -> LinearArgs {
     let one = Divisor::new(1);
     filled.heads = int(problem.state_heads());

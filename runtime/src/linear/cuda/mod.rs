@@ -1,4 +1,4 @@
-//! Linear attention on an NVIDIA GPU.
+//! Computes linear attention on an NVIDIA GPU.
 //!
 //! Two kinds of kernels compute it. Preparing kernels compute everything that is quadratic in the tokens of a chunk,
 //! for all chunks at once. Walking kernels carry a state through the chunks of a part. A form is a list of such

@@ -19,9 +19,9 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
-    /// The kernel of the same walk in pairs, where there is one.
+    /// The kernel of the same walk in pairs, if there is one.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
+    /// The kernel that answers all readers of a state, if the choice has one in addition to the kernel that walks.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Kernels of a scan: the one that sums logarithms of gates, without a delta rule, and the one that carries states
@@ -60,7 +60,7 @@ pub struct Loaded {
     pub threads: u32,
 }
 
-/// The kernels that walk, as the chooser sees them.
+/// Lists the kernels that walk, as the chooser sees them.
 fn walks() -> impl Iterator<Item = Walk> + Clone {
     GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
         Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
@@ -68,7 +68,7 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Columns of a state that a block of a kernel that walks has.
+/// Returns the number of columns of a state that a block of a kernel that walks has.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
@@ -172,12 +172,12 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Columns of a state that a block of the kernel that walks has.
+    /// Returns the number of columns of a state that a block of the kernel that walks has.
     pub fn columns(&self) -> usize {
         columns(self.walk)
     }
 
-    /// The kernels, loaded in `context`.
+    /// Loads the kernels in `context`.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.

@@ -14,7 +14,8 @@ const TOKENS: usize = 70;
 const DK: usize = 12;
 const DV: usize = 8;
 
-/// Two sequences one behind the other, whose states are replaced by four heads of queries.
+/// Creates a problem of two sequences, one behind the other, whose states are replaced and each read by two heads of
+/// queries.
 fn problem() -> Problem {
     let view = |heads, n, d| View::dense("x", Layout::Bhnd, &[1, heads, n, d], None).unwrap();
     let (query, key) = (view(2 * STATES, TOKENS, DK), view(STATES, TOKENS, DK));
@@ -33,7 +34,7 @@ fn noise(engine: &Engine, seed: u64, len: usize, to: impl Fn(f32) -> f32) -> Hos
     buffer
 }
 
-/// Query, key, value, decay, beta, states.
+/// Allocates query, key, value, decay, beta and states.
 fn tensors(engine: &Engine) -> [HostBuffer<f32>; 6] {
     let plain = |x: f32| x;
     [

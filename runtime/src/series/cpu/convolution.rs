@@ -1,4 +1,4 @@
-//! The causal convolution on the CPU.
+//! Computes the causal convolution on the CPU.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;

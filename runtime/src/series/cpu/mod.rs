@@ -1,4 +1,5 @@
-//! Per-channel operators on the CPU.
+//! Computes per-channel operators on
+//! the CPU.
 
 mod convolution;
 mod operator;

@@ -1,4 +1,4 @@
-//! What computes a call of series on the CPU, for plans that are generic over the operator.
+//! Computes a call of series on the CPU, for plans that are generic over the operator.
 
 use super::spectrum::Transforms;
 use crate::cpu::pool::Crew;
@@ -14,7 +14,8 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;
 
-    /// The call over tensors that have been checked against the problem. `transforms` are those of the plan, if it has some.
+    /// Creates the call over tensors that have been checked against the problem. `transforms` are those of the plan, if it
+    /// has some.
     fn call<'a>(
         &'a self,
         tensors: &HostTensors<'a, Self::Operand>,
@@ -33,7 +34,7 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
-/// Where and how a call computes.
+/// Memory and choices of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The kernels.
@@ -52,12 +53,12 @@ pub struct Place<'a> {
 unsafe impl Sync for Place<'_> {}
 
 impl Place<'_> {
-    /// The first token of each block, until the call is cancelled.
+    /// Iterates over the first tokens of the blocks, until the call is cancelled.
     pub fn blocks(&self, tokens: usize) -> impl Iterator<Item = usize> {
         (0..tokens).step_by(self.choice.block).take_while(|_| !self.crew.is_cancelled())
     }
 
-    /// The region of a worker.
+    /// Returns the region of a worker.
     pub fn worker(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }

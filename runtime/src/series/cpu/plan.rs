@@ -35,7 +35,7 @@ pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
 }
 
 impl<O> CpuPlan<O> {
-    /// The plan of a choice and its layout, with transforms for a convolution by FFT.
+    /// Creates the plan of a choice and its layout, with transforms for a convolution by FFT.
     pub fn new(
         kernel: &'static SeriesKernel,
         (choice, layout): (SeriesChoice, SeriesLayout),

@@ -1,4 +1,4 @@
-//! The recurrence on the CPU.
+//! Computes the recurrence on the CPU.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
@@ -97,8 +97,8 @@ impl RecurrenceCall<'_> {
                         if finite(factor, w) && finite(state, w) {
                             (k.carry)(factor, row, state);
                         } else {
-                            // A product beyond f32 says nothing about the state, and one that vanishes does not remove what is
-                            // not finite; each factor of a token may.
+                            // A product beyond f32 says nothing about the state. A product that vanishes does not remove
+                            // non-finite numbers; each factor of a token may.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
@@ -123,13 +123,13 @@ impl RecurrenceCall<'_> {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }
 
-    /// The item as a tile.
+    /// Returns item `number` as a tile.
     fn tile(&self, place: &Place<'_>, number: usize) -> Tile {
         let channels = self.problem.channels();
         tile(number, place.choice.tiles, channels, channels, place.kernel.spec.width)
     }
 
-    /// Number of a tile's first channel among the states.
+    /// Returns the number of a tile's first channel among the states.
     fn first_state(&self, tile: Tile) -> usize {
         tile.batch * self.problem.channels() + tile.channel
     }
@@ -226,8 +226,8 @@ impl OnCpu for Problem {
                     if finite(factor, w) && finite(before, w) {
                         (place.kernel.carry)(factor, added, after);
                     } else {
-                        // A product beyond the range of f32 says nothing about the state, and one that vanishes does not
-                        // remove what is not finite.
+                        // A product beyond the range of f32 says nothing about the state, and a product that vanishes does
+                        // not remove non-finite numbers.
                         call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
                     }
                 }

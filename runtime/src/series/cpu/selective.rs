@@ -1,4 +1,4 @@
-//! The selective scan on the CPU.
+//! Computes the selective scan on the CPU.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
@@ -58,7 +58,8 @@ enum Given<'a> {
 }
 
 impl SelectiveCall<'_> {
-    /// The coefficient of a tile's channels. One of the channels goes to `to`.
+    /// Returns the coefficient of a tile's channels. A [`Coefficient::Channel`] is written to `to`; a
+    /// [`Coefficient::Token`] stays in its series.
     ///
     /// # Safety
     /// - Room for the coefficient of a tile is writable at `to`.

@@ -1,4 +1,4 @@
-//! The convolution of one channel by products of spectra, in f64.
+//! Computes the convolution of one channel by products of spectra, in f64.
 
 use elsa_core::series::convolution::Problem;
 use elsa_core::series::plan::SeriesLayout;
@@ -24,7 +24,7 @@ impl Transforms {
     /// Bytes of the tables for each value, with some to spare.
     pub const BYTES: usize = 64;
 
-    /// The transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
+    /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
     pub fn new(length: usize) -> Option<Transforms> {
         // The planner ends the process where memory is not available.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
@@ -33,16 +33,16 @@ impl Transforms {
         Some(Transforms { length, forward, inverse })
     }
 
-    /// Number of f64 values that they work in.
+    /// Returns the number of f64 values that the transforms need as scratch.
     pub fn scratch(&self) -> usize {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }
 
-    /// The room of a worker whose region begins at `region`.
+    /// Returns the room of a worker whose region begins at `region`.
     ///
     /// # Safety
     /// - The region is 64-byte aligned, that of a layout of a convolution by FFT of this length with the scratch of these
-    ///   transforms, and nobody else's for the lifetime of the result; it is initialised.
+    ///   transforms, and used by nothing else for the lifetime of the result; it is initialised.
     pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
         let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
         let (n, half) = (self.length, self.length / 2 + 1);
@@ -86,7 +86,7 @@ impl Room<'_> {
     }
 
     /// Writes the sums of all tokens to `to`, from the inputs in the order of the pass: as many of the past as `history`, then
-    /// one for each token. What is not finite counts as zero. Returns whether everything was finite.
+    /// one for each token. Numbers that are not finite count as zero. Returns whether all inputs were finite.
     pub fn convolve(&mut self, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) -> bool {
         let count = history + to.len();
         let mut finite = true;

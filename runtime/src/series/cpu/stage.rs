@@ -7,7 +7,7 @@ use elsa_kernels::series::Columns;
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// How the elements of a block lie in memory.
+/// Order of the elements of a block in memory.
 enum Order {
     /// The channels of a token are neighbours; the next token is so many elements on.
     Rows(usize),
@@ -47,13 +47,13 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block of the steps `steps` of a pass over `tokens` tokens.
+    /// Creates the block of the steps `steps` of a pass over `tokens` tokens.
     pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
         let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
         Block { tokens, reverse }
     }
 
-    /// Rows in the order of the pass, of those that lie in the order of memory at `first`, `stride` apart.
+    /// Returns the rows in the order of the pass; in memory they begin at `first`, `stride` apart.
     pub fn columns<T>(&self, first: *const T, stride: usize) -> Columns<*const T> {
         let last = self.tokens.len().saturating_sub(1);
         if self.reverse {
@@ -63,7 +63,7 @@ impl Block {
         }
     }
 
-    /// The same of rows to be written.
+    /// Returns the same rows for writing.
     pub fn columns_mut<T>(&self, first: *mut T, stride: usize) -> Columns<*mut T> {
         let Columns { first, stride } = self.columns(first.cast_const(), stride);
         Columns { first: first.cast_mut(), stride }
@@ -78,7 +78,7 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The rows of a block's channels in place, if the kernel can read them there.
+    /// Returns the rows of a block's channels in place, if the kernel can read them there.
     fn in_place(&self, tile: Tile, block: &Block, width: usize) -> Option<Columns<*const f32>> {
         match (self.data, order(&self.series)) {
             (Elements::F32(data), Order::Rows(stride))
@@ -91,7 +91,7 @@ impl Source<'_> {
         }
     }
 
-    /// The rows of a block's channels in the order of the pass: in place, or copied to `to`.
+    /// Returns the rows of a block's channels in the order of the pass: in place, or copied to `to`.
     ///
     /// # Safety
     /// - As for [`Source::copy`].
@@ -195,7 +195,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The series over the elements of an output that has passed the check of its problem.
+    /// Creates the target of a series in the elements of an output that has passed the check of its problem.
     pub fn new(series: Series, data: &mut ElementsMut<'_>) -> Target {
         Target { series, dtype: data.elements().dtype(), data: data.as_mut_ptr() }
     }
@@ -204,8 +204,8 @@ impl Target {
         self.data.wrapping_add(self.series.at(batch, token, channel) * self.dtype.size())
     }
 
-    /// The rows of a block's channels in the order of the pass: in place if the kernel can write them there, which is `true`,
-    /// or those at `buffer`.
+    /// Returns the rows of a block's channels in the order of the pass, and whether they are in place. If the kernel cannot
+    /// write them there, they are at `buffer`.
     pub fn rows(
         &self,
         tile: Tile,
@@ -306,7 +306,7 @@ pub struct States {
 }
 
 impl States {
-    /// Those of a call whose data have been checked.
+    /// Creates the states of a call whose data have been checked.
     pub fn new(in_place: bool, past: Option<&[f32]>, present: Option<&mut [f32]>) -> States {
         let present = present.map_or(std::ptr::null_mut(), <[f32]>::as_mut_ptr);
         let past = match past {
@@ -379,12 +379,12 @@ impl States {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }
 
-    /// Address of the past states of a channel of `n` values; null if there are none.
+    /// Returns the address of the past states of a channel of `n` values; null if there are none.
     pub fn past(&self, channel: usize, n: usize) -> *const f32 {
         if self.past.is_null() { self.past } else { self.past.wrapping_add(channel * n) }
     }
 
-    /// Address of the present states of a channel of `n` values; null if they are not wanted.
+    /// Returns the address of the present states of a channel of `n` values; null if they are not wanted.
     pub fn present(&self, channel: usize, n: usize) -> *mut f32 {
         if self.present.is_null() { self.present } else { self.present.wrapping_add(channel * n) }
     }
@@ -418,7 +418,8 @@ pub unsafe fn columns_of_lines(
     }
 }
 
-/// The item `number` as a sequence and one of its tiles: `group` channels each make a group, and tiles do not cross groups.
+/// Returns item `number` as a sequence and one of its tiles. Each group has `group` channels, and tiles do not cross
+/// groups.
 pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
     let (batch, number) = (number / tiles, number % tiles);
     let each = group.div_ceil(width);

@@ -1,11 +1,11 @@
 //! Chooses how a GPU computes a problem of series. The chooser is a pure function of the problem, the options and the
 //! number of SMs. Its criteria:
 //!
-//! 1. *Bits.* Those of a recurrence and of a selective scan depend on the parts of the tokens. So these follow from the
-//!    tokens, the channels and the device, and not from the number of sequences.
-//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves most
-//!    of a device idle. Parts fill it, and cost twice the work, a step for each and two launches; so there are several where the count of
-//!    all these is at most half of one pass's.
+//! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the parts of the tokens. So the parts depend on
+//!    the tokens, the channels and the device, and not on the number of sequences.
+//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves
+//!    most of a device idle. Parts fill it, and cost twice the work, a step for each and two launches. So several are used
+//!    if the count of all these is at most half of that of one pass.
 //! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
 //!    no longer than a CPU takes for transforms; beyond that, it leaves convolutions to the CPU.
 
@@ -25,14 +25,14 @@ const MOST_TAPS: usize = 16_384;
 const WARPS_PER_SM: usize = 16;
 
 /// Time that a tile of tokens takes, in the time that the state takes over the map of one part. Both wait for memory, not for
-/// arithmetic. About 19 on an H200: what recurrences of 256 tokens take in 1 and 16 parts, and of 1,024 in 4 and 64, agree with
-/// it.
+/// arithmetic. About 19 on an H200, in agreement with the times of recurrences of 256 tokens in 1 and 16 parts, and of 1,024 in
+/// 4 and 64.
 const TILE_TIME: usize = 20;
 
 /// Time of the two launches that parts add, in the same unit.
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// How many times less time parts must take by count to be worth reading the inputs twice.
+/// Factor by which parts must be faster, by count, to be worth reading the inputs twice.
 const LEAST_GAIN: usize = 2;
 
 /// Most parts that the options leave to the chooser.
@@ -57,13 +57,13 @@ fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> 
     if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
 
-/// The product of counts, saturating.
+/// Multiplies counts, saturating.
 fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// The parts of `tokens` tokens, which pass in tiles of `of_tile`, of a sequence that has `warps` warps: those that take the
-/// least time by count. The parts fold and are computed side by side, as far as the device has room for their warps, and the
+/// Returns the number of parts that takes the least time by count, for a sequence of `warps` warps and `tokens` tokens in
+/// tiles of `of_tile`. The parts fold and are computed side by side, as far as the device has room for their warps, and the
 /// state is carried over their maps one after the other.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
@@ -78,8 +78,8 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// The choice of `parts` parts with maps of `states` numbers of all channels of all sequences. What the options leave open
-/// stays within the budget.
+/// Returns the choice of `parts` parts with maps of `states` numbers of all channels of all sequences. Anything that the
+/// options leave open stays within the budget.
 fn with_maps(
     tiles: usize,
     parts: usize,

@@ -1,4 +1,5 @@
-//! Per-channel operators on an NVIDIA GPU (`elsa_kernels::cuda::series`).
+//! Computes per-channel operators on an NVIDIA GPU
+//! (`elsa_kernels::cuda::series`).
 
 mod choose;
 mod convolution;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Problem of a per-channel operator, as computed on a GPU.
 pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
-    /// What its kernel is called in messages.
+    /// Name of its kernel in messages.
     const ROLE: &'static str;
 
     /// Returns whether a kernel is its own.
@@ -52,7 +52,7 @@ pub struct GpuPlan<P> {
 }
 
 impl<P: OnGpu> GpuPlan<P> {
-    /// The plan of a choice. Loads the kernel.
+    /// Creates the plan of a choice and loads the kernel.
     ///
     /// # Errors
     /// Returns an error if the build has no kernel, or if the device fails.

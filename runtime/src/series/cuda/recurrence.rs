@@ -1,4 +1,4 @@
-//! The recurrence on a GPU.
+//! Launches the recurrence on a GPU.
 
 use super::marshal::{push, series};
 use super::plan::{Call, OnGpu};

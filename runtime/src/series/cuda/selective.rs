@@ -1,4 +1,4 @@
-//! The selective scan on a GPU.
+//! Launches the selective scan on a GPU.
 
 use super::marshal::{push, series};
 use super::plan::{Call, OnGpu};

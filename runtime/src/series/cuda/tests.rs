@@ -14,7 +14,7 @@ const TOKENS: usize = 1100;
 const CHANNELS: usize = 6;
 const STATES: usize = 5;
 
-/// A scan in parts, in place.
+/// Creates a problem of a scan in parts, in place.
 fn problem() -> Problem {
     let u = Series::channels_first("u", [1, CHANNELS, TOKENS]).unwrap();
     let b = Coefficient::Token(Series::channels_first("b", [1, STATES, TOKENS]).unwrap());

@@ -133,7 +133,7 @@ fn splits_cover_the_keys_and_fill_the_device() {
     }
 }
 
-/// Tall blocks for plain problems, short ones for all.
+/// Returns kernels with tall blocks for plain problems, and with short ones for all problems.
 fn two_heights() -> [GpuKernelSpec; 3] {
     let short = GpuKernelSpec { most_plain: 960, ..spec("d64r64", 64, false, ALL, 64) };
     let tall = GpuKernelSpec { most_queries: 0, ..spec("d64r128", 64, false, ALL, 128) };
@@ -485,7 +485,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
 
-/// The constants of the bound are those of the selected kernel, and of no other.
+/// Checks that the constants of the bound are those of the selected kernel, and of no other.
 #[test]
 fn executed_has_the_constants_of_the_kernel() {
     let mut own = KERNELS;

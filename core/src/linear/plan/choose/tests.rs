@@ -108,7 +108,8 @@ fn options_that_a_form_does_not_have_are_refused() {
     assert_eq!(form(Options { chunk: Some(24), ..Options::default() }), Form::FusedChunk);
 }
 
-/// The smallest workspace fits the budget that the error reports, and no smaller one does.
+/// Checks that the smallest workspace fits the budget that the error reports, and that no smaller budget
+/// is enough.
 #[test]
 fn budgets_are_kept_and_named() {
     for form in Form::ALL {
@@ -133,7 +134,7 @@ fn budgets_are_kept_and_named() {
     assert_eq!(error, ChooseError::Memory { needed: usize::MAX });
 }
 
-/// Only whole strips are distributed, and every worker can have one if heads are few.
+/// Checks that only whole strips are distributed, and that every worker can have one if heads are few.
 #[test]
 fn groups_share_the_strips() {
     for (heads, workers, dv) in [(1, 1, 128), (1, 4, 128), (1, 8, 128), (2, 3, 100), (64, 4, 128)] {
@@ -152,7 +153,8 @@ fn groups_share_the_strips() {
     }
 }
 
-/// The strips of the delta rules are wide if they fit half of the level 1 cache and are not more numerous.
+/// Checks that the strips of the delta rules are wide if they fit half of the level 1 cache and are not
+/// more numerous.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {
@@ -209,7 +211,8 @@ fn parts_are_whole_chunks_and_cover_the_tokens() {
     }
 }
 
-/// A sequence of a packed call has the parts that it would have alone, unless their number is requested.
+/// Checks that a sequence of a packed call has the parts that it would have alone, unless their number is
+/// requested.
 #[test]
 fn sequences_have_parts_by_their_own_length() {
     let scan = |tokens, parts| {

@@ -55,7 +55,7 @@ pub struct StreamWants {
 }
 
 impl StreamWants {
-    /// Requests the output, with a division chosen by the search.
+    /// Creates a request for the output, with a division chosen by the search.
     #[must_use]
     pub const fn new(keys: KeysFrom) -> StreamWants {
         let (output, lse, states, half_scores) = (true, false, false, false);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub enum Area {
     /// Queries of the resident block, `[batch][head][token][head_dim]`.
     Query,
-    /// Its output, `[batch][head][token][value_dim]`.
+    /// Output, `[batch][head][token][value_dim]`.
     Output,
-    /// Its log-sum-exp, `[batch][head][token]`.
+    /// Log-sum-exp, `[batch][head][token]`.
     Lse,
     /// References of its states.
     Reference,

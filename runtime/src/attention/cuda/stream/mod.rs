@@ -1,4 +1,4 @@
-//! Attention on a GPU whose keys do not fit its memory: they are streamed in chunks past resident queries.
+//! Computes attention on a GPU whose memory is too small for the keys: they are streamed in chunks past resident queries.
 //!
 //! **The naive way**, for each block of queries and each chunk of keys:
 //!

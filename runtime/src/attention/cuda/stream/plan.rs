@@ -67,7 +67,7 @@ setters! {
 }
 
 impl GpuStreamOptions {
-    /// Requests the output only.
+    /// Creates options that request the output only.
     #[must_use]
     pub const fn new(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
         GpuStreamOptions { division, keys, output: true, lse: false, states: false, half_scores: false }

@@ -1,4 +1,5 @@
-//! Keys in device memory: used in place, with the same bits as transferred keys; and rejected addresses.
+//! Checks keys in device memory, used in place, with the same bits as transferred keys; and rejected
+//! addresses.
 
 use super::{DeviceKeys, GpuStream, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
 use super::{StreamKeys, StreamRows, StreamTokens};

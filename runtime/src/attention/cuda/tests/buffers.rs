@@ -164,7 +164,7 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     assert!(found == want);
 }
 
-/// Divided and undivided keys, with states and without.
+/// Checks divided and undivided keys, with states and without.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {

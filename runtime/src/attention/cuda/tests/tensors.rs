@@ -349,8 +349,8 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
 }
 
-/// A cache with room for more tokens receives the new rows and keeps the rest, and a call without an output has the
-/// log-sum-exp of one with an output.
+/// Checks that a cache with room for more tokens receives the new rows and keeps the rest, and that a call without
+/// an output computes the same log-sum-exp as one with an output.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn caches_on_the_device_are_appended_to_in_place() {
@@ -510,7 +510,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
     }
 }
 
-/// In the caller's streams and in the caller's memory; a certificate waits for the run.
+/// Runs in the caller's streams and in the caller's memory; a certificate waits for the run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {

@@ -57,7 +57,7 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
 }
 
-/// The batch decides between forms of the same bits alone.
+/// Checks that the batch only decides between forms that compute the same bits.
 #[test]
 fn the_batch_changes_no_bit() {
     for tokens in [1, 15, 16, 24, 47, 48, 1000] {
@@ -73,7 +73,7 @@ fn the_batch_changes_no_bit() {
     assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
 }
 
-/// A packed sequence executes the same operations as it does alone.
+/// Checks that a packed sequence executes the same operations as it does alone.
 #[test]
 fn packed_sequences_execute_what_they_do_alone() {
     let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
@@ -95,8 +95,8 @@ fn packed_sequences_execute_what_they_do_alone() {
     }
 }
 
-/// With a delta rule, the written values of tokens have a region, and the quadratic form prepares no chunk
-/// of it.
+/// Checks that the written values of tokens have a region with a delta rule only, and that the quadratic form
+/// prepares no chunks.
 #[test]
 fn the_quadratic_form_is_for_all_rules() {
     let of = |rule, form| {
@@ -114,7 +114,8 @@ fn the_quadratic_form_is_for_all_rules() {
     assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
-/// A state is computed once where its readers would take turns, by forms that have it, and by kernels of its size.
+/// Checks that a state is computed once if its readers would run in several waves, by forms that support it, and
+/// by kernels of its size.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
     let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
@@ -143,7 +144,7 @@ fn readers_share_a_state_where_blocks_take_turns() {
     }
 }
 
-/// Keys of more dims than tiles have go step by step, and nothing else computes them.
+/// Checks that keys with more dims than tiles hold go step by step, and that nothing else computes them.
 #[test]
 fn keys_of_many_dims_go_step_by_step() {
     let of = |d, form, chunk| {
