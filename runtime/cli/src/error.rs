@@ -206,7 +206,8 @@ impl Error {
     }
 }
 
-/// A flag, or a message that starts with one, with its dashes. An argument without a flag has its name in capitals, and stands as it is.
+/// Adds the dashes to a flag, or to a message that starts with one. An argument without a flag has its name in capitals and is
+/// returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {

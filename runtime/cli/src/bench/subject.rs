@@ -120,7 +120,7 @@ pub struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// All rows, or an even sample of many.
+    /// Selects the rows to check: all of them, or an even sample if there are many.
     #[must_use]
     pub fn new(case: &Case, problem: &'a Problem, inputs: Inputs<'a>) -> Check<'a> {
         let all = rows(problem, &inputs);

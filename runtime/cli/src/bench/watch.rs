@@ -172,7 +172,7 @@ pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }
 
-/// A mark as the results hold it: one line; a reason that is too long is cut, its cure is not.
+/// Formats a mark as one line of the results. A reason that is too long is cut; its cure is not.
 fn line(mark: &Mark) -> Reason {
     let line = one_line(&mark.to_string());
     match &mark.cure {

@@ -20,7 +20,8 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// A run of `job` whose outputs are `prepared`, computed by what `by` says. `resume` has a journal kept.
+    /// Begins a run of `job` with the outputs `prepared`, computed by the back end that `by` describes. With `resume`,
+    /// a journal is kept.
     ///
     /// # Errors
     /// A journal of another run, or a damaged one; an output in the file of an input, which the run that goes on would miss;
@@ -86,7 +87,7 @@ impl Begun {
         })
     }
 
-    /// Sizes of the earlier run.
+    /// Returns the sizes of the earlier run.
     #[must_use]
     pub fn sizes(&self) -> Option<Sizes> {
         self.earlier.as_ref().map(|(_, earlier)| earlier.sizes)
@@ -98,7 +99,7 @@ impl Begun {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Has `outputs` take notes of a run of `units` units, in the earlier journal or a new one.
+    /// Makes `outputs` record a run of `units` units, in the earlier journal or a new one.
     ///
     /// # Errors
     /// A journal with more units; errors of the file system.

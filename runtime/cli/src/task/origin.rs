@@ -83,7 +83,7 @@ pub fn check(
     }
 }
 
-/// The array and the place of a number that no run leaves in states of `[batch, heads, rows]`, with the number, and what is allowed.
+/// Describes a number that no run leaves in states of `[batch, heads, rows]`: its array, place and value, then the allowed values.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

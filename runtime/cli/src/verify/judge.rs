@@ -301,7 +301,7 @@ mod tests {
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
-    /// As [`judged_of`], of tokens that all differ.
+    /// Calls [`judged_of`] with tokens that all differ.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> Case {
         judged_of(dtype, random, false, change)
     }

@@ -19,7 +19,7 @@ static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 /// The system's allocator, but for what is refused.
 pub struct Refusing;
 
-/// Whether an allocation of so many bytes, `more` of them new, is refused.
+/// Returns `true` if an allocation of `bytes` bytes is refused, `more` of which are new.
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;
@@ -97,7 +97,7 @@ impl Drop for Armed {
 /// One call at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A turn, in which the allocations of the process are those of the test that has it.
+/// Waits for a turn, during which only the calling test allocates in this process.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,7 +44,7 @@ fn desk() -> Desk {
 
 const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
 
-/// Every file of the folder.
+/// Reads every file in the folder.
 fn files(desk: &Desk) -> BTreeMap<String, Vec<u8>> {
     desk.list().into_iter().map(|name| (name.clone(), std::fs::read(desk.path(&name)).unwrap())).collect()
 }
@@ -155,13 +155,13 @@ fn engine(threads: usize) -> Engine {
     Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
-/// A problem of several sequences, heads and tiles.
+/// Builds a problem with several sequences, heads and tiles.
 fn problem(batch: usize, queries: usize, keys: usize) -> Problem {
     let of = |heads, n| View::dense("x", Layout::Bhnd, &[batch, heads, n, DIM], None).unwrap();
     Spec::new(DType::F32, of(4, queries), of(2, keys), of(2, keys), of(4, queries)).check().unwrap()
 }
 
-/// The output of a streamed run of a stream, all of whose inputs are waves.
+/// Runs a stream on waves as inputs and returns its output.
 fn output(stream: &mut FittedStream) -> Vec<u8> {
     let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
         for (i, x) in to.chunks_exact_mut(4).enumerate() {
@@ -180,7 +180,8 @@ fn output(stream: &mut FittedStream) -> Vec<u8> {
     output
 }
 
-/// The memory of a stream shrinks with what the system has, and no bit changes; at the end there is a typed error.
+/// Checks that a stream shrinks with the memory that the system has, without changing a bit, and that it finally ends
+/// with a typed error.
 #[test]
 fn less_memory_makes_smaller_units() {
     if emulated() {

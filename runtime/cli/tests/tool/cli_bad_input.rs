@@ -6,7 +6,7 @@ use crate::common::{self, Desk, noise, npy};
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
 
-/// A folder with good inputs and the output of an earlier call.
+/// Creates a folder with good inputs and the output of an earlier call.
 fn desk() -> Desk {
     let desk = Desk::new();
     for name in ["q", "k", "v"] {

@@ -432,7 +432,7 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
 }
 
-/// Both methods run on the same device, a GPU too, and the column of their ratio is not empty.
+/// Checks that both methods run on the same device, even on a GPU, and that the column of their ratio is filled.
 #[test]
 fn both_methods_have_a_ratio_wherever_they_run() {
     let shape =

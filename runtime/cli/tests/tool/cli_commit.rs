@@ -20,7 +20,7 @@ fn desk() -> Desk {
 
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy --threads 1";
 
-/// What lies beside inputs and outputs.
+/// Lists the files other than inputs and outputs.
 fn rest(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.contains("elsa")).collect()
 }
@@ -99,7 +99,7 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Between its renames a run has one output in its place. Whoever removes it has the run begin anew.
+/// Checks that a run begins anew if an output that it had already renamed is removed before the next rename.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {

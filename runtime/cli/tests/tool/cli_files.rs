@@ -18,7 +18,7 @@ const SHAPE: [usize; 4] = [2, 4, 19, 16];
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy";
 const EARLIER: &[u8] = b"an earlier answer";
 
-/// A folder with inputs that are an hour old, an earlier output, and a pipe that nobody writes.
+/// Creates a folder with inputs that are an hour old, an earlier output, and a pipe without a writer.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (name, seed) in [("q.npy", 1), ("k.npy", 2), ("v.npy", 3)] {
@@ -31,7 +31,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// An hour ago: any later write shows, however coarse the clock of the file system is.
+/// Dates a file back by an hour, so that any later write shows, however coarse the file system's clock is.
 fn age(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
@@ -41,7 +41,7 @@ fn parts(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.ends_with(".part")).collect()
 }
 
-/// A run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
+/// Starts a run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
 fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
     let pipe = desk.path("pipe");
     let first = format!("{first}\nexport ELSA_TEST_WAIT_BEFORE=2 ELSA_TEST_PIPE={}", pipe.display());
@@ -106,7 +106,7 @@ fn a_signal_leaves_no_temporary_file() {
     }
 }
 
-/// As under `nohup`.
+/// Checks that an ignored signal stays ignored, as under `nohup`.
 #[test]
 #[cfg_attr(target_arch = "aarch64", ignore = "the emulator does not hand down what its caller ignores")]
 fn a_signal_that_the_caller_ignores_stays_ignored() {
@@ -176,7 +176,7 @@ fn a_link_to_a_file_that_is_not_there_yet_is_followed() {
     assert_eq!(parts(&desk), [""; 0]);
 }
 
-/// What can be seen of it from outside: the folder itself is opened once the file has its name.
+/// Checks the sync as far as it shows from outside: the folder is opened after the file gets its name.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_folder_is_synced_after_the_rename() {

@@ -22,7 +22,7 @@ fn require_clean(what: &str, output: &Output) {
     assert_ne!(output.status.code(), None, "{what}");
 }
 
-/// The tool with these arguments, and the text in every variable that it reads.
+/// Runs the tool with these arguments and the hostile text in each of `variables`.
 fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_elsa"));
     tool.args(arguments).stdin(Stdio::null()).env("ELSA_LOG", "debug");
@@ -32,7 +32,7 @@ fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     tool.output().unwrap()
 }
 
-/// Every verb of the tool with its words, and those of it that have verbs of their own.
+/// Visits every verb of the tool, nested ones included, with its words.
 fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str], &'a Verb)) {
     if !words.is_empty() {
         each(words, verb);
@@ -68,7 +68,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
     assert!(runs > 150, "{runs}");
 }
 
-/// An argument with the path as its value.
+/// Writes an argument with the path as its value.
 fn given(arg: &Arg, path: &str) -> Vec<String> {
     let count = arg.get_num_args().map_or(1, |count| count.min_values()).max(1);
     let values = vec![path.to_owned(); count];
@@ -88,7 +88,7 @@ fn no_variable_acts_or_hides() {
     }
 }
 
-/// Tables, models and tensors whose names and contents are of others.
+/// Checks tables, models and tensors whose names and contents come from strangers.
 #[test]
 fn no_file_acts_or_hides() {
     let desk = Desk::new();

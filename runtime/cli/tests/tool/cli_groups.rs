@@ -35,7 +35,7 @@ impl Group {
         desk.start(&join, line).wait_with_output().unwrap()
     }
 
-    /// The most memory that the group has had; none where the kernel does not say.
+    /// Returns the group's peak memory, or `None` if the kernel does not report it.
     fn peak(&self) -> Option<usize> {
         std::fs::read_to_string(self.path.join(self.peak)).ok()?.trim().parse().ok()
     }

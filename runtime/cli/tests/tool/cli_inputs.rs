@@ -7,7 +7,7 @@ use crate::common::{Desk, noise};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// A desk with inputs of every verb.
+/// Creates a desk with inputs of every verb.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (seed, name) in [(1, "q"), (2, "k"), (3, "v"), (4, "dy"), (5, "y"), (6, "past-k"), (7, "past-v")] {
@@ -144,7 +144,7 @@ fn no_verb_overwrites_what_it_reads() {
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");
 }
 
-/// As `refused`, with a folder and links on the desk.
+/// Does the same as `refused`, with a folder and links on the desk.
 fn refused_with_folder(desk: &Desk, line: &str) {
     let q = fs::read(desk.path("q.npy")).unwrap();
     let output = desk.call(line);

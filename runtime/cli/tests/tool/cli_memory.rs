@@ -97,7 +97,7 @@ fn headers_take_memory_in_proportion() {
     within(&desk, &format!("run --q @many.npz#q {KEYS}"), 2, 100 * MB);
 }
 
-/// An output that is much larger than the inputs is in memory once.
+/// Checks that an output much larger than the inputs is in memory once.
 #[test]
 fn an_output_is_held_once() {
     let desk = Desk::new();
@@ -112,7 +112,7 @@ fn an_output_is_held_once() {
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 
-/// Elements that are not aligned in their file are in memory once.
+/// Checks that elements that are not aligned in their file are in memory once.
 #[test]
 fn an_input_is_held_once() {
     let desk = desk();

@@ -3,7 +3,7 @@
 
 use crate::common::{Desk, noise, npy};
 
-/// The elements of `[1, heads, tokens, dim]` in Fortran order, whose first axis is the fastest.
+/// Reorders the elements of `[1, heads, tokens, dim]` to Fortran order, whose first axis is the fastest.
 fn turned(x: &[f32], [h, n, d]: [usize; 3]) -> Vec<f32> {
     let mut to = Vec::new();
     for c in 0..d {

@@ -9,7 +9,7 @@ const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const SHAPE: [usize; 4] = [2, 2, 17, 4];
 const COUNT: usize = 2 * 2 * 17 * 4;
 
-/// A desk with queries, keys, values and the gradient of an output, and each once more, of which one token differs.
+/// Creates a desk with queries, keys, values and an output's gradient, and a copy of each in which one token differs.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (i, name) in ["q", "k", "v", "dy"].into_iter().enumerate() {
@@ -202,7 +202,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
     );
 }
 
-/// The bytes of an array of f32 in which one number is another.
+/// Returns the bytes of an f32 array with one number replaced.
 fn changed(archive: &[u8], name: &str, at: usize, number: f32) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -265,7 +265,7 @@ fn states_that_no_run_leaves_are_refused() {
     desk.ok(&format!("backward {FILES} --causal --d-out @dy.npy --state @y.npz --dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy"));
 }
 
-/// The bytes of an array of an archive.
+/// Reads the bytes of an array in an archive.
 fn array(archive: &[u8], name: &str) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -273,7 +273,8 @@ fn array(archive: &[u8], name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Sizes that the arrays do not have, and lists that are too long, take no memory: the process may have 400 MB.
+/// Checks that sizes larger than the arrays, and lists that are too long, allocate nothing: the process is limited to
+/// 400 MB.
 #[test]
 fn sizes_are_those_of_arrays() {
     if common::emulated() {

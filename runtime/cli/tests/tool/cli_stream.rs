@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-/// Queries of four heads, and keys and values of two, of `n` and `m` tokens.
+/// Creates a desk with `n` queries of four heads and `m` keys and values of two.
 pub fn desk(n: usize, m: usize) -> Desk {
     let desk = Desk::new();
     desk.f32("q.npy", &[1, 4, n, 16], &noise(1, 4 * n * 16));
@@ -32,7 +32,7 @@ pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     needed(&said(&output)).unwrap() - MARGIN + more
 }
 
-/// The budget that a refusal names.
+/// Parses the budget that a refusal names.
 pub fn needed(text: &str) -> Option<usize> {
     text.split("at least ").nth(1)?.split(' ').next()?.parse().ok()
 }
@@ -162,7 +162,7 @@ fn types_of_files_are_those_of_runs_in_memory() {
     );
 }
 
-/// An archive of arrays.
+/// Writes an archive of arrays.
 fn archive(desk: &Desk, name: &str, arrays: &[&str], method: zip::CompressionMethod) {
     let file = std::fs::File::create(desk.path(name)).unwrap();
     let mut zip = zip::ZipWriter::new(file);
@@ -293,7 +293,7 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// The peak stays within the budget, and where more rows would help nearly all of it is used.
+/// Checks that the peak stays within the budget, and that nearly all of the budget is used where more rows would help.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {
@@ -330,8 +330,8 @@ fn the_account_is_printed() {
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
 
-/// Whatever the system refuses, streamed runs, tasks, merges and gradients end with one line and no output, or with the whole
-/// output; no signal ends them. Below the first limit the program itself has no room to start.
+/// Checks that streamed runs, tasks, merges and gradients end with one line and no output, or with the whole output, for any
+/// allocation that the system refuses. No signal ends them. Below the first limit the program itself has no room to start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
@@ -424,8 +424,8 @@ fn a_gpu_streams_within_its_budget() {
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Whatever changes scores, and a past: the bits of a GPU's stream do not depend on its chunks, and the answer is that of a
-/// run in memory.
+/// Checks, with a past and with everything that changes scores, that the bits of a GPU's stream do not depend on its chunks
+/// and that the answer is that of a run in memory.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {

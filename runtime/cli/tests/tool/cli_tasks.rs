@@ -240,7 +240,7 @@ fn every_layout_and_type_is_gathered_from_its_file() {
     }
 }
 
-/// A board that holds the tokens of its task alone writes the same file.
+/// Checks that a board that holds only the tokens of its task writes the same file.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk(N, 4.0);
@@ -359,7 +359,7 @@ fn what_does_not_make_a_whole_is_refused() {
     desk.ok(&merge("@0.npz @1.npz @2.npz"));
 }
 
-/// The archive with another array of the name.
+/// Replaces the array of this name in the archive.
 pub fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
     let mut from = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut to = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -410,7 +410,7 @@ fn tasks_that_do_not_exist_are_refused() {
     );
 }
 
-/// The arrays of a file are those that its description lists, and NumPy's own reader finds them.
+/// Checks that a file has exactly the arrays that its description lists, and that NumPy's own reader finds them.
 #[test]
 fn the_file_says_what_it_is() {
     let (desk, _) = desk(N, 1.0);

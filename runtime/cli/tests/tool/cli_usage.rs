@@ -113,7 +113,7 @@ fn a_variable_has_its_name_in_the_message() {
     );
 }
 
-/// Numbers in the help are those that the library has.
+/// Checks that the numbers in the help are those of the library.
 #[test]
 fn limits_in_the_help_are_those_that_hold() {
     let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();

@@ -19,13 +19,13 @@ const N: Sizes = Sizes { b: 2 * WINDOWS, h: HEADS, hk: HEADS, nq: TOKENS, nk: TO
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRID: &str = "--windows 2x3 --picture 4x6";
 
-/// Entry of the table for a query token and a key token, by their coordinates.
+/// Returns the entry of the table for a query token and a key token, by their coordinates.
 fn entry(i: usize, j: usize) -> usize {
     let [down, right] = [i / 3 + 1 - j / 3, i % 3 + 2 - j % 3];
     down * 5 + right
 }
 
-/// The corner of the picture from which a token of window `w` was rolled.
+/// Returns the corner of the picture from which a token of window `w` was rolled.
 fn region(w: usize, token: usize, shift: [usize; 2]) -> [bool; 2] {
     let at = [w / 2 * WINDOW[0] + token / 3, w % 2 * WINDOW[1] + token % 3];
     [0, 1].map(|axis| shift[axis] > 0 && at[axis] >= PICTURE[axis] - shift[axis])
@@ -48,7 +48,7 @@ impl Case {
         case
     }
 
-    /// The answer with the table and a shift, by definition.
+    /// Computes the answer with the table and a shift from the definition.
     fn expected(&self, table: &[f32], shift: [usize; 2]) -> Vec<f64> {
         let [q, k, v] = &self.data;
         let scale = f64::from((1.0 / (N.d as f64).sqrt()) as f32);
@@ -66,7 +66,7 @@ impl Case {
         y
     }
 
-    /// The distance of the answer with `flags` from the one with the table and a shift.
+    /// Returns the distance between the answer with `flags` and the one with the table and a shift.
     fn from(&self, flags: &str, shift: [usize; 2]) -> f64 {
         distance(&self.run(flags), &self.expected(&self.table, shift))
     }

@@ -28,7 +28,7 @@ impl Division {
         Division { tokens, chunks: chunks as f64, members: members as f64 }
     }
 
-    /// Tokens of a task after `level` levels.
+    /// Returns the number of tokens of a task after `level` levels.
     #[must_use]
     pub fn task_tokens(self, level: f64) -> f64 {
         self.tokens * pow(self.members / self.chunks, level)

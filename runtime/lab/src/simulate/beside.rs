@@ -91,7 +91,7 @@ impl Whole {
         Ok(Whole { shape, q, k, v })
     }
 
-    /// Bytes of queries, keys, values and outputs.
+    /// Returns the bytes of queries, keys, values and outputs.
     fn bytes(&self) -> f64 {
         (4 * self.q.len() * size_of::<f32>()) as f64
     }
@@ -213,7 +213,7 @@ impl Whole {
     }
 }
 
-/// Options with half of what this machine has left.
+/// Returns options with half of the machine's available memory.
 fn ample() -> StreamOptions {
     let bytes = elsa_runtime::available_memory().map_or(1 << 40, |available| available.bytes / 2);
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))

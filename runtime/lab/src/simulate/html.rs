@@ -322,7 +322,7 @@ fn drawn(schedule: &Schedule) -> Option<Drawn> {
     Some(Drawn { words, leaves })
 }
 
-/// Rows of table 1.
+/// Formats the rows of table 1.
 fn levels(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for level in &report.levels {
@@ -350,7 +350,7 @@ fn levels(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-/// Rows of table 2.
+/// Formats the rows of table 2.
 fn shares(report: &Report) -> Vec<Vec<String>> {
     let row = |shares: &study::Shares| {
         let both = shares.modelled.iter().zip(shares.printed);

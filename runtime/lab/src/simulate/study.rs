@@ -215,7 +215,7 @@ pub struct Report {
     pub optimum: Vec<Optimum>,
 }
 
-/// Bytes of a token of one head: what a call reads and writes once, as queries, keys, values and states.
+/// Returns the bytes that a call transfers once per token of a head: for its query, its key and value, and its state.
 fn per_token(costs: &Costs) -> (f64, f64, f64) {
     let (dim, element) = (costs.dim as f64, costs.element as f64);
     // m, S and W are f32.
@@ -261,7 +261,7 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
     })
 }
 
-/// Bytes into and out of the tasks of a level: queries, keys and values, and states.
+/// Returns the bytes into and out of the tasks of a level: queries, keys and values, and states.
 #[must_use]
 pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     let (query, keys, state) = per_token(costs);

@@ -13,7 +13,7 @@ use std::io::{Result, Write};
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
-/// Bytes in the largest unit that leaves a whole number.
+/// Formats bytes in the largest unit of which there is at least one.
 #[must_use]
 pub fn size(bytes: f64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -24,7 +24,7 @@ pub fn size(bytes: f64) -> String {
     }
 }
 
-/// Seconds in a unit that people use.
+/// Formats seconds in a readable unit.
 #[must_use]
 pub fn time(seconds: f64) -> String {
     match seconds {
@@ -36,7 +36,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Tokens in few letters.
+/// Formats a number of tokens in a few characters.
 #[must_use]
 pub fn count(n: f64) -> String {
     match n {

@@ -205,7 +205,7 @@ pub fn third(study: &Study) -> Shown {
     }
 }
 
-/// λ or the budget of a schedule.
+/// Formats the λ or the budget of a schedule.
 fn parameter(schedule: &Schedule) -> String {
     match schedule.skip {
         Skip::Never => "–".to_owned(),

@@ -17,7 +17,7 @@ fn write(desk: &Desk, name: &str, numbers: &[f32]) {
     writer.finish().unwrap();
 }
 
-/// One head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
+/// Creates one head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let keys = 64 * BLOCKS;
@@ -31,7 +31,7 @@ fn desk() -> Desk {
 
 const LINE: &str = "study --q q.npy --k k.npy --v v.npy --scale 0.693147180559945";
 
-/// The cells of a table of the page, row by row, without its head.
+/// Extracts the cells of a table of the page, row by row, without its head.
 fn table(page: &str, id: &str) -> Vec<Vec<String>> {
     let from = page.split(&format!("<table data-table=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("{id}"));
     let body = from.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();

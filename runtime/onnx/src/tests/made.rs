@@ -114,7 +114,7 @@ impl Made {
         })
     }
 
-    /// The rest behind scores: softmax, product with values, transposition, rows.
+    /// Adds the nodes after the scores: softmax, product with values, transposition, rows.
     pub fn finish(&mut self, scores: &str, v: &str, rows: &[i64]) -> String {
         let weights = self.node("Softmax", &[scores], &[("axis", &[3])]);
         let y = self.node("MatMul", &[&weights, v], &[]);

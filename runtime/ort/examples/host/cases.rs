@@ -51,7 +51,7 @@ impl Numbers {
 
 const NO: f64 = f64::NEG_INFINITY;
 
-/// Attention of 2 × 4 heads of 12 tokens of 16 elements, of rank 4, to which cases make their changes.
+/// Builds attention of rank 4 with 2 × 4 heads of 12 tokens of 16 elements, which each case changes.
 fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
     let dims = [2, 4, 12, 16];
     let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();
@@ -181,7 +181,7 @@ fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tens
 }
 
 impl Case {
-    /// Queries, keys with their past, and values with theirs.
+    /// Returns the queries, the keys after their past, and the values after theirs.
     pub fn heads(&self) -> Option<[Heads; 3]> {
         let input = |name| {
             let mut inputs = self.inputs.iter();

@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// `cargo xtask build`.
+/// Runs `cargo xtask build`.
 pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     let ran = build(tree, &Target::named(tree, name)?, cubins)?;
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
@@ -172,7 +172,7 @@ fn part(
     })
 }
 
-/// GPU code for one architecture, assembled from the committed PTX; returns its files.
+/// Assembles GPU code for one architecture from the committed PTX. Returns its files.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
     let from = tree.root.join(ptx::MODULES);
@@ -244,7 +244,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
-/// A copy without symbols, or without debugging information only.
+/// Copies a file without symbols, or only without debugging information.
 pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;

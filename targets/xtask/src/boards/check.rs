@@ -163,7 +163,7 @@ fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> R
     Ok(())
 }
 
-/// Undefined names, of a program, a shared library, or the members of a static one that no member defines.
+/// Lists undefined names: those of a program or a shared library, or those that no member of a static library defines.
 pub fn driver_symbols(bytes: &[u8]) -> Found {
     let (mut undefined, mut defined) = (BTreeSet::new(), BTreeSet::new());
     let mut add = |bytes: &[u8]| -> Result<(), String> {
@@ -229,7 +229,7 @@ pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     compare(&exported(bytes)?.into_iter().map(shown).collect(), &wanted)
 }
 
-/// A library that a host loads by its path exports one function.
+/// Checks that a library that a host loads by its path exports this one function.
 pub fn entry(bytes: &[u8], function: &str) -> Found {
     let found = defined(bytes)?;
     refuse(found.iter().filter(|name| *name != function).cloned(), function)?;
@@ -433,13 +433,13 @@ fn plain(bytes: &[u8]) -> Result<Vec<Module>, String> {
     Ok(modules)
 }
 
-/// `62` as 6.2, `100` as 10.0.
+/// Parses a compute capability: `62` as 6.2, `100` as 10.0.
 fn capability(digits: &str) -> Option<Version> {
     let number: u32 = digits.parse().ok()?;
     Some(Version { major: number / 10, minor: number % 10 })
 }
 
-/// GPU kernels in a file.
+/// Checks the GPU kernels in a file.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
     let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
@@ -457,14 +457,14 @@ pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required
     Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
 }
 
-/// GPU kernels that were assembled for the board, each whole in the file.
+/// Checks that the file contains each GPU kernel assembled for the board, complete.
 pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
     let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
     let told = format!("{found} of {}", cubins.len());
     if found == cubins.len() { Ok(told) } else { Err(format!("{told} are in the file; allowed: all")) }
 }
 
-/// Length of a stripped file.
+/// Checks the length of a stripped file.
 pub fn size(bytes: u64, most: u64) -> Found {
     if bytes <= most { Ok(format!("{bytes} bytes")) } else { Err(format!("{bytes} bytes; allowed: {most}")) }
 }

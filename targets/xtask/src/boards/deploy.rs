@@ -195,7 +195,7 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
     }
 }
 
-/// Bytes of the files of a folder, in KiB, each rounded up to a block.
+/// Returns the size of a folder's files in KiB, each rounded up to a block.
 fn kib(path: &Path) -> Result<u64, String> {
     let file = fs::symlink_metadata(path).map_err(at(path))?;
     if !file.is_dir() {
@@ -241,7 +241,7 @@ fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     std::iter::once(path("")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| path(""))
 }
 
-/// `cargo xtask deploy`.
+/// Runs `cargo xtask deploy`.
 pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let dir = &arguments.dir;
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);

@@ -252,16 +252,15 @@ fn compile(
     Ok((text, most, cost))
 }
 
-/// Device sources and the headers that they include, in order of path, without the host's part.
+/// Lists the device sources and the headers that they include, without the host's, sorted by path.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     let mut paths = files::below(&tree.root.join(SOURCES), &["cu", "cuh"])?;
     paths.retain(|path| !path.ends_with("host.cuh"));
     Ok(paths)
 }
 
-/// The same instructions in fewer bytes: no comments, no optional spaces, short names of registers, of labels, of the
-/// parameter and of the shared memory of the only entry point, `kernel`; short
-/// statements share a line.
+/// Packs the same instructions into fewer bytes: without comments and optional spaces, with short names for registers,
+/// labels, and the parameter and shared memory of the only entry point, `kernel`. Short statements share a line.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -375,8 +374,8 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
     None
 }
 
-/// Seconds of a processor in the last line that the shell's `times` prints, as in `0m1.250s 0m0.030s`; infinite where there
-/// are none.
+/// Sums the processor seconds in the last line that the shell's `times` prints, as in `0m1.250s 0m0.030s`. Returns infinity
+/// if there are none.
 fn worked(said: &str) -> f64 {
     let last = said.lines().last().unwrap_or_default();
     let seconds = |time: &str| {

@@ -19,7 +19,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Folder, and the compiler's name of its sanitizer.
+    /// Returns the name of the folder, which is also the compiler's name of the sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
@@ -46,7 +46,7 @@ const KERNELS: &str = "kernels/cuda";
 /// Programs built with the library, each from one source; `true` if the program runs blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
-/// When the youngest of `paths` was written; `None` when one is missing.
+/// Returns the time when the youngest of `paths` was written, or `None` if one is missing.
 fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     let times: Option<Vec<SystemTime>> =
         paths.iter().map(|path| path.metadata().and_then(|data| data.modified()).ok()).collect();

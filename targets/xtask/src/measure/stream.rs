@@ -93,7 +93,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Share of a budget that is used if more rows would help.
+    /// Measures the share of a budget that is used if more rows would help.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than that: its query twice, its output and its state.
@@ -117,7 +117,7 @@ impl Bench<'_> {
         ])
     }
 
-    /// Speed of a streamed run, whose files are in the page cache, over that of one in memory.
+    /// Measures the speed of a streamed run, whose files are in the page cache, relative to one in memory.
     fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
         self.tensor("q.npy", RESIDENT)?;
         self.tensor("k.npy", KEYS)?;
@@ -157,7 +157,7 @@ impl Bench<'_> {
         ])
     }
 
-    /// A file of keys and values that is larger than the budget.
+    /// Measures a run over a file of keys and values that is larger than the budget.
     fn large(&self, gib: f64) -> Result<Row, String> {
         let keys = (gib * GIB as f64) as usize / (2 * DIM * 4);
         self.tensor("some.npy", 256)?;
@@ -221,7 +221,7 @@ fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> 
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }
 
-/// Median and quartiles.
+/// Formats median and quartiles.
 fn shown(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {

@@ -94,7 +94,7 @@ pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "ort-venv", &NEWEST_PACKAGES, &NEWEST_PACKAGES.join(", "))
 }
 
-/// Python 3.6 with ONNX Runtime 1.10, as JetPack 4.6 has them; `None` where there is no Python 3.6.
+/// Provides Python 3.6 with ONNX Runtime 1.10, the versions of JetPack 4.6, or `None` without Python 3.6.
 pub fn oldest(tree: &Tree) -> Result<Option<PathBuf>, String> {
     old_python(tree, "3.6", "ort36-venv", &OLDEST_PACKAGES)
 }

@@ -109,7 +109,7 @@ pub fn every_test(tree: &Tree) -> Ran {
     })
 }
 
-/// The bits of the program without an operating system on an emulated Cortex-M4F, and here.
+/// Compares the bits of the program without an operating system on an emulated Cortex-M4F with those on this machine.
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;

@@ -5,7 +5,7 @@ use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::time::Duration;
 
-/// `cargo xtask hunt`.
+/// Runs `cargo xtask hunt`.
 pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     let build = Run::new(tree, "cargo build --release -p elsa-tests --example hunt");
     build.arg("--target-dir").arg(&tree.target).run().text("the hunt does not build")?;

@@ -92,7 +92,7 @@ fn check(ran: &mut Ran, what: &str, run: Run) {
     }
 }
 
-/// The cases of ONNX, by the newest runtime of Python.
+/// Runs the cases of ONNX with Python's newest runtime.
 fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let attention = tree.root.join("runtime/ort/tests/attention.py");
@@ -108,8 +108,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Models that the tool rewrites: the answers of `count` random ones before and after, and the tool's own check in every
-/// runtime.
+/// Checks models that the tool rewrites: compares the answers of `count` random ones before and after, and runs the
+/// tool's own check in every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,
@@ -130,7 +130,7 @@ fn rewritten(
     Ok(())
 }
 
-/// The quick start by Python 3.6 and the runtime of its time.
+/// Runs the quick start with Python 3.6 and the runtime of its time.
 fn oldest(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     match setup::ort::oldest(tree)? {
         Some(oldest) => {

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Stages that search for a given time: each gets half of the minutes.
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
-/// Seconds that a stage takes.
+/// Estimates the seconds that a stage takes.
 fn seconds(stage: &Stage, minutes: u64) -> f64 {
     stage.seconds + if SEARCHES.contains(&stage.name) { minutes as f64 * 30.0 } else { 0.0 }
 }
@@ -97,7 +97,7 @@ impl Progress {
         }
     }
 
-    /// A stage begins.
+    /// Records that a stage begins.
     pub fn begin(&self, stage: &Stage) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.0.insert(stage.name, Instant::now());
@@ -126,7 +126,7 @@ impl Progress {
     }
 }
 
-/// Seconds in words.
+/// Formats seconds in words.
 fn minutes(seconds: f64) -> String {
     if seconds < 90.0 { format!("{seconds:.0} s left") } else { format!("{:.0} min left", seconds / 60.0) }
 }

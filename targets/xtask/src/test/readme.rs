@@ -83,7 +83,7 @@ fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
     ran.failed += u64::from(!good);
 }
 
-/// The quick start of Rust. Dependencies are of the versions of the tree.
+/// Runs the quick start of Rust. Its dependencies have the versions of the tree.
 pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &[])?;
@@ -128,7 +128,7 @@ pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
+/// Runs the quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
 pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -143,7 +143,7 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Res
     Ok(())
 }
 
-/// The same for the board, whose folder has been made, run by `emulator`.
+/// Does the same with the board's folder, which has been made, and runs the program by `emulator`.
 pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -168,7 +168,7 @@ mod tests {
         assert!(block(page, "end").is_err() && block(page, "int x;").is_err());
     }
 
-    /// README.md and the head of the crate repeat the first program of Rust.
+    /// Checks that README.md and the head of the crate repeat the first program of Rust.
     #[test]
     fn the_first_program_is_the_same_everywhere() {
         let tree = Tree::find().unwrap();

@@ -58,7 +58,7 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Known faults of dependencies, from a database that is fetched. Where it cannot be, this counts as nothing.
+/// Checks the dependencies for known faults, in a database that is fetched. Without the database nothing is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
@@ -192,7 +192,7 @@ fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The commit that the file of the last release names; `None` for the word "none".
+/// Parses the commit that the file of the last release names; `None` for the word "none".
 fn released(text: &str) -> Result<Option<String>, String> {
     match text.trim() {
         "none" => Ok(None),
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// The toolchain of the tree is at least as new as the version that the packages declare.
+    /// Checks that the toolchain of the tree is at least as new as the version that the packages declare.
     #[test]
     fn the_toolchain_of_the_tree_is_new_enough() {
         let tree = Tree::find().unwrap();

@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Result of a stage that ended without reporting one.
+    /// Creates the result of a stage that ended without reporting one.
     pub fn untold(how: &str) -> Outcome {
         let faults = vec![format!("ended without a result: {how}")];
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
@@ -108,7 +108,7 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// Result of a stage that passed after it searched for `minutes` or longer.
+    /// Returns the result of a stage if it passed after it searched for `minutes` or longer.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }
@@ -121,7 +121,7 @@ impl Results {
         }
     }
 
-    /// Seconds that stages took when they passed last.
+    /// Returns the seconds that each stage took when it last passed.
     pub fn seconds(&self) -> BTreeMap<String, f64> {
         read(&self.folder.join("seconds.json")).unwrap_or_default()
     }

@@ -29,7 +29,7 @@ pub(super) struct Sanitizer<'a> {
 }
 
 impl<'a> Sanitizer<'a> {
-    /// AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
+    /// Prepares AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
     ///
     /// # Errors
     /// A toolchain that cannot be installed.
@@ -38,7 +38,7 @@ impl<'a> Sanitizer<'a> {
         Sanitizer::new(tree, Variant::Address, "", without)
     }
 
-    /// ThreadSanitizer, with the kernels without vectors.
+    /// Prepares ThreadSanitizer, with the kernels without vectors.
     ///
     /// # Errors
     /// A toolchain that cannot be installed.

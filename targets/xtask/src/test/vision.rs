@@ -335,7 +335,7 @@ fn differs(record: &Record, out: &Output) -> Result<String, String> {
     }
 }
 
-/// Every picture must have the class that it has as PNG.
+/// Checks that every picture has the same class as in PNG.
 fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     let (lines, _) = lines(out)?;
     let (same, all) = (same_classes(record, &lines), record.pictures.len());
@@ -343,7 +343,7 @@ fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     if same == all && lines.len() == all { Ok(found) } else { Err(found) }
 }
 
-/// Every beginning of a JPEG file must be refused, each by its name, and the whole file not.
+/// Checks that every proper prefix of a JPEG file is refused by its name, and that the complete file is not.
 fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<String, String> {
     let first = fs::read_dir(pictures).map_err(files::at(pictures))?.flatten().next();
     let path = first.ok_or_else(|| format!("{}: empty", pictures.display()))?.path();

@@ -41,7 +41,7 @@ const TX2: GpuMachine = GpuMachine {
     efficiency: 0.9,
 };
 
-/// Batch, heads, tokens, head size.
+/// Returns the spec of these numbers of sequences, heads and tokens, and this head size.
 fn spec([batch, heads, tokens, d]: [usize; 4], dtype: DType) -> Spec {
     let view = View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
     Spec::new(dtype, view, view, view, view)

@@ -155,7 +155,8 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     Ok(code)
 }
 
-/// `SYNC` leaves the innermost part of the code that an `SSY` begins, `BRK` that of a `PBK`.
+/// Finds the target of each `SYNC` and `BRK`: the end of the innermost part of the code that an `SSY` or a `PBK`
+/// begins.
 fn meet(code: &mut [Instruction]) {
     let begun = |name: &str| -> Vec<(usize, usize)> {
         let begins = code.iter().filter(|x| x.name == name);

@@ -196,7 +196,7 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
 /// Trips beyond which a counter was misread.
 const MOST_TRIPS: usize = 256;
 
-/// `way` with every loop in it repeated.
+/// Returns `way` with every loop in it repeated.
 pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {

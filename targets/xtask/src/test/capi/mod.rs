@@ -23,7 +23,7 @@ use crate::shell::Tree;
 use programs::Compilers;
 use std::path::Path;
 
-/// The part of the stage `host`: by gcc, against the folder `dist`, with the stand-in driver of the folder `driver`.
+/// Runs the part of the stage `host`: with gcc, the folder `dist`, and the stand-in driver of the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     setup::programs(tree, &["cmake", "make", "g++", "valgrind"])?;
     let home = programs::home(tree, "host")?;

@@ -380,8 +380,8 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
     }
 }
 
-/// The tokens between `use` and `;`, or those of a part of a group, with the line, and whether it is a re-export and made by
-/// a macro.
+/// Reads the tokens between `use` and `;`, or those of a part of a group. `of` is the line, and whether the import is a
+/// re-export and comes from a macro.
 fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
     let start = usize::from(is(tokens.first(), '$'));
     let (names, next) = path(tokens, start);

@@ -22,7 +22,7 @@ impl Kept {
         Kept { path, commit: commit.to_owned(), all: all.unwrap_or_default() }
     }
 
-    /// Result of `key`: seconds, and the stage that turned red.
+    /// Returns the result of `key`: seconds, and the stage that turned red.
     pub fn found(&self, key: &str) -> Option<(f64, String)> {
         let found = self.all.get(key)?;
         Some((found["seconds"].as_f64()?, found["red"].as_str()?.to_owned()))
