@@ -222,7 +222,7 @@ fn the_scalar_fallback_appends() {
     }
 }
 
-/// A cache that grows token by token produces the answer of all tokens so far at each step.
+/// Checks that a cache that grows token by token produces the answer of all tokens so far at each step.
 #[test]
 fn steps_of_a_decoder() {
     let (all, d) = (12, 32);

@@ -192,7 +192,7 @@ fn tasks() {
     assert!(loops > 1, "{loops}");
 }
 
-/// A cancel by the source, from another thread, or by the sink.
+/// Cancels a stream by the source, from another thread, and by the sink.
 #[test]
 fn streams() {
     let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);

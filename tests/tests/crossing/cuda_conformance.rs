@@ -60,7 +60,7 @@ fn hard_cases_without_states() {
     println!("{} cases, {}", cases.len(), kernels.join(" "));
 }
 
-/// Head sizes and types that run every attention kernel of the build, with one sequence of few and one of many queries.
+/// Runs every attention kernel of the build, by head sizes and types, with one sequence of few and one of many queries.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
@@ -264,7 +264,7 @@ fn half_scores() -> PlanOptions {
     PlanOptions::default().half_scores(true)
 }
 
-/// f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
+/// Checks f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
@@ -319,8 +319,8 @@ proptest! {
     }
 }
 
-/// The number of roundings on the path of a key is the one that the certificate counts, for kernels of tiles and of few
-/// rows, and for the number of splits that the device suggests.
+/// Checks that the number of roundings on the path of a key is the one that the certificate counts, for kernels of
+/// tiles and of few rows, and for the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -170,7 +170,7 @@ fn readers_do_not_know_of_each_other() {
     }
 }
 
-/// Keys with more dims than tiles, step by step.
+/// Runs keys with more dims than tiles, step by step.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {

@@ -25,7 +25,7 @@ const LAZY: [&str; 8] = [
     "cuMemFreeHost",
 ];
 
-/// Lines of the child's log so far.
+/// Reads the lines of the child's log so far.
 fn log() -> Vec<String> {
     let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
@@ -63,7 +63,7 @@ fn is_small(case: &Case) -> bool {
     problem.rows() * problem.keys() <= 50_000
 }
 
-/// In a child: the first runs of every hard case, with and without states, and their calls.
+/// Runs every hard case for the first time, in a child, with and without states, and prints the calls.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn first_runs() {
@@ -121,7 +121,7 @@ fn plain(queries: usize, keys: usize) -> Case {
     Params { heads: 2, kv_heads: 2, ..Params::plain(queries, keys, 16, 16) }.build("warm")
 }
 
-/// In a child: faults while a plan is warmed up.
+/// Warms up a plan in a child, under faults.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn warm_alone() {
@@ -167,7 +167,7 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
     }
 }
 
-/// In a child: the faults of a buffer.
+/// Allocates a buffer in a child, under faults.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn buffer_alone() {

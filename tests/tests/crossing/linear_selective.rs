@@ -306,7 +306,7 @@ fn the_oracle_is_the_definition() {
     }
 }
 
-/// Errors of a plain problem, relative to f64.
+/// Measures the error of a plain problem relative to f64.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 60 } else { 600 };
@@ -328,8 +328,8 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// Continuing from the previous state one token at a time gives the bits of a single call; so do three threads, and a
-/// sequence has the same bits alone and in a batch.
+/// Checks that continuing from the previous state one token at a time gives the bits of a single call. So do three
+/// threads, and a sequence has the same bits alone and in a batch.
 #[test]
 fn decode_steps_threads_and_batch_change_no_bit() {
     let (tokens, channels, states) = (if SLOW { 5 } else { 40 }, 37, 8);

@@ -164,7 +164,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Every element of every mask is read: inverting one changes only the rows that it belongs to.
+/// Checks that every element of every mask is read: inverting one changes only the rows that it belongs to.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

@@ -262,7 +262,7 @@ impl Slots for Workspace {
     }
 }
 
-/// Elements of a size known only at run time, in one workspace with exactly the requested scratch.
+/// Scans elements of a size known only at run time, in one workspace with exactly the requested scratch.
 #[test]
 fn every_scan_over_slots_is_the_fold() {
     for (side, n) in (1..4).flat_map(|side| [0, 1, 2, 3, 63, 64, 65, 200, 257].map(|n| (side, n))) {

@@ -79,7 +79,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// By λ a block is left out if all rows agree, or row by row; `D` is at least the sum left out.
+/// Checks that λ leaves a block out if all rows agree, or row by row, and that `D` is at least the sum left out.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();

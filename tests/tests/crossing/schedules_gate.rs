@@ -129,7 +129,7 @@ fn numbers_that_are_added_join_the_norms() {
     }
 }
 
-/// A single number decides for its tile, at any position; masked elements decide nothing.
+/// Checks that a single number decides for its tile, at any position, and that masked elements decide nothing.
 #[test]
 fn every_number_of_a_tile_counts() {
     let (queries, keys) = (120, 200);
@@ -169,7 +169,8 @@ fn every_number_of_a_tile_counts() {
     }
 }
 
-/// If every block stays, a budget changes no bit with the reference zero either; nor does the gate when it is closed.
+/// Checks that a budget changes no bit with the reference zero either, if every block stays; nor does the gate when it
+/// is closed.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     let mut cases = with_numbers();
@@ -230,7 +231,7 @@ fn a_budget_is_kept_beside_zero() {
     }
 }
 
-/// Unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
+/// Checks unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
 #[test]
 fn blocks_go_unseen_beside_zero() {
     let (budget, queries, keys) = (0.01f32, 80, 5 * BLOCK);
@@ -264,7 +265,7 @@ fn blocks_go_unseen_beside_zero() {
     }
 }
 
-/// The certificate holds with the reference zero, with additive numbers.
+/// Checks that the certificate holds with the reference zero, with additive numbers.
 #[test]
 fn certificates_hold_beside_zero() {
     for engine in cpu_engines(1) {
@@ -297,8 +298,8 @@ fn certificates_hold_beside_zero() {
     }
 }
 
-/// If norms are small, zero is the reference of every row; masked keys, their values and rows without keys do not
-/// count.
+/// Checks that zero is the reference of every row if norms are small. Masked keys, their values and rows without keys
+/// do not count.
 #[test]
 fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     let mask = |density| Some(MaskParams { kind: MaskKind::Bool, dims: vec![40, 330], density });

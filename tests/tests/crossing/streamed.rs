@@ -371,8 +371,8 @@ fn only_what_is_attended_is_read() {
     assert_eq!(of(shared, all).0, 2 * m as u64);
 }
 
-/// A source that fails at any read, and a sink that fails after any unit, end the run with their error; the next run
-/// has the complete answer.
+/// Checks that a source that fails at any read, and a sink that fails after any unit, end the run with their error, and
+/// that the next run has the complete answer.
 #[test]
 fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);
