@@ -11,7 +11,7 @@ pub struct Cache {
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// As the system writes it: `32K`.
+    /// Size as the system writes it: `32K`.
     pub size: String,
 }
 

@@ -56,8 +56,8 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     }
 }
 
-/// Returns the columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stands as
-/// it is, and anything else as JSON; what is hidden in a text is shown.
+/// Returns the columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stays as
+/// it is with hidden characters shown, and anything else is JSON.
 ///
 /// # Errors
 /// A value that is no object.

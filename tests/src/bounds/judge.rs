@@ -20,7 +20,7 @@ pub struct Judged {
     pub terms: f64,
     /// The bound from norms, for these terms.
     pub prior: f64,
-    /// Its likely case.
+    /// Likely case of that bound.
     pub likely_prior: f64,
     /// `true` if the bound is not vacuous.
     pub claims: bool,

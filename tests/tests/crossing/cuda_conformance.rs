@@ -1,5 +1,5 @@
-//! On a GPU: outputs alone, which most callers request. Without states the kernels finish on their own if the keys are
-//! not split, a different path from that of `conformance`.
+//! Tests outputs alone on a GPU, as most callers request. Without states the kernels finish on their own if the keys
+//! are not split, a different path from that of `conformance`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! On a GPU: the same bits for any batch size and any repetition, and budgets that are kept.
+//! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps budgets.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -186,7 +186,7 @@ fn every_allocation_may_be_refused() {
             let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
             (found, std::fs::read_to_string(log.path()).unwrap())
         };
-        // Without a fit there is no run, which has its own page-locked memory.
+        // There is no run without a fit; a run has its own page-locked memory.
         let (_, none) = logged(0);
         let ((plain, want), once) = logged(1);
         let (_, twice) = logged(2);

@@ -366,7 +366,7 @@ impl Monoid for Sum {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
     let engine = gpu_engine(Fallback::Fail);
-    // The rule with delta sums, too, as long as keys are at right angles to what a state holds.
+    // The delta rule adds up, too, while keys are orthogonal to the content of the state.
     for (rule, parts) in [(Rule::Linear, 12), (Rule::Linear, 3), (Rule::Gated, 12), (Rule::Delta, 12)] {
         let tokens = 16 * parts;
         let params = Params { scale: Some(1.0), ..Params::plain(rule, tokens, [2, 4]) };

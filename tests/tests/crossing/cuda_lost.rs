@@ -298,7 +298,7 @@ fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
         let fault = format!("cuLaunchKernel:{launch}:700");
         let calls = scene("cuda_lost::resident", &fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-        // Without a fallback, an error or a correct answer.
+        // An error or a correct answer is allowed without a fallback.
         let calls = scene("cuda_lost::resident", &fault, true);
         let fine = |call: &String| call.ends_with(" right") || call.contains("error ");
         assert!(calls.iter().all(fine), "{fault}: {calls:#?}");

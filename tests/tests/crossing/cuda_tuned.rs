@@ -1,5 +1,5 @@
-//! On a GPU: every division that a measurement may choose computes the same function, and a tuned file determines
-//! exactly the calls that it lists.
+//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file
+//! determines exactly the calls that it lists.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

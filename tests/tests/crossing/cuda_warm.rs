@@ -39,8 +39,8 @@ fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     LAZY.into_iter().map(|name| (name, count(name))).filter(|(_, n)| *n > 0).collect()
 }
 
-/// Runs a test of this program in a child with a log. Returns what it printed after `lazy: `, and checks that it
-/// reached its end.
+/// Runs a test of this program in a child with a log. Returns its lines after `lazy: `, and checks that it reached its
+/// end.
 fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> Vec<String> {
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut variables =

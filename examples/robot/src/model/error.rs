@@ -22,13 +22,13 @@ pub enum ModelError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Its defect.
+        /// Defect of the file.
         reason: String,
     },
     /// A required tensor is absent or different.
     #[error("model: tensor {name}: {found}; allowed: {allowed}")]
     Tensor {
-        /// Its name.
+        /// Name.
         name: String,
         /// Contents of the file.
         found: String,

@@ -30,7 +30,7 @@ use given::{Forward, like_output};
 
 /// Result of a backward pass.
 struct Done {
-    /// In the views of the problem.
+    /// Gradients in the views of the problem.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,

@@ -33,7 +33,7 @@ pub struct Row {
     pub method: String,
     /// The back end.
     pub backend: String,
-    /// Its kernel.
+    /// Kernel that ran.
     pub kernel: String,
     /// Threads that computed.
     pub threads: u32,

@@ -26,7 +26,7 @@ pub struct Subject {
     pub method: Method,
     /// `true` if it is the duplicate of the first, which measures the noise.
     pub copy: bool,
-    /// Its plan.
+    /// Plan of the method.
     pub plan: Plan,
     /// Memory that the plan works in.
     pub workspace: Workspace,

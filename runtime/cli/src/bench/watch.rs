@@ -112,8 +112,8 @@ impl Watch {
         reasons
     }
 
-    /// Notes in `cell` what the machine did: `together` while the methods took turns, `alone` while this one ran by
-    /// itself.
+    /// Notes in `cell` what the machine did: `together` while the methods alternated, `alone` while this one ran
+    /// without the others.
     pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
         alone.unwrap_or(together).fill(cell);
         cell.throttled = together.throttled;

@@ -58,7 +58,7 @@ pub struct Judged {
     pub bound_l2: f64,
     /// The largest part of its bound that an error takes.
     pub used: f64,
-    /// By how much the tokens magnify an error, at most.
+    /// Largest factor by which the tokens magnify an error.
     pub gain: f64,
     /// Position of the largest such part.
     pub worst: Option<Worst>,

@@ -107,7 +107,7 @@ fn joining(group: &str) -> String {
 /// A port and its rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its file.
+    /// Device file of the port.
     pub path: PathBuf,
     /// Bits per second.
     pub baud: u32,

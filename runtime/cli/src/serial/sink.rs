@@ -122,8 +122,8 @@ impl Sink {
         }
     }
 
-    /// Waits until the port has passed everything on, as long as it takes bytes and at most ten seconds. What still waits
-    /// then is dropped.
+    /// Waits until the port has passed everything on: while it takes bytes, at most ten seconds. Data still queued then
+    /// is dropped.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;

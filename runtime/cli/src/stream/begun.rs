@@ -24,8 +24,8 @@ impl Begun {
     /// a journal is kept.
     ///
     /// # Errors
-    /// A journal of another run, or a damaged one; an output in the file of an input, which the run that goes on would miss;
-    /// what the file system reports.
+    /// A journal of another run, or a damaged one; an output in the file of an input, which the resumed run would miss;
+    /// errors of the file system.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));

@@ -20,8 +20,8 @@ use elsa_runtime::{
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Bytes by which the budget that a refusal names exceeds what the process would need that refuses. The next one may have more
-/// pages of the program in memory, and takes some for its files between the plan and the run.
+/// Bytes added to the budget that a refusal names, beyond the needs of the refusing process. The next process may have more
+/// pages of the program in memory, and needs some for its files between the plan and the run.
 pub const MARGIN: usize = 3 << 20;
 
 /// Bytes that the tool uses in addition to the accounted ones: pieces of files, and modules that the driver loads late.
@@ -95,7 +95,7 @@ fn failed(error: StreamError, taken: usize) -> Error {
 /// Result of a run on a GPU.
 #[derive(Debug)]
 pub enum Ran {
-    /// With every output.
+    /// Complete run with every output.
     Done(Box<Done>),
     /// The CPU is to compute, for this reason.
     ByTheCpu(String),

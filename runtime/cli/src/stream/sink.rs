@@ -102,9 +102,9 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Makes the files of `shapes` from those that were prepared: the number of a file's member is that of its shape, and the
-    /// last file may be that of the states, which has all from its number on. With a stage they stay after a kill; it says
-    /// whether they are there already. Of a run that is complete nothing is written.
+    /// Makes the files of `shapes` from the prepared ones: the number of a file's member is that of its shape, and the last
+    /// file may be that of the states, which has all from its number on. With a stage, files stay after a kill, and the stage
+    /// says whether they exist already. Nothing is written if the run is complete.
     ///
     /// # Errors
     /// Errors of the file system; memory that the system refuses; a file with kept tensors that ends early.
@@ -239,7 +239,7 @@ impl Outputs {
     /// Puts every file in its place, and removes the journal.
     ///
     /// # Errors
-    /// What the file system reports, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
+    /// Errors of the file system, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
     /// changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();

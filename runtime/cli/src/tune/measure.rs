@@ -1,4 +1,4 @@
-//! How the candidates of a shape are measured.
+//! Measurement of the candidates of a shape.
 //!
 //! 1. Every candidate takes a turn. Those that are much slower than the fastest take no more.
 //! 2. The others go on taking turns until the time is over, five each at least. Who begins a round changes from round to

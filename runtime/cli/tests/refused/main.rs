@@ -71,7 +71,7 @@ fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [u
     let want = files(&desk);
     assert_eq!(want.len(), before.len() + outputs.len(), "{:?}", want.keys());
     assert!(count > 5, "{line}: {count}");
-    // What stands where an output goes stays, unless the whole output takes its place.
+    // A file at the place of an output stays, unless the whole output replaces it.
     let stale: BTreeMap<String, Vec<u8>> = before
         .into_iter()
         .chain(outputs.iter().map(|name| ((*name).to_owned(), b"earlier".to_vec())))

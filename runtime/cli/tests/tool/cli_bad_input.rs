@@ -1,5 +1,5 @@
-//! Bad requests: exit status, one line that names the argument and what is allowed, and no output that appears
-//! or changes.
+//! Sends bad requests: each ends with its exit status, one line that names the argument and the allowed values, and no
+//! output that appears or changes.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, noise, npy};

@@ -1,4 +1,5 @@
-//! Kills at every change of the file system: the next run finishes what the last one began, and nothing stays behind.
+//! Kills the tool at every change of the file system: the next run finishes the work of the last one, and no file is
+//! left behind.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -156,7 +157,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert_eq!(rest(&desk).len(), 1, "that of another output is left");
     assert!(elsa_with(&other, &[]).status.success());
     assert!(rest(&desk).is_empty());
-    // What has such a name and is no file of this tool's is left: a folder, a link.
+    // A folder or a link of such a name is not the tool's own, and stays.
     assert!(elsa_with(&line, &[(BEFORE, "2")]).status.signal().is_some());
     let name = rest(&desk).remove(0);
     fs::remove_file(desk.path(&name)).unwrap();

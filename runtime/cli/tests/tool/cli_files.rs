@@ -1,4 +1,5 @@
-//! Files that change, links, modes, signals: what an output leaves alone, and what is left of a run that ends early.
+//! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
+//! leaves nothing behind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -142,7 +143,7 @@ fn a_replaced_file_keeps_mode_and_owner() {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o660)).unwrap();
     let before = kept(&path);
     let child = waiting(&desk, "", "y.npy");
-    // Nobody reads what is in the making who may not read the file.
+    // A user who may not read the file cannot read the temporary one either.
     let part = desk.path(&parts(&desk)[0]);
     wait_for("mode and owner of the temporary file", || kept(&part) == before);
     assert!(go_on(&desk, child).status.success());

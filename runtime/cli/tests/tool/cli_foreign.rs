@@ -1,4 +1,4 @@
-//! Names and texts of others never act on a terminal, forge a line or hide: whatever verb and flag they come through.
+//! Tests that names and texts of others never act on a terminal, forge a line or hide, through any verb and flag.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Desk;
@@ -45,7 +45,7 @@ fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str],
 #[test]
 fn no_argument_of_any_verb_acts_or_hides() {
     let (root, mut runs) = (Cli::command(), 0);
-    // A file below one that is no folder: what is written is refused before anything is computed.
+    // A file below one that is no folder: the output is refused before anything is computed.
     let path = format!("/dev/null/{HOSTILE}");
     verbs(&root, &[], &mut |words, verb| {
         let flags = verb.get_arguments().filter(|arg| arg.get_action().takes_values());
@@ -54,7 +54,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
         for given in arguments {
             let mut all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
             if words == ["bench"] {
-                // What is not refused ends soon.
+                // A call that is not refused ends soon.
                 all.extend(["--shape=1,1,4,4,4", "--force"]);
             }
             if words == ["demo"] {

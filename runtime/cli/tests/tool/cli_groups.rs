@@ -62,8 +62,8 @@ fn budgets_are_those_of_the_control_group() {
     let streamed = format!("{line} --out @y.npy --host-budget 48MiB");
     let budget = 48 << 20;
 
-    // A limit below the budget: named, and nothing of the run's size was allocated. Pages of the program count for whoever
-    // read it first, so that less than the whole budget is asked of the group.
+    // A limit below the budget is named, and nothing of the run's size is allocated. The limit is half the budget, since
+    // pages of the program count for the group that read them first.
     let group = Group::new(&folder, "less", budget / 2);
     let output = group.call(&desk, &streamed);
     let text = said(&output);

@@ -1,5 +1,5 @@
-//! What a command reads is never overwritten: not under its own name, not through a link, not by any verb, unless `--force`
-//! says so.
+//! Tests that the inputs of a command are never overwritten: not under their own name, not through a link, not by any verb,
+//! unless `--force` allows it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -46,12 +46,12 @@ fn desk() -> Desk {
     desk
 }
 
-/// Requires that `line` is refused because of what it reads, and that no file has changed.
+/// Requires that `line` is refused because of its inputs, and that no file has changed.
 fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Each line reads the files behind `@`, and writes what stands behind an output's flag.
+/// Each line reads the files after `@`, and writes the file after an output's flag.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",

@@ -54,7 +54,7 @@ pub struct Data {
     past: Vec<f32>,
 }
 
-/// What the recurrence computes.
+/// Options of the recurrence.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     gated: bool,
@@ -386,7 +386,7 @@ fn types_and_shared_rates() {
         let near = distance(&desk.read("last.npy").1, &states);
         assert!(near < if beta == "bh" { CLOSE } else { 1e-3 }, "{beta}: {near:e}");
     }
-    // Rates and states of f16 beside f32.
+    // Rates and states of f16 with f32.
     let line = flags("gated-delta").replace("@b.npy", "@bh.npy");
     desk.ok(&format!("linear run {line} --past-state @sh.npy --out @y.npy"));
     let mixed = Data {

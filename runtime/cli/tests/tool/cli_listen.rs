@@ -1,5 +1,5 @@
-//! `elsa listen` and the sink of `elsa bench --serial`, over pseudo-terminals: a clean line, a noisy one, a reader that
-//! stands still, and ports that disappear and come back. What is shown is always what was sent.
+//! Tests `elsa listen` and the sink of `elsa bench --serial` over pseudo-terminals: a clean line, a noisy one, a reader
+//! that stops, and ports that disappear and come back. Every record shown is one that was sent.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Both ends of a pseudo-terminal. Other processes open the one that has a path.
 struct Pty {
     master: File,
-    /// Held, so that the master finds an end even where nobody else has opened it.
+    /// Held open, so that the master finds another end even if no other process has opened it.
     slave: File,
     path: PathBuf,
 }
@@ -282,11 +282,11 @@ fn a_reader_that_stands_still_holds_nobody_up() {
     let mut decoder = Decoder::new();
     let mut messages = port.hear(&mut decoder, |messages| messages.len() >= 5);
     let told = sink.close();
-    // It gives up half a second after the last byte that the port took.
+    // The sink stops half a second after the last byte that the port took.
     assert!(took < Duration::from_secs(5) && start.elapsed() < took + Duration::from_secs(9));
     assert_eq!((told.sent + told.dropped, told.reconnects), (sent, 0));
     assert!(told.sent > 0 && told.dropped > sent / 2, "{told:?}");
-    // What the port took comes whole, and at most a frame that was under way.
+    // Bytes that the port took arrive whole, followed by at most a partial frame.
     messages.extend(rest(port, &mut decoder));
     messages.iter().for_each(require_sent);
     let counts = decoder.counts();
@@ -330,7 +330,7 @@ fn the_sink_goes_on_where_a_port_comes_back_and_tells_what_was_dropped() {
     assert_eq!((told.sent + told.dropped, told.reconnects), (1001, 1));
     assert!(told.sent >= heard_of && told.dropped > 500, "{told:?}, {heard_of} heard");
     heard.iter().for_each(require_sent);
-    // Numbers tell the reader exactly what is missing.
+    // Sequence numbers show the reader exactly which records are missing.
     let expected = Counts { records: heard_of, lost: 1001 - heard_of, ..Counts::default() };
     assert_eq!(decoder.counts(), expected);
 }

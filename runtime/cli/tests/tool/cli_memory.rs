@@ -1,4 +1,4 @@
-//! How much memory `elsa run` takes at its peak.
+//! Tests the peak memory of `elsa run`.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -108,7 +108,7 @@ fn an_output_is_held_once() {
     let output = queries * values * 4;
     let inputs = "run --q @q.npy --k @k.npy --v @v.npy --threads 1 --backend scalar";
     within(&desk, &format!("{inputs} --out @y.safetensors#y"), 0, output * 3 / 2);
-    // Neither is what the file holds already.
+    // The tensors that the file already holds are not in memory twice either.
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 

@@ -1,4 +1,4 @@
-//! `elsa onnx`: what is written and printed, and requests that are refused with nothing written.
+//! Tests `elsa onnx`: its files and its output, and requests that are refused with nothing written.
 
 use crate::common::Desk;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Of which run's tensors the files of tasks are, through the binary: what is left of another frame is refused, by names of runs
-//! or by checksums of tokens, as are states that no run leaves, and sizes that the arrays do not have.
+//! Tests the origin of task files through the binary: files left over from another frame are refused, by the names of runs or by
+//! checksums of tokens, as are states that no run leaves, and sizes that the arrays do not have.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
@@ -317,7 +317,7 @@ fn sizes_are_those_of_arrays() {
         deflated(name);
         limited(name);
     }
-    // Of the right fingerprint, a shape of 2^32 values of a head.
+    // With the right fingerprint: a shape of 2^32 values of a head.
     let shape = [2i64, 2, 2, 17, 17, 4, 1 << 32];
     let rules = [0i64, 0, -1, -1, 0, 0];
     let lists: [&[i64]; 5] = [&[3], &shape, &rules, &[i64::from(0.5f32.to_bits()), 0], &[]];

@@ -224,7 +224,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     })
 }
 
-/// Scores of two keys in four rows: 3e7 and more, up to 3e22, of which the second key's is the largest, or both are.
+/// Computes scores of two keys in four rows, from 3e7 to 3e22: the second key's score is the largest, or equal to the
+/// first's.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();

@@ -22,7 +22,7 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a refusal adds to the smallest budget, by which the next process may need more.
+/// Bytes that a refusal adds to the smallest budget, since the next process may need more.
 const MARGIN: usize = 3 << 20;
 
 /// Returns the smallest budget of a run, which its refusal names, plus `more` bytes.
@@ -37,7 +37,7 @@ pub fn needed(text: &str) -> Option<usize> {
     text.split("at least ").nth(1)?.split(' ').next()?.parse().ok()
 }
 
-/// Runs `line` within the smallest budget and `more` bytes. Returns what it printed, and the budget.
+/// Runs `line` within the smallest budget and `more` bytes. Returns its output, and the budget.
 fn within(desk: &Desk, line: &str, more: usize) -> (String, usize) {
     let mut budget = smallest(desk, line, more);
     for _ in 0..8 {
@@ -197,7 +197,7 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
         same(&desk, "y0.npy", "y1.npy");
         std::fs::remove_file(desk.path("y1.npy")).unwrap();
     }
-    // What is unpacked leaves nothing behind.
+    // Unpacked files are removed.
     assert_eq!(desk.list(), ["deflated.npz", "k.npy", "q.npy", "stored.npz", "v.npy", "y0.npy"]);
     // A budget that is too small is told before anything is unpacked, and damage before anything is computed.
     let output = desk.call(&format!("{} --host-budget 1MiB", line("deflated")));
@@ -417,7 +417,7 @@ fn a_gpu_streams_within_its_budget() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("--device-budget: 1000 bytes; allowed: at least "), "{}", said(&output));
     assert!(!desk.path("y3.npy").exists());
-    // There is one memory for both, of which the smaller budget is the limit.
+    // Both share one memory, which the smaller budget limits.
     let output = desk.call(&run("--host-budget 8GiB --device-budget 1000", 3));
     assert!(output.status.code() == Some(2) && said(&output).contains("1000 bytes"), "{}", said(&output));
     let output = desk.call(&format!("{} --certificate", run("--host-budget 64MiB", 3)));

@@ -233,7 +233,7 @@ fn every_layout_and_type_is_gathered_from_its_file() {
         };
         let (merged, memory) = (read("y.safetensors"), read("m.safetensors"));
         let merged: Vec<f32> = merged.iter().map(|x| *x as f32).collect();
-        // Both are rounded to the type, which may differ by one unit where they lie on its border.
+        // Both are rounded to the type, and may differ by one unit if they are near its border.
         assert!(merged.len() == count(&N.out()) && distance(&merged, &memory) < 1e-3);
         std::fs::remove_file(desk.path("y.safetensors")).unwrap();
         std::fs::remove_file(desk.path("m.safetensors")).unwrap();
@@ -334,7 +334,7 @@ fn what_does_not_make_a_whole_is_refused() {
     bent[at] ^= 1;
     std::fs::write(desk.path("bent.npz"), &bent).unwrap();
     refused(&desk, &merge("@0.npz @bent.npz @2.npz"), "STATES: |bent.npz: |allowed: ");
-    // Whole archives with right checksums, of which one array says something else.
+    // Whole archives with right checksums, in which one array is wrong.
     let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
     for (name, array, words) in [
         ("version", list(&[1], &[1]), "version [1]; allowed: version 2"),

@@ -1,4 +1,4 @@
-//! Schedules and error budgets on the command line: what is left out, what is said of it, and what is refused.
+//! Tests schedules and error budgets on the command line: skipped blocks, their report, and refused requests.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};

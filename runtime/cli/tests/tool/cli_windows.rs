@@ -1,5 +1,5 @@
-//! Windows of a picture, biases and tables of relative positions through the binary: against attention in f64 with all
-//! of it written out, against each other, and what is refused.
+//! Tests windows of a picture, biases and tables of relative positions through the binary: against attention in f64
+//! with everything written out, against each other, and requests that are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
@@ -83,7 +83,7 @@ fn a_table_in_shifted_windows_has_the_answer_of_the_definition() {
         let far = case.from(&flags, [shift[0], (shift[1] + 1) % 3]);
         assert!(far > 1e-2, "{flags}: makes no difference, {far:e}");
     }
-    // Without a shift the picture makes no difference, and need not be named.
+    // The picture makes no difference without a shift, and need not be named.
     for flags in [format!("{table} {GRID}"), format!("{table} --windows 2x3")] {
         assert!(case.from(&flags, [0, 0]) < 1e-6, "{flags}");
     }

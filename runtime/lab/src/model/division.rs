@@ -4,7 +4,8 @@
 //! become `c^L` tasks of `N (l / c)^L` tokens. Three things follow, and the paper's `n_total ≈ N² / x²` hides the second:
 //!
 //! - each token is in `l^L` tasks, so it moves as many times;
-//! - a kernel that computes every pair of a task and masks what others own does `(l² / c)^L` times the work of plain
+//! - a kernel that computes every pair of a task and masks the pairs of other tasks does `(l² / c)^L` times the work of
+//!   plain attention: 9 / 7 per level at c = 7. One that skips those pairs does the work of plain attention;
 //!   attention: 9 / 7 per level at c = 7. One that skips what is masked does the work of plain attention;
 //! - a task needs `(l / c)^L` of the memory.
 

@@ -26,11 +26,11 @@ const NAIVE: usize = 4096;
 pub struct Check {
     /// Tokens.
     pub tokens: usize,
-    /// Measured.
+    /// Measured seconds.
     pub seconds: f64,
-    /// As the fit says.
+    /// Seconds by the fit.
     pub fitted: f64,
-    /// Fitted over measured, less one.
+    /// Fitted over measured seconds, minus one.
     pub off: f64,
 }
 

@@ -42,7 +42,7 @@ pub struct Step {
 /// Tasks in time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// When the last one ends.
+    /// Time when the last one ends, in seconds.
     pub seconds: f64,
     /// The most bytes in use.
     pub peak_bytes: f64,

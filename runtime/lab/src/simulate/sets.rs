@@ -150,8 +150,8 @@ fn a100() -> Result<Costs, Error> {
 
 /// Returns the costs of 64 heads on the A100, of the study of a million tokens.
 ///
-/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to
-/// the first two and to the whole.
+/// The study's third row prints 4.13 GiB and 4.13 s. The first two are on a line that gives 9.67 GiB there, so the
+/// bytes are fitted to the first two and to the whole.
 ///
 /// # Errors
 /// None: the numbers are good.

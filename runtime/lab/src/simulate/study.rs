@@ -121,9 +121,9 @@ pub struct Streaming {
 pub struct Shares {
     /// Levels.
     pub level: u32,
-    /// As printed.
+    /// Shares as printed.
     pub printed: [f64; 8],
-    /// As modelled.
+    /// Shares as modelled.
     pub modelled: [f64; 8],
 }
 
@@ -162,7 +162,7 @@ pub struct Study {
     pub uniform: Vec<Uniform>,
     /// The hybrid schedule that ends first.
     pub hybrid: Option<Schedule>,
-    /// Its tasks, as `elsa run --task-path` takes them.
+    /// Tasks, as `elsa run --task-path` takes them.
     pub hybrid_paths: Vec<String>,
 }
 
@@ -182,13 +182,13 @@ pub struct Both {
 pub struct Optimum {
     /// `forward` or `backward`.
     pub pass: &'static str,
-    /// Whose fit.
+    /// Fit that it is computed from.
     pub fit: &'static str,
     /// The size below which it is negative.
     pub negative_below: Option<f64>,
     /// One task at a time: in words, with sizes and levels.
     pub serial: String,
-    /// As many at once as memory holds.
+    /// The same, with as many tasks at once as memory holds.
     pub parallel: String,
     /// The cheapest level whose tasks fit and have a time; exact, one task at a time.
     pub best_level: Option<u32>,

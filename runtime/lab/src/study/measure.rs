@@ -75,7 +75,7 @@ impl Errors {
 pub struct Outcome {
     /// The schedule.
     pub setting: Setting,
-    /// Its counts.
+    /// Counts of the run.
     pub report: Report,
     /// Errors of its answers.
     pub errors: Errors,
@@ -348,7 +348,7 @@ impl Values<'_> {
 }
 
 /// Compares the answer of a row with exact attention and its bounds. `m` is the reference of its state in base-2 units,
-/// `share` what it left out.
+/// and `share` the share of the weights that it left out.
 fn compare(
     values: &Values<'_>,
     arithmetic: Arithmetic,

@@ -19,7 +19,7 @@ use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
 /// An instruction set with the operations of its exponential.
 #[derive(Clone, Copy, Debug)]
 pub struct Isa {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Vector operations of an exponential.
     pub exponential: f64,

@@ -91,7 +91,7 @@ fn case(study: &Study) -> Case<'_> {
     }
 }
 
-/// Draws figure 1: operations by what they do, a bar for each instruction set and head size.
+/// Draws figure 1: operations by purpose, a bar for each instruction set and head size.
 fn parts(study: &Study) -> Picture {
     let bars: Vec<(String, Operations)> = ISAS
         .into_iter()

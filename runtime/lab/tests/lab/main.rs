@@ -1,4 +1,4 @@
-//! The tests of the laboratory, in one program: what they share is compiled and linked once.
+//! The tests of the laboratory, in one program, so that their shared code is compiled and linked once.
 #![allow(clippy::unwrap_used)]
 
 mod bench_series;

@@ -1,4 +1,4 @@
-//! `elsa-lab predict`: the default grid beside the paper, other shapes and boards, and what is refused.
+//! Tests `elsa-lab predict`: the default grid compared with the paper, other shapes and boards, and refused requests.
 
 use super::Desk;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The page of `elsa-lab study`: its tables with the numbers that a case has by hand, and what is refused.
+//! Tests the page of `elsa-lab study`: its tables have the numbers that a case has by hand. Also tests refused
+//! requests.
 
 use super::{Desk, assert_alone};
 use std::fs::File;
@@ -50,7 +51,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     assert_eq!(desk.list(), ["k.npy", "q.npy", "study.html", "v.npy"]);
     let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
     assert_alone(&page);
-    // Of head sizes there are 1, 32, 64 and 128.
+    // Head sizes are 1, 32, 64 and 128.
     for (id, rows) in [("1", 11), ("figure-1", 12), ("3", 10), ("4", 21), ("budgets", 6)] {
         let found = table(&page, id);
         assert_eq!(found.len(), rows, "table {id}");

@@ -55,8 +55,8 @@ const LIBRARIES: Part = Part {
 /// The tool, which a panic ends. A folder of its own keeps cargo from building everything again for the flags of the other.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
-/// What [`quick`] needs of a command of cargo's. An example is among it, since only then cargo selects the features that
-/// tests need, and builds nothing twice.
+/// Flags that [`quick`] adds to a command of cargo's. They include an example, since only then cargo selects the
+/// features that tests need, and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
 /// The folders of what cargo makes.

@@ -31,8 +31,8 @@ pub const NEWEST_ISA: u32 = 65;
 /// 0.4 MB for the quadratic form with delta rules and gates for each dim, in modules of their own: a process compiles those of
 /// its plans alone.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Seconds of a processor that ptxas is meant to take for a module, and those that a slow machine is allowed. The least
-/// of up to `TIMES` counts: as long as it is above what is meant, it is measured again.
+/// Processor seconds that ptxas should take for a module, and the seconds allowed on a slow machine. The least of up to
+/// `TIMES` counts is used: a module that takes longer than it should is measured again.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;

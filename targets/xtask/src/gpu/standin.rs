@@ -12,9 +12,9 @@ use std::time::SystemTime;
 pub enum Variant {
     /// Threads of a block are stacks that one thread switches between.
     Plain,
-    /// Under AddressSanitizer.
+    /// Instrumented with AddressSanitizer.
     Address,
-    /// Under ThreadSanitizer.
+    /// Instrumented with ThreadSanitizer.
     Thread,
 }
 
@@ -53,7 +53,7 @@ fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     times.and_then(|times| times.into_iter().max())
 }
 
-/// Builds what is not up to date; returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
+/// Builds all outdated files. Returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
 ///
 /// # Errors
 /// A compiler that is missing, sources that do not compile.
@@ -92,7 +92,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
                 run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }
-            // What switches lanes is not checked for races, and tells the sanitizer of each switch.
+            // The code that switches lanes is not checked for races, and reports each switch to the sanitizer.
             let own = if source.ends_with("block.cpp") && variant == Variant::Thread {
                 "-fno-sanitize=thread"
             } else {

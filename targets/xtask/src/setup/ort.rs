@@ -24,9 +24,9 @@ const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmu
 pub struct Runtime {
     /// Version.
     pub version: &'static str,
-    /// For x86-64.
+    /// Library for x86-64.
     pub here: PathBuf,
-    /// For arm64.
+    /// Library for arm64.
     pub board: PathBuf,
 }
 

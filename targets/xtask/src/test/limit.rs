@@ -1,4 +1,4 @@
-//! How long the short run may take, and whether the machine was quiet enough to say so.
+//! Time limit of the short run, and the check that the machine is quiet enough to apply it.
 
 use std::time::Instant;
 

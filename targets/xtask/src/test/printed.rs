@@ -1,4 +1,4 @@
-//! What ran, read from what cargo, libtest, rustfmt, libFuzzer and the bare-metal program print.
+//! Counts of what ran, read from the output of cargo, libtest, rustfmt, libFuzzer and the bare-metal program.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

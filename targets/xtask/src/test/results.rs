@@ -1,5 +1,5 @@
-//! What stages came to: told by the process of a stage to the one that started it, and kept by the content of the tree,
-//! so that a long run goes on where it was interrupted.
+//! Outcomes of stages: reported by the process of a stage to the one that started it, and kept by the content of the
+//! tree, so that a long run resumes where it was interrupted.
 
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;
@@ -20,13 +20,13 @@ pub struct Outcome {
     pub failed: u64,
     /// Counts of the stage, with a remark.
     pub summary: String,
-    /// Why it failed; empty when it passed.
+    /// Reasons of a failure; empty when it passed.
     pub faults: Vec<String>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Seconds that processors worked for it.
     pub worked: f64,
-    /// For how many minutes it was asked to search.
+    /// Minutes for which it was asked to search.
     pub minutes: u64,
 }
 

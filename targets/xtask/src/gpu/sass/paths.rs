@@ -3,7 +3,9 @@
 //! Machine code is walked in the order of addresses. A jump back closes a loop. Forward,
 //!
 //! - a jump that no predicate guards is taken;
-//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds or what it leaves out is rare: stores to global memory or calls within a tile
+//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
+//!   stores to global memory or calls within a tile (a row's reference that moved, a division), or loops without a multiply-add
+//!   (masks, biases).
 //!   (a row's reference that moved, a division), or loops without a multiply-add (masks, biases).
 //!
 //! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
@@ -91,7 +93,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
         let needed = exps || (adds && !calls) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || calls || loops.iter().any(useless);
-        // Of two alternatives, the one with more multiply-adds: the other one checks each value.
+        // Takes the alternative with more multiply-adds: the other one checks each value.
         let other =
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
@@ -220,11 +222,11 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: as many for the
-/// scores, before the first exponential, as for the weighted values, behind it.
+/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: for the scores,
+/// before the first exponential, and for the weighted values, after it.
 ///
 /// # Errors
-/// More than one loop of a product whose trips its counter does not tell, or a product of another size.
+/// More than one loop of a product whose trips do not follow from its counter, or a product of another size.
 pub fn counted(
     code: &[Instruction],
     way: &[usize],

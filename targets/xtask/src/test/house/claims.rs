@@ -1,4 +1,4 @@
-//! What documents claim of the source: where `unsafe` is, which names there are, and one row for each thing.
+//! Checks what documents claim of the source: the places of `unsafe`, names, and one row for each thing.
 
 use super::files::spans;
 use proc_macro2::{TokenStream, TokenTree};

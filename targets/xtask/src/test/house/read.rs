@@ -59,7 +59,7 @@ pub struct Module {
     pub items: BTreeSet<String>,
     /// The macros among them.
     pub macros: BTreeSet<String>,
-    /// Its own scope first, then those of its items.
+    /// The module's own scope first, then those of its items.
     pub scopes: Vec<Scope>,
     /// The paths in its code.
     pub mentions: Vec<Mention>,

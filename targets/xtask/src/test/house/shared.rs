@@ -1,4 +1,4 @@
-//! What operators share names none of them, as ARCHITECTURE.md says.
+//! Checks that shared code names no operator, as ARCHITECTURE.md says.
 
 use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};

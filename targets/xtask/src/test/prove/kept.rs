@@ -1,4 +1,4 @@
-//! What proofs of a commit have found, in a file that a run leaves after each of them.
+//! Results of proving a commit, in a file that a run writes after each proof.
 
 use crate::shell::Tree;
 use serde_json::{Map, Value, json};
