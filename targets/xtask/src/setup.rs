@@ -178,7 +178,7 @@ pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
     if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
 }
 
-/// Programs, each from the Debian package of its name.
+/// Requires programs, each from the Debian package of its name.
 pub fn programs(tree: &Tree, names: &[&str]) -> Result<(), String> {
     let package = |name| if name == "clang++-19" { "clang-19" } else { name };
     names.iter().try_for_each(|name| program(tree, name, package(name)))

@@ -176,8 +176,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// Addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements that
-/// mask keys and keys that no row attends.
+/// Runs addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
+/// that mask keys and keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
@@ -234,7 +234,7 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Kernels that add in plain tiles leave unsupported addends to others.
+/// Checks that kernels that add in plain tiles leave unsupported addends to others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {

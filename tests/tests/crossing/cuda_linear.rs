@@ -163,7 +163,7 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
+/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
@@ -201,8 +201,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits alone and
-/// in a batch, and in every run.
+/// Checks that chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits
+/// alone and in a batch, and in every run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {

@@ -81,7 +81,7 @@ fn heads_types_and_packed_sequences() {
     }
 }
 
-/// Gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
+/// Runs gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
@@ -101,8 +101,8 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of
-/// a key can be formed, while the pair's own factor is in range.
+/// Runs gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row
+/// or of a key can be formed, while the pair's own factor is in range.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {

@@ -112,7 +112,8 @@ fn a_state_is_computed_once_and_changes_no_bit() {
     }
 }
 
-/// States are computed per reader if the readers outnumber the rows of a tile, or if the device has room for that.
+/// Checks that states are computed per reader if the readers outnumber the rows of a tile, or if the device has room
+/// for that.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
@@ -123,8 +124,8 @@ fn who_shares_a_state() {
     }
 }
 
-/// Layouts, packed sequences with some going token by token, and queries that are not finite, against the recurrence in
-/// f64. One reader's queries affect no other reader and no state.
+/// Compares layouts, packed sequences with some going token by token, and queries that are not finite, with the
+/// recurrence in f64. One reader's queries affect no other reader and no state.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {

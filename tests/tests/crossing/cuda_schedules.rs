@@ -167,8 +167,8 @@ fn mass_just_below_the_budget_is_left_out() {
     }
 }
 
-/// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score is in
-/// the last tile.
+/// Checks references that rise after tiles were left out, by more than the headroom and by a hundred bits. The largest
+/// score is in the last tile.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
@@ -388,8 +388,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
     assert!(count > if SLOW { 7 } else { 14 } && compared.len() > 6, "{count} {compared:?}");
 }
 
-/// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound, widened by the left-out
-/// shares.
+/// Checks masks, windows, lengths, a soft cap, and heads that share keys: answers are within the bound, widened by the
+/// left-out shares.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn answers_inside_a_budget_are_within_their_bounds() {

@@ -376,7 +376,8 @@ impl elsa_runtime::Sink<Operand> for Log {
     }
 }
 
-/// Masks count towards the budget, `eta` changes chunks and no bit, and a given division is used or refused.
+/// Checks that masks count towards the budget, that `eta` changes chunks and no bit, and that a given division is used
+/// or refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {

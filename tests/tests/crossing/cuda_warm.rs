@@ -208,7 +208,7 @@ fn page_locked_memory_that_is_not_there() {
     }
 }
 
-/// Tensors in buffers, with an f32 plan, produce the answer in place, and the copies are counted.
+/// Checks that tensors in buffers, with an f32 plan, produce the answer in place, and that the copies are counted.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {

@@ -151,7 +151,7 @@ fn keys_that_are_nearly_equal() {
     }
 }
 
-/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
+/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
 #[test]
 fn infinite_gates_clear_whatever_a_state_holds() {
     for engine in &engines(1) {
@@ -370,7 +370,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     }
 }
 
-/// Sequences of a packed call or of a batch get the bits that they get alone.
+/// Checks that sequences of a packed call or of a batch get the bits that they get alone.
 #[test]
 fn packed_sequences_get_the_bits_of_single_calls() {
     for engine in &engines(2) {

@@ -297,8 +297,8 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     }
 }
 
-/// Threads change no bit, a stream keeps its bits by the direct method, and the chooser picks each method for its
-/// intended sizes.
+/// Checks that threads change no bit, that a stream keeps its bits by the direct method, and that the chooser picks
+/// each method for its intended sizes.
 #[test]
 fn bits_and_choice_do_not_depend_on_threads() {
     let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };

@@ -377,7 +377,7 @@ fn decode_steps_threads_and_batch_change_no_bit() {
     }
 }
 
-/// Rates that clear, states that are not finite, and NaN.
+/// Runs rates that clear, states that are not finite, and NaN.
 #[test]
 fn hard_rates_do_what_they_say() {
     hard_rates(&cpu_engines(1));

@@ -323,7 +323,7 @@ fn merges_of_a_step_are_independent() {
     }
 }
 
-/// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
+/// Compares prefixes of states with sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
 /// exponential and its argument; merges round once each, so that the merges on a path bound the error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {

@@ -198,7 +198,8 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
     assert_eq!(ran.report.recomputed, 9);
 }
 
-/// Representatives that are only ten bits too high drop whole rows if blocks are left out before weights exist.
+/// Checks that a dropped maximum is noticed: representatives that are only ten bits too high drop whole rows if blocks
+/// are left out before weights exist.
 #[test]
 fn a_dropped_maximum_is_seen() {
     let (d, keys) = (2, 5 * TILE.keys);

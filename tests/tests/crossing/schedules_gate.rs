@@ -194,8 +194,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for one query and
-/// for tiles.
+/// Checks that blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for
+/// one query and for tiles.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;

@@ -212,8 +212,8 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
     }
 }
 
-/// References rise after blocks were left out, by more than the headroom and by a hundred bits; adjacent rows vote
-/// separately.
+/// Checks references that rise after blocks were left out, by more than the headroom and by a hundred bits. Adjacent
+/// rows vote separately.
 #[test]
 fn kernels_bring_what_was_left_out_to_new_references() {
     let mut random = seeded(41);
@@ -353,7 +353,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Parts of the keys decide independently, and their exported states merge within the budget.
+/// Checks that parts of the keys decide independently, and that their exported states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);

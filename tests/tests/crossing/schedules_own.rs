@@ -201,7 +201,7 @@ fn an_own_key_that_went_bounds_nothing() {
     assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
 }
 
-/// Blocks left out before the diagonal count in every later vote.
+/// Checks that blocks left out before the diagonal count in every later vote.
 #[test]
 fn what_went_before_the_diagonal_counts_behind_it() {
     let budget = 0.05f32;
@@ -369,7 +369,7 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
+/// Checks that parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

@@ -198,7 +198,8 @@ fn only_numbers_tell() {
     }
 }
 
-/// Blocks that numbers and norms together do not show to be light stay: a long key, and a number that does not fall.
+/// Checks that a block stays if numbers and norms together do not show that it is light: a long key, and a number that
+/// does not fall.
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);

@@ -120,7 +120,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Gradients of the cases without a past.
+/// Compares the gradients of the cases without a past with f64.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];

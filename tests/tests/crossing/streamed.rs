@@ -341,7 +341,8 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Chunks that causality, windows or lengths exclude are not read, and others once per unit.
+/// Checks that chunks that causality, windows or lengths exclude are not read, and that the others are read once per
+/// unit.
 #[test]
 fn only_what_is_attended_is_read() {
     let engine = engine(processors()[0], 2);

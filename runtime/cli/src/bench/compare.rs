@@ -109,7 +109,7 @@ fn named(row: &Row) -> String {
     format!("{workload}{} {} {} {} x{}", row.shape, row.dtype, row.method, row.backend, row.threads)
 }
 
-/// Tells what changed from the table `before` to the table `after`. `json`: a line for each row.
+/// Reports the changes from the table `before` to the table `after`. With `json`, prints a line for each row.
 ///
 /// # Errors
 /// Files that are no tables, and rows that became slower.

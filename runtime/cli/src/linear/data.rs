@@ -116,7 +116,7 @@ pub struct Sample {
 const GATE: f64 = 2.0;
 
 impl Sample {
-    /// Tensors of `shape`.
+    /// Draws the tensors of `shape`.
     ///
     /// # Errors
     /// Sizes that are no valid problem, memory that the system refuses.

@@ -93,7 +93,7 @@ impl Begun {
         self.earlier.as_ref().map(|(_, earlier)| earlier.sizes)
     }
 
-    /// Units that the earlier run has finished.
+    /// Returns the number of units that the earlier run has finished.
     #[must_use]
     pub fn finished(&self) -> usize {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)

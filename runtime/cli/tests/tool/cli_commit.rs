@@ -166,7 +166,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert!(desk.path(&name).symlink_metadata().unwrap().is_symlink() && desk.path("q.npy").exists());
 }
 
-/// Parts and journals are never written through a link, and never over an input.
+/// Checks that parts and journals are never written through a link, and never over an input.
 #[test]
 fn what_lies_in_the_place_of_a_part_is_not_written_through() {
     let desk = desk();

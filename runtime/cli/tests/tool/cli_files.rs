@@ -300,8 +300,8 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     (&reader).read_exact(&mut byte).unwrap();
 }
 
-/// Integers of a mask are booleans, and finite numbers beyond f32 count as the least f32: neither changes a bit of the answer,
-/// whether masks are read at once or in pieces.
+/// Checks that integers of a mask are booleans, and that finite numbers beyond f32 count as the least f32. Neither changes a
+/// bit of the answer, whether masks are read at once or in pieces.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

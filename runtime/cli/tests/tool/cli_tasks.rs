@@ -56,7 +56,7 @@ fn numbers(n: usize) -> Vec<String> {
     (0..n).map(|i| i.to_string()).collect()
 }
 
-/// Tasks with `flags` merge to the answer of `score`.
+/// Checks that tasks with `flags` merge to the answer of `score`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -155,7 +155,7 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Exponentials of these scores without a maximum are infinite; the paper's sums would be.
+/// Checks scores whose exponentials without a maximum are infinite, as the paper's sums would be.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };

@@ -246,7 +246,7 @@ fn fits(costs: &Costs) -> Vec<Chart> {
     charts
 }
 
-/// Figures 5 and 6.
+/// Draws figures 5 and 6.
 fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     let names = ["forward", "backward"];
     let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {

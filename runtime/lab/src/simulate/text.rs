@@ -299,7 +299,7 @@ fn schedule(schedule: &Schedule) -> String {
     )
 }
 
-/// Figures 4, 8 and 9.
+/// Prints the numbers of figures 4, 8 and 9.
 fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     let (tokens, heads) = (count(study.tokens), heads(study.heads));
     writeln!(out, "\n{tokens} tokens, {heads}, under {} (figures 4, 8, 9)", size(study.limit))?;
@@ -347,7 +347,7 @@ fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     )
 }
 
-/// Figures 5 and 6.
+/// Prints the numbers of figures 5 and 6.
 fn kernels_and_passes(
     out: &mut impl Write,
     costs: &Costs,

@@ -187,7 +187,7 @@ fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
 
-/// Multiply-adds of some schedules over some tiles.
+/// Counts the multiply-adds of some schedules over some tiles.
 fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedules: usize) -> u64 {
     let dims = (problem.head_dim() + problem.value_dim()) as u64;
     let pairs = |place: &Place| {

@@ -216,7 +216,7 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
     Raw::new(name, points.iter().map(point))
 }
 
-/// Curves of queries and keys, a picture for each.
+/// Draws curves of queries and keys, a picture for each.
 fn both(
     study: &Study,
     names: (&'static str, &'static str),

@@ -31,7 +31,7 @@ fn weigh(g: &mut Made, scores: &str, v: &str) {
     g.output(&y);
 }
 
-/// Scores where `mask` is true, and the lowest f32 elsewhere.
+/// Keeps the scores where `mask` is true, and puts the lowest f32 elsewhere.
 fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])
@@ -79,7 +79,7 @@ fn last_aligned(fill: f64) -> Made {
     g
 }
 
-/// Scores times what `factor` makes of the number of tokens.
+/// Builds attention whose scores are multiplied by a factor that `factor` computes from the number of tokens.
 fn scaled(factor: impl Fn(&mut Made, &str) -> String) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");

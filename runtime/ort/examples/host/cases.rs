@@ -157,7 +157,7 @@ pub fn cases(half: bool) -> Vec<Case> {
     cases
 }
 
-/// Windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
+/// Changes a case to windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
 fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
     case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
     case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));

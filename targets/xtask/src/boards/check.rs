@@ -70,7 +70,7 @@ pub fn machine(bytes: &[u8], target: &Target) -> Found {
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Versions of symbols that the file needs from shared libraries, none above `glibc`.
+/// Checks the versions of symbols that the file needs from shared libraries: none is above `glibc`.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;
@@ -115,7 +115,7 @@ pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     dynamic(bytes, DT_NEEDED)
 }
 
-/// Libraries that the loader must find.
+/// Checks the libraries that the loader must find.
 pub fn libraries(bytes: &[u8]) -> Found {
     let names = needed(bytes)?;
     let known =
@@ -311,7 +311,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Functions of llvm-objdump's listing that hold encodings unknown to it, without the exceptions, and the number of
+/// Finds the functions in llvm-objdump's listing with encodings unknown to it, except the exceptions, and counts the
 /// instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
@@ -331,7 +331,7 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Instructions of a file that is not stripped. Boards share one build: the same bytes are looked through once.
+/// Checks the instructions of a file that is not stripped. Boards share one build, so the same bytes are checked once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
     let bytes = files::bytes(path)?;

@@ -50,7 +50,7 @@ struct Resources {
 }
 
 impl Resources {
-    /// Threads that an SM holds at once.
+    /// Returns the number of threads that an SM holds at once.
     fn resident(&self) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(SM[3]);
         let registers = self.registers.next_multiple_of(8) * self.threads;
@@ -117,7 +117,7 @@ pub fn write_costs(tree: &Tree) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", sass::TABLE))
 }
 
-/// Threads of a block, by the launch bounds in a module.
+/// Returns the number of threads in a block, by the launch bounds in a module.
 fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
@@ -285,7 +285,7 @@ fn pack(kernel: &str, text: &str) -> String {
     fill(&short_names(&packed))
 }
 
-/// Statements and labels side by side, in lines of at most `WIDTH` bytes.
+/// Joins statements and labels to lines of at most `WIDTH` bytes.
 fn fill(text: &str) -> String {
     const WIDTH: usize = 120;
     let ends = |line: &str| line.ends_with([';', ':']);

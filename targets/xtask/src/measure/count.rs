@@ -31,7 +31,7 @@ const DISPATCHED: f64 = 3.0;
 /// Cycles that a line from L2 and one from memory are assumed to stall where nothing hides them.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
-/// Cycles of a call, estimated: by the busiest of the pipes, and with the stalls of all lines on top.
+/// Estimates the cycles of a call: by the busiest of the pipes, and with the stalls of all lines on top.
 fn estimate(call: &Counted) -> [f64; 2] {
     // A pair of registers is two micro-operations; nothing else that is frequent here is.
     let moved = call.loads + call.stores;

@@ -81,7 +81,7 @@ impl Progress {
         Progress { lanes, expected, running: Mutex::default() }
     }
 
-    /// Stages that take turns, for each lane.
+    /// Returns the stages of each lane, which run one after another.
     pub fn lanes(&self) -> Vec<Vec<&'static Stage>> {
         self.lanes.clone()
     }

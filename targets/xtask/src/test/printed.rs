@@ -34,7 +34,7 @@ pub fn formatted(text: &str) -> u64 {
     files.len() as u64
 }
 
-/// Targets of local packages among cargo's JSON messages: package, target and kind.
+/// Lists the targets of local packages among cargo's JSON messages: package, target and kind.
 pub fn built(messages: &str) -> BTreeSet<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     messages
@@ -57,7 +57,7 @@ pub fn value(text: &str, name: &str) -> Option<u64> {
     objects.filter_map(|object| object[name].as_u64()).next()
 }
 
-/// Executions that libFuzzer reports in its final statistics.
+/// Counts the executions that libFuzzer reports in its final statistics.
 pub fn executions(text: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("stat::number_of_executed_units:"));
     lines.filter_map(|n| n.trim().parse::<u64>().ok()).sum()

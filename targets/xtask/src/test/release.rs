@@ -29,7 +29,7 @@ const INTERFACE: &str = "-p elsa-edge -p elsa-core -p elsa-runtime";
 /// Message of cargo about a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
-/// Licences, versions and sources of the dependencies: a part of the stage `check`.
+/// Checks licences, versions and sources of the dependencies: a part of the stage `check`.
 pub fn deny(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let program = setup::deny(tree)?;
@@ -203,7 +203,7 @@ fn released(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Fields that a registry shows and that `package` leaves empty.
+/// Lists the fields that a registry shows and that `package` leaves empty.
 fn missing(package: &Value) -> Vec<String> {
     let empty = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),

@@ -97,7 +97,7 @@ impl<'a> Sanitizer<'a> {
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
 
-    /// Kernels and back end of the stand-in GPU, at small sizes.
+    /// Runs the kernels and the back end of the stand-in GPU, at small sizes.
     fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.

@@ -97,7 +97,7 @@ fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     file.unwrap_or_default()
 }
 
-/// Archives of one and two stored members.
+/// Builds archives of one and two stored members.
 fn npz() -> Vec<Vec<u8>> {
     let members = npy();
     let mut files = Vec::new();
@@ -289,7 +289,7 @@ fn onnx() -> Vec<Vec<u8>> {
     vec![model(2, false, false), model(0, true, false), model(0, false, true), model(1, true, false)]
 }
 
-/// Journals of elsa run --resume.
+/// Builds journals of elsa run --resume.
 fn journal() -> Vec<Vec<u8>> {
     let head = r#"{"sizes":[1,4,9,3,512],"run":["q 64769:131 4194432 1700000000.000000000","k"]}"#;
     let units = |n: usize| (0..n).map(|unit| format!("unit {unit}\n")).collect::<String>();

@@ -361,8 +361,8 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     if good { Ok(found) } else { Err(found) }
 }
 
-/// Failures of the device and of the system, which are no fault of the request; and a GPU that fails while the CPU
-/// may take its place.
+/// Provokes failures of the device and of the system, which are no fault of the request, and a GPU failure after which
+/// the CPU may take over.
 fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
     let ask = |rest: &str| {
         let run =
@@ -410,7 +410,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
     }
 }
 
-/// Requests that a program must reject, each with text from the message.
+/// Sends requests that a program must reject, each with text from the message.
 pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&str, &str)]) {
     for (rest, names) in requests {
         let out = ask(rest).quiet().run();

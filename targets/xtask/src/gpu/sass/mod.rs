@@ -149,8 +149,8 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs of halves.
-    /// Blocks of few rows share them otherwise.
+    /// Counts the multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs
+    /// of halves. Blocks of few rows share them otherwise.
     fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
         (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])

@@ -280,7 +280,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Instructions of eight bytes each: predicate or nothing, text, the number of the instruction jumped to.
+    /// Makes instructions of eight bytes each from a predicate or nothing, a text, and the number of the instruction
+    /// jumped to.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,

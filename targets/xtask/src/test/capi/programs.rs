@@ -93,7 +93,7 @@ impl Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
-    /// Compilers for the boards, with the emulators of their programs.
+    /// Prepares the compilers for the boards, with the emulators of their programs.
     pub fn boards(tree: &Tree) -> Result<Compilers, String> {
         setup::board(tree)?;
         let python = setup::zig(tree)?.join("python");

@@ -40,7 +40,7 @@ const ARCHITECTURE: &str = "ARCHITECTURE.md";
 /// Documents whose paths and names must exist.
 const DOCUMENTS: [&str; 3] = [ARCHITECTURE, "CONTRIBUTING.md", "SECURITY.md"];
 
-/// Goes over the workspaces.
+/// Checks the workspaces.
 pub fn house(tree: &Tree) -> Ran {
     Ran::of("modules, files and paths", |ran| {
         for dir in [".", BARE_METAL, FUZZ] {

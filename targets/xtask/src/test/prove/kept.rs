@@ -12,7 +12,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Findings of earlier runs of this commit; empty for another commit.
+    /// Reads the findings of earlier runs of this commit; empty for another commit.
     pub fn read(tree: &Tree, commit: &str) -> Kept {
         let path = tree.target.join("prove/found.json");
         let text = std::fs::read(&path).unwrap_or_default();
