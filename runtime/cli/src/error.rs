@@ -225,8 +225,8 @@ pub fn begin_with(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Prints `line` on standard error, on one line behind the program's name. A standard error that fails is ignored: there is no
-/// other place to say so.
+/// Prints `line` on standard error, on one line after the program's name. A failing standard error is ignored: there is no
+/// other place to report it.
 pub fn say(line: &str) {
     let program = PROGRAM.get().unwrap_or(&"elsa");
     let _ = writeln!(std::io::stderr(), "{program}: {}", one_line(line));

@@ -67,7 +67,7 @@ pub struct Picture {
 pub struct HeatMap {
     /// Queries and keys that the map stands for.
     pub of: [usize; 2],
-    /// Cells, of the first query's first. Those of a sample have as many rows as were extracted.
+    /// Cells, starting with those of the first query. A sample has one row for each extracted query.
     pub cells: Vec<Vec<f64>>,
 }
 

@@ -1,4 +1,5 @@
-//! Small graphs in the spellings of exporters, each with the number of its replacements; what stays; hostile bytes.
+//! Tests small graphs in the spellings of exporters, each with the number of its replacements; attention that stays;
+//! hostile bytes.
 
 mod causal;
 mod made;

@@ -455,7 +455,7 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     std::fs::rename(&part, &folder).map_err(files::at(&folder)).map(|()| folder)
 }
 
-/// Returns the Python of a private environment with what exports models and runs them.
+/// Returns the Python of a private environment that can export models and run them.
 pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))

@@ -31,7 +31,7 @@ fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     found
 }
 
-/// Returns the parameters with as many heads as a device needs to compute states once.
+/// Returns the parameters with enough heads that a device computes states once.
 fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Params {
     loop {
         let plan = engine.linear_plan(&params.build().problem, options).unwrap();

@@ -476,7 +476,7 @@ fn certificates_count_what_was_left_out() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
     let (engine, budget, heads) = (gpu_engine(Fallback::Fail), 0.05f32, 2);
-    // As many queries and keys in each list, in as many sequences.
+    // Every list has the same number of queries, keys and sequences.
     let lists = [
         vec![(389, 40 * TILE), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],
         vec![(0, 5 * TILE), (64, 7 * TILE), (130, 10 * TILE), (0, 0), (1, 3 * TILE), (194, 15 * TILE)],

@@ -296,7 +296,7 @@ fn every_scan_over_slots_is_the_fold() {
     }
 }
 
-/// Merges of one step must not depend on each other: any order of execution has the same result.
+/// Checks that merges of one step do not depend on each other: any order of execution has the same result.
 #[test]
 fn merges_of_a_step_are_independent() {
     for n in [2, 7, 64, 100] {

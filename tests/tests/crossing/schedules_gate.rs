@@ -338,7 +338,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// Calls that norms do not show to be near zero are computed as usual, bit for bit.
+/// Checks that calls whose norms do not show that scores stay near zero are computed as usual, bit for bit.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

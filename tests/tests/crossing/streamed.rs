@@ -150,7 +150,7 @@ fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
 /// Does the same, with a certificate if `certify`.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
-    // The process's own memory changes while other tests run, and grows if an allocator keeps what was freed.
+    // The process's own memory changes while other tests run, and grows if an allocator keeps freed memory.
     for attempt in 0..100 {
         let mut options = options(budget, eta);
         options.plan.certify = certify;

@@ -11,7 +11,7 @@ use elsa_core::linear::{Inputs, Problem};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-/// An answer, and what computed it.
+/// An answer, and the execution that computed it.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
     /// Execution data for the bound, for each sequence.
@@ -106,7 +106,7 @@ impl Judged {
         }
     }
 
-    /// Compares what one state of a sequence gave.
+    /// Compares the results of each state of a sequence.
     fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
         let mut judged = Judged { gain: truth.gain, ..Judged::default() };
         let output = answer

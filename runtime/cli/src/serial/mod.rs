@@ -39,7 +39,7 @@ pub enum PortError {
     Baud {
         /// The port.
         port: String,
-        /// Text behind its colon.
+        /// Text after its colon.
         found: String,
     },
     /// Nothing of that name.

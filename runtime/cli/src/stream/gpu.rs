@@ -45,7 +45,7 @@ fn fitted(
         eta: args.eta(),
         division,
     };
-    // The process that goes on may have taken a little more by now than the one that chose.
+    // The resumed process may have taken a little more by now than the one that chose.
     let slack = if division.is_some() { SLACK / 2 } else { SLACK };
     let taken = peak_memory().unwrap_or(0).saturating_add(slack);
     let pinned = Some(args.budget().saturating_sub(taken));
@@ -102,7 +102,7 @@ pub enum Ran {
 }
 
 /// Runs a job on a GPU, with `true` if short chains of f16 products may be summed in f16, and the identity of the run in a
-/// journal of the CPU. Where the CPU is to compute, no output was made, or all of them are made anew.
+/// journal of the CPU. If the CPU has to compute, either no output was made, or the CPU makes all of them again.
 ///
 /// # Errors
 /// Whatever keeps the outputs from being complete, unless the CPU may take the GPU's place.
@@ -151,7 +151,7 @@ pub fn run(
     let times = match ran {
         Ok(times) => times,
         Err(reason @ StreamError::Run(RunError::Device(_))) if engine.fallback() == Fallback::Cpu => {
-            // The CPU begins anew: its units and its bits are others.
+            // The CPU starts from the beginning: it has other units and other bits.
             if let Some(path) = journal.filter(|_| args.resume) {
                 let gone = std::fs::remove_file(&path);
                 gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;

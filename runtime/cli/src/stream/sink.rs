@@ -34,7 +34,7 @@ const STATES: [(Operand, &str); 3] = [
 enum Making {
     /// It goes when the process does.
     Temporary(Temporary),
-    /// It stays for a run that goes on.
+    /// A part that stays for a resumed run.
     Partial(File),
     /// The target itself.
     Direct(File),
@@ -203,7 +203,7 @@ impl Outputs {
                     let place = Place { target: self.targets.len(), start: piece.start, widens: false };
                     self.places[*operand] = Some(place);
                 }
-                // A run that goes on has them.
+                // A resumed run has them already.
                 (Origin::Kept(at), Some(old)) if stage != Some(Stage::Begun) => {
                     target.keep(old, at, piece).map_err(|e| target.failed(e))?;
                 }
@@ -266,7 +266,7 @@ impl Outputs {
         }
     }
 
-    /// Brings the parts of a run that can go on into the form of their targets, and onto the device.
+    /// Brings the parts of a run that can be resumed into the form of their targets, and onto the device.
     fn complete_parts(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
@@ -288,7 +288,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Puts the files of a run that cannot go on in their places.
+    /// Puts the files of a run that cannot be resumed in their places.
     fn replace(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         let (mut files, mut names) = (Vec::new(), Vec::new());
         if let Some((path, direct)) = self.archive.take() {
@@ -397,7 +397,7 @@ impl Target {
         Ok(Target { argument, path, making, of_archive: false, kept: None })
     }
 
-    /// Writes `header`, and makes the file `length` bytes long. Of a run that goes on it requires that both are there.
+    /// Writes `header`, and makes the file `length` bytes long. For a resumed run, requires that both are there.
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;

@@ -211,7 +211,7 @@ pub mod tests {
     use elsa_core::attention::scalar;
     use elsa_core::dtype::DType;
 
-    /// Creates a case that passes, with a number of its own in every field that is not zero then.
+    /// Creates a case that passes, with a distinct number in every field that can be nonzero.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
         let shape = Shape::plain(1, 1, 1, 1, 16);

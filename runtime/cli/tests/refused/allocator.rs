@@ -16,7 +16,7 @@ static SEEN: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 
-/// The system's allocator, but for what is refused.
+/// The system's allocator, except for the allocations that are refused.
 pub struct Refusing;
 
 /// Returns `true` if an allocation of `bytes` bytes is refused. `more` is the number of bytes that it adds.

@@ -111,7 +111,7 @@ fn a_streamed_run() {
     for extra in ["--lse-out @l.npy --state-out @s.npz", "--causal --eta 0.1"] {
         let line = format!("run {INPUTS} --out @y.npy --host-budget 1GiB {extra}");
         let outputs = if extra.contains("lse") { &["y.npy", "l.npy", "s.npz"][..] } else { &["y.npy"] };
-        // The run plans anew when its own memory is refused, so it has an answer.
+        // The run makes another plan when its own memory is refused, so it has an answer.
         let [one, from] = every_allocation(&line, |_| {}, outputs);
         assert!(one > 3 && from >= 1, "{one} {from}");
     }
@@ -241,7 +241,7 @@ fn less_memory_makes_smaller_units() {
         assert!(found.is_sorted_by(|a, b| a.0 * a.1 >= b.0 * b.1), "{found:?}");
         let least = found.iter().map(|(resident, ..)| *resident).min().unwrap();
         assert!(least < rows.min(4 * queries) && needed > room / 2, "{found:?} {needed} {room}");
-        // A run that goes on has the sizes of the one before, or none.
+        // A resumed run has the sizes of the one before, or none.
         let again = refusing(Refuse::One(0), || engine.fit_stream(&problem, &options(Some(sizes)))).0;
         assert!(matches!(again, Err(StreamError::Memory { bytes }) if bytes > needed), "{again:?}");
     }

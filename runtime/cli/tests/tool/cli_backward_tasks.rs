@@ -1,5 +1,5 @@
-//! `elsa backward --task` and `elsa merge` through the binary: shares of tasks in processes of their own add up to the
-//! gradients in f64, and files that do not make a whole are refused.
+//! Tests `elsa backward --task` and `elsa merge` through the binary: shares of tasks in separate processes add up to
+//! the gradients in f64, and files that do not make a whole are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};

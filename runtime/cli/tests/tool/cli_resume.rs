@@ -1,4 +1,4 @@
-//! `elsa run --host-budget --resume`: a run goes on where it was killed, and only that run.
+//! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and no other run resumes it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 

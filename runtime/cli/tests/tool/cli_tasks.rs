@@ -1,5 +1,5 @@
-//! `elsa run --task` and `elsa merge` through the binary: tasks in processes of their own merge to the answer of attention
-//! in f64, and files that do not make a whole are refused.
+//! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the answer of
+//! attention in f64, and files that do not make a whole are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};

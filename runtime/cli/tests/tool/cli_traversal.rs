@@ -119,7 +119,7 @@ fn what_is_left_out_counts_in_the_bound() {
         let case: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!((&case["verdict"], &case["beyond"]), (&"PASS".into(), &0.into()), "{flags}: {case}");
         assert_eq!((&case["p_rows"], &case["left_out"]["rows"]), (&0.into(), &140.into()), "{flags}: {case}");
-        // The error is what was left out, of which the bound is twice as much, and that of rounding.
+        // The error is that of rounding, and the share left out; the bound is twice that share.
         if flags != "--schedule vfa" {
             let error = case["y_max_abs"]["total"].as_f64().unwrap();
             assert!((error - share() * (127.5 - 31.5)).abs() < 1e-5, "{flags}: {error}");

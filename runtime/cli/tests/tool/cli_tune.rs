@@ -1,4 +1,4 @@
-//! `elsa tune`, `--tuned`, and what `elsa info` says of a tuned file.
+//! Tests `elsa tune`, `--tuned`, and the report of `elsa info` on a tuned file.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa_with};

@@ -76,7 +76,7 @@ fn text_that_is_not_utf8_is_named_by_its_flag() {
         "--k: '|.npy' is not UTF-8; allowed: UTF-8",
     );
     wrong(&[arg("run"), OsStr::from_bytes(b"--v=\xff.npy")], "--v: '|is not UTF-8");
-    // The archive of states is a plain path, which may be any; the value behind it is not.
+    // The archive of states is a plain path, which may be any; the value after it is not.
     let archive = OsStr::from_bytes(b"\xff.npz");
     wrong(&[arg("run"), arg("--state-out"), archive, arg("--mask"), bad], "--mask: '|is not UTF-8");
     wrong(&[bad], "'|.npy'|allowed");

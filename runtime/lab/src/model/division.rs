@@ -6,7 +6,6 @@
 //! - each token is in `l^L` tasks, so it moves as many times;
 //! - a kernel that computes every pair of a task and masks the pairs of other tasks does `(l² / c)^L` times the work of
 //!   plain attention: 9 / 7 per level at c = 7. One that skips those pairs does the work of plain attention;
-//!   attention: 9 / 7 per level at c = 7. One that skips what is masked does the work of plain attention;
 //! - a task needs `(l / c)^L` of the memory.
 
 use libm::pow;

@@ -116,7 +116,7 @@ fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>
     Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
 
-/// Places from `low` to `high`, by equal factors.
+/// Returns places from `low` to `high`, by equal factors.
 fn places(low: f64, high: f64) -> Vec<f64> {
     (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
 }

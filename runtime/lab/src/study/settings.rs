@@ -10,7 +10,7 @@ pub enum Table {
     Third,
     /// The article's table 4.
     Fourth,
-    /// Error budgets, and what else the article does not have.
+    /// Error budgets and other settings that the article does not have.
     Budgets,
 }
 

@@ -244,7 +244,7 @@ fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     study.of(table).map(row).collect()
 }
 
-/// The columns behind the first two or three.
+/// The columns after the first two or three.
 const LEFT_OUT: [&str; 7] = [
     "D/(S+D) worst",
     "mean",
@@ -278,7 +278,7 @@ pub fn fourth(study: &Study) -> Shown {
     }
 }
 
-/// Builds error budgets, and what else the article does not have.
+/// Builds the table of error budgets and other settings that the article does not have.
 pub fn budgets(study: &Study) -> Shown {
     let mut head = strings(&["setting", "E"]);
     head.extend(SPARSITY.map(str::to_owned));

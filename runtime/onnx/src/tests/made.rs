@@ -180,7 +180,7 @@ impl Made {
         rewritten(&self.bytes(), Limits::WHOLE).unwrap()
     }
 
-    /// Requires that all is replaced, `count` times, each time by what `words` say.
+    /// Requires that all is replaced, `count` times, each time by the node that `words` describe.
     pub fn becomes(&self, count: usize, words: &str) {
         let (found, bytes) = self.rewritten();
         let said: Vec<&str> = found.iter().map(|a| a.words.as_str()).collect();

@@ -246,7 +246,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Places of `[n, m]` pairs: rows, from `more` on, and columns.
+/// Adds the places of `[n, m]` pairs: rows, from `more` on, and columns.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));

@@ -1,4 +1,4 @@
-//! Reads built artefacts and refuses what does not load, run or fit on a board.
+//! Reads built artefacts and refuses those that do not load, run or fit on a board.
 //!
 //! | check | refuses |
 //! |---|---|
@@ -102,7 +102,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Returns the strings of the dynamic section behind entries of one kind.
+/// Returns the strings that entries of one kind refer to in the dynamic section.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;

@@ -58,7 +58,7 @@ const NO_CONNECTION: i32 = 255;
 pub const UNCLEAN: i32 = 5;
 
 /// A script that prints the facts of the board as `key=value` lines, without those that it cannot find. `$1` is the
-/// folder. Sensors and clocks are left to `elsa info`, which knows what misleads there.
+/// folder. Sensors and clocks are left to `elsa info`, which knows their pitfalls there.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"

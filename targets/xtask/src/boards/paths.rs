@@ -5,7 +5,7 @@ use crate::setup;
 use crate::shell::Tree;
 use std::path::PathBuf;
 
-/// A folder of this machine, with what its path is called in artefacts.
+/// A folder of this machine, and the name that replaces its path in artefacts.
 struct Folder {
     path: PathBuf,
     name: &'static str,

@@ -285,7 +285,7 @@ fn pack(kernel: &str, text: &str) -> String {
     fill(&short_names(&packed))
 }
 
-/// Joins statements and labels to lines of at most `WIDTH` bytes.
+/// Joins statements and labels into lines of at most `WIDTH` bytes.
 fn fill(text: &str) -> String {
     const WIDTH: usize = 120;
     let ends = |line: &str| line.ends_with([';', ':']);
@@ -303,11 +303,11 @@ fn fill(text: &str) -> String {
     filled + "\n"
 }
 
-/// Registers of the compiler's classes by one letter and a number, the more frequent ones by shorter numbers.
+/// Renames registers of the compiler's classes to one letter and a number; more frequent ones get shorter numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
-    // A piece that follows a percent sign: class, number where it is a register's, what follows.
+    // Splits a piece that follows a percent sign: the class, the number if it is a register's, and the rest.
     let register = |piece: &str| {
         CLASSES.iter().enumerate().find_map(|(class, (name, _))| {
             let rest = piece.strip_prefix(name)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask stream-figures`: what streamed runs of the tool take and how fast they are on this machine.
+//! `cargo xtask stream-figures`: memory and speed of streamed runs of the tool on this machine.
 //!
 //! Every figure is made of reports of `elsa run --json`, in files of random numbers that are removed at the end. Times of
 //! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
@@ -202,7 +202,7 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// Returns the bytes before the elements of a `.safetensors` file of as many keys `k` and values `v`.
+/// Returns the bytes before the elements of a `.safetensors` file of `keys` keys `k` and values `v`.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {

@@ -1,5 +1,5 @@
-//! The stages `arm` and `aarch64`: what boards run, emulated. One configuration of cargo's builds the tests and the files of a
-//! board's folder, with the paths that are handed out; the folder that is handed out is the stage `boards`'.
+//! The stages `arm` and `aarch64`: the code of the boards, emulated. One configuration of cargo's builds the tests and the
+//! files of a board's folder, with the paths that are handed out; the stage `boards` tests the folder that is handed out.
 
 use super::capi::abi;
 use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
@@ -55,7 +55,7 @@ pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     Ok(run.arg("--target-dir").arg(folder(tree)))
 }
 
-/// Returns the folder of what such a command has built.
+/// Returns the folder of the products of such a command.
 pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(folder(tree).join(setup::reference()?.build.triple).join("debug"))
 }

@@ -1,4 +1,4 @@
-//! The stage `check`: what needs no test to run. Formatting, structure, lints, dependencies, documentation.
+//! The stage `check`: checks that run no test. Formatting, structure, lints, dependencies, documentation.
 
 use super::cargo::{JSON, bare_metal_run, builds};
 use super::house::house;

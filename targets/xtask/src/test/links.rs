@@ -141,7 +141,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs that are linked with what pkg-config prints: their names, compilers and questions.
+/// Programs that are linked with the output of pkg-config: their names, compilers and questions.
 const DRIVERS: [(&str, &str, &str); 6] = [
     ("gcc", "gcc", "--libs elsa"),
     ("g++", "g++", "--libs elsa"),

@@ -42,7 +42,7 @@ pub fn first_program(tree: &Tree) -> Result<String, String> {
     Ok(program.split_once('\n').map_or(program, |(_, program)| program).to_owned())
 }
 
-/// Returns the output of the last command of a block, which the comment behind the command promises.
+/// Returns the output that the comment after the last command of a block promises.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
@@ -108,7 +108,7 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// First lines of the programs of the quick start of Rust, and of the blocks with what they print.
+/// First lines of the programs of the quick start of Rust, and of the blocks with their output.
 const RUST: [(&str, &str); 2] =
     [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Rules for dependencies.
 const RULES: &str = "deny.toml";
-/// Checks of cargo-deny that need nothing but the tree and what cargo has downloaded.
+/// Checks of cargo-deny that need only the tree and cargo's downloads.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 /// Warnings about a rule that one workspace does not need and another does.
 const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encountered \

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The hashes of what stages guard, which a long run writes into the tree.
+/// Hashes of the content that stages guard, which a long run writes into the tree.
 pub const FILE: &str = "targets/guards.toml";
 
 /// Outcome of a stage.
@@ -99,7 +99,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Hashes of the tree as it is.
+    /// Hashes the tree in its present state.
     pub fn of(tree: &Tree) -> Results {
         Results { folder: tree.target.join("test-results"), content: content(tree) }
     }

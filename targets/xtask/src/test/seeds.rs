@@ -1,4 +1,4 @@
-//! Inputs that the fuzzer starts from, made anew from integers on every run.
+//! Inputs that the fuzzer starts from, generated from integers on every run.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};

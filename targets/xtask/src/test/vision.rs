@@ -207,7 +207,7 @@ pub(super) fn make(
         run = run.arg(define);
     }
     run.machine().run().text("configuring")?;
-    // One target at a time is what CMake takes before 3.15.
+    // CMake before 3.15 builds one target at a time.
     for target in targets {
         let run = Run::new(tree, "").arg(&cmake).arg("--build").arg(dir).arg("--target").arg(target);
         run.args("-- -j2").run().text("building")?;
@@ -225,7 +225,7 @@ pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String;
     ])
 }
 
-/// Returns the program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
+/// Returns the program `name` of `dir`, after `front`, an emulator with its arguments or nothing.
 pub(super) fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }

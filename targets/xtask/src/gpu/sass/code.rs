@@ -75,7 +75,7 @@ impl Instruction {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }
 
-    /// Returns the operands, the destination first, without what marks a kept one.
+    /// Returns the operands, the destination first, without the mark of a kept one.
     pub fn operands(&self) -> impl Iterator<Item = &str> {
         let rest = self.text.split_once(char::is_whitespace).map_or("", |(_, rest)| rest);
         rest.split(',').map(|operand| operand.trim().trim_end_matches(".reuse"))

@@ -6,7 +6,6 @@
 //! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
 //!   stores to global memory or calls within a tile (a row's reference that moved, a division), or loops without a multiply-add
 //!   (masks, biases).
-//!   (a row's reference that moved, a division), or loops without a multiply-add (masks, biases).
 //!
 //! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
 //! loop whose end only a predicate knows, which another one becomes, goes round twice. What remains unknown follows
@@ -138,8 +137,8 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     })
 }
 
-/// Returns the value of an operand that a loop does not change. The smaller one of a constant and of what depends on the call is
-/// the constant: a head as long as the kernel's.
+/// Returns the value of an operand that a loop does not change. The minimum of a constant and a value that depends on the call
+/// is taken to be the constant: a head as long as the kernel's.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
     if let Some(value) = constant(Some(operand)) {
@@ -362,7 +361,7 @@ mod tests {
             ("P1", "BRA `(.L_x_0)", 1),
         ]);
         assert_eq!(trips(&twice, &Loop { first: 1, last: 3 }), Some(2));
-        // The alternative behind has more multiply-adds.
+        // The alternative that follows has more multiply-adds.
         let either = code(&[
             ("P0", "BRA `(.L_x_0)", 3),
             ("", "FFMA R2, R3, R4, R2", 0),

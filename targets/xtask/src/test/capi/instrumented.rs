@@ -9,7 +9,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Programs that measure what instrumentation changes: the stack that calls need.
+/// Programs that measure a quantity that instrumentation changes: the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 6] =
