@@ -1,4 +1,4 @@
-//! Commands: printed before they run, shown while they run, kept for counting.
+//! Runs commands: they are printed before they run, shown while they run, and their output is kept for counting.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! An answer compared with its bounds, row by row.
+//! Compares an answer with its bounds, row by row.
 
 use super::draw::Drawn;
 use crate::cases::Data;

@@ -1,4 +1,4 @@
-//! Error bounds compared with the errors of hard answers.
+//! Compares error bounds with the errors of hard answers.
 
 #![forbid(unsafe_code)]
 

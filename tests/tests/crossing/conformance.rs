@@ -1,5 +1,5 @@
-//! Every back end that this machine can execute against the definition in f64, over every hard case and random
-//! problems, with a proof that every mask and flag matters.
+//! Compares every back end that this machine can execute with the definition in f64, over every hard case and random
+//! problems, and proves that every mask and flag matters.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

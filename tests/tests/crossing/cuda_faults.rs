@@ -1,4 +1,4 @@
-//! Every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
+//! Provokes every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
 //! reported once to the log and in every report, and leaves the process in order.
 //!
 //! Every fault occurs in a child, which plans, binds and runs one problem several times and prints the results.

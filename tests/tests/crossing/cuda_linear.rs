@@ -1,4 +1,4 @@
-//! Linear attention on the GPU back end, against the recurrence in f64: rules, forms, directions, options, and the
+//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions, options, and the
 //! treatment of states in place by a device.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
+//! Tests the quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Several query heads per state on the GPU back end: a block computes the state once, and every answer has the bits
-//! that it has when each head computes the state separately.
+//! Tests several query heads per state on the GPU back end: a block computes the state once, and every answer has the
+//! bits that it has when each head computes the state separately.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
+//! Tests lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
 //! workspace, and a context is lost between any two of their calls. Every call returns the correct answer, on the GPU
 //! or on the CPU, and none is refused.
 

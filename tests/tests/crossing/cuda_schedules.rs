@@ -1,5 +1,5 @@
-//! Error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the calls
-//! left to the CPU.
+//! Tests error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the
+//! calls left to the CPU.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Recurrence, selective scan and convolution on the GPU back end, against f64: the cases of the CPU's tests, lengths
-//! around tiles and parts, values that are not finite, and the treatment of states in place by a device.
+//! Compares recurrence, selective scan and convolution on the GPU back end with f64: the cases of the CPU's tests,
+//! lengths around tiles and parts, values that are not finite, and the treatment of states in place by a device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! State of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child with its own
-//! log; faults while warming up; page-locked buffers.
+//! Checks the state of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child
+//! with its own log; faults while warming up; page-locked buffers.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

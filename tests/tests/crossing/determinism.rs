@@ -1,4 +1,4 @@
-//! The same bits for any number of threads, batch size, budget, neighbours and repetitions.
+//! Checks that answers have the same bits for any number of threads, batch size, budget, neighbours and repetitions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

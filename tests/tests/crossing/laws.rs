@@ -1,4 +1,4 @@
-//! The laws of the softmax state.
+//! Tests the laws of the softmax state.
 
 #![forbid(unsafe_code)]
 

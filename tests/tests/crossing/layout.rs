@@ -1,4 +1,4 @@
-//! The layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
+//! Checks the layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
 //! kernel of the registry, even those that this machine cannot execute.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Linear attention on every back end, against the recurrence in f64: rules, forms, directions and options.
+//! Compares linear attention on every back end with the recurrence in f64: rules, forms, directions and options.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! The causal convolution by both methods: the scalar fallback and every CPU back end against f64.
+//! Compares the causal convolution by both methods with f64, in the scalar fallback and on every CPU back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

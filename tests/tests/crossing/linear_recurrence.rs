@@ -1,4 +1,5 @@
-//! The first-order recurrence: the scalar fallback and every CPU back end against f64, and f64 against the definition.
+//! Compares the first-order recurrence of the scalar fallback and of every CPU back end with f64, and f64 with the
+//! definition.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! The selective scan: the scalar fallback and every CPU back end against f64, and f64 against the definition of
-//! `mamba_ssm`.
+//! Compares the selective scan of the scalar fallback and of every CPU back end with f64, and f64 with the definition
+//! of `mamba_ssm`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

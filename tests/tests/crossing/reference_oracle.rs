@@ -1,5 +1,5 @@
-//! The oracle against the definition applied to vectors, over random problems with every feature, with a
-//! proof that every feature matters.
+//! Compares the oracle with the definition applied to vectors, over random problems with every feature, and proves that
+//! every feature matters.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
+//! Tests every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
 //! softmax states, and with its merges counted along each path.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! The norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows, with and
-//! without an error budget.
+//! Tests the norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows,
+//! with and without an error budget.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
+//! Runs whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
 //! pointers, with one worker and with several, in a workspace that other plans have used before.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with all features.
+//! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
+//! all features.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Workspaces: one serves every plan that needs no more than its bytes, for any shapes and in any order.
+//! Checks that one workspace serves every plan that needs no more than its bytes, for any shapes and in any order.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

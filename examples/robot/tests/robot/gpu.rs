@@ -1,4 +1,4 @@
-//! A GPU that is missing, or that dies while the loop runs.
+//! Tests a GPU that is missing, or that dies while the loop runs.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The program as a whole: rate, answers, sources, serial port, signals, refusals.
+//! Tests the program as a whole: rate, answers, sources, serial port, signals, refusals.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

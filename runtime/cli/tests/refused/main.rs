@@ -1,6 +1,6 @@
-//! Memory that the system refuses, at every index: each allocation of the size of a tensor or of its rows, of a streamed
-//! run, of a task of a quorum, of a merge and of gradients. The outcome is the whole answer, to the bit, or a typed error
-//! with no file changed; never an abort.
+//! Refuses memory at every index: each allocation of the size of a tensor or of its rows, of a streamed run, of a task of
+//! a quorum, of a merge and of gradients. The outcome is the whole answer, to the bit, or a typed error with no file
+//! changed; never an abort.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They are those of names, flags, buffered files
 //! and the like, where libraries abort by nature. Sizes here are such that a list with an entry for each row is larger.

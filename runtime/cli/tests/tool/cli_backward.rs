@@ -1,4 +1,4 @@
-//! `elsa backward` through the binary, against gradients in f64.
+//! Tests `elsa backward` through the binary, against gradients in f64.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, noise};

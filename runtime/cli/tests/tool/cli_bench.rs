@@ -1,4 +1,5 @@
-//! `elsa bench` through the binary. Cells are forced: tests run side by side, and are no quiet machine.
+//! Tests `elsa bench` through the binary. Cells are forced, because tests run side by side and so the machine is not
+//! quiet.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};

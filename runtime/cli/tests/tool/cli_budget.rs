@@ -1,4 +1,4 @@
-//! `elsa run --host-budget`: the number that a refusal names is enough for the same command.
+//! Tests `elsa run --host-budget`: the budget that a refusal names is enough for the same command.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Streamed runs in control groups: past its limit Linux ends a process instead of refusing, so that a budget beyond it is
-//! refused before anything is allocated, and a run within it stays within it.
+//! Runs streams in control groups. Past its limit Linux ends a process instead of refusing memory. So a budget beyond the
+//! limit is refused before anything is allocated, and a run within it stays within it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! `elsa linear run` through the binary. Every flag of `run` is compared with the recurrence in f64,
-//! and must make a difference.
+//! Tests `elsa linear run` through the binary. Every flag of `run` is compared with the recurrence in f64, and must
+//! make a difference.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, count, distance, noise, swap_heads};

@@ -1,4 +1,4 @@
-//! `elsa linear recurrence`, `selective` and `conv` through the binary.
+//! Tests `elsa linear recurrence`, `selective` and `conv` through the binary.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise};

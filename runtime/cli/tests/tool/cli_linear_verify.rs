@@ -1,4 +1,4 @@
-//! `elsa linear verify` through the binary.
+//! Tests `elsa linear verify` through the binary.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};

@@ -1,4 +1,4 @@
-//! `elsa run --host-budget`: the bits of a run in memory, within the budget, also after kills.
+//! Tests `elsa run --host-budget`: a run has the bits of one in memory and stays within the budget, even after kills.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Element types and formats of inputs beyond f32 in `.npy`: each gives the answer of the same numbers there.
+//! Tests element types and formats of inputs other than f32 in `.npy`: each gives the answer of the same numbers in
+//! f32.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, count, noise};

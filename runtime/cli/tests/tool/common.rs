@@ -1,4 +1,4 @@
-//! Shared by the tests of the tool: calls, files, and attention in f64 after its definition.
+//! Shared code of the tool's tests: calls, files, and attention in f64 from its definition.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use elsa_core::random;

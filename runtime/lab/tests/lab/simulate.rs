@@ -1,4 +1,4 @@
-//! `elsa-lab simulate`: the paper's numbers, fits that are kept, the page, and requests that are refused.
+//! Tests `elsa-lab simulate`: the paper's numbers, kept fits, the page, and refused requests.
 
 use super::{Desk, assert_alone};
 use serde_json::Value;

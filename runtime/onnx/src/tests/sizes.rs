@@ -1,4 +1,4 @@
-//! No replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
+//! Tests that no replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
 
 use super::super::array::Kind;
 use super::super::find::Site;

@@ -1,5 +1,4 @@
-//! Building the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a
-//! `libcuda.so.1`.
+//! Builds the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a `libcuda.so.1`.
 
 use crate::files;
 use crate::setup;

@@ -1,4 +1,4 @@
-//! The lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
+//! Prints the lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
 
 use crate::gpu::standin::{self, Variant};
 use crate::setup;

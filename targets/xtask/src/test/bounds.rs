@@ -1,4 +1,4 @@
-//! The hunt for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
+//! Hunts for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
 
 use super::ask::Ask;
 use crate::ran::Ran;

@@ -1,5 +1,5 @@
-//! The stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the folders
-//! that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the
+//! folders that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
 
 use super::dist::dist;
 use super::vision::{MODEL, count, for_board, make, program, refusals};

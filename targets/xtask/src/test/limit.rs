@@ -1,4 +1,4 @@
-//! Time limit of the short run, and the check that the machine is quiet enough to apply it.
+//! Limits the time of the short run, and checks that the machine is quiet enough for the limit.
 
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
-//! The stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated Cortex-A57,
-//! and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX Runtime.
+//! Runs the stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated
+//! Cortex-A57, and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX
+//! Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;

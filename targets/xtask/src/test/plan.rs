@@ -1,4 +1,4 @@
-//! Scheduling of stages: parts of the long run, lanes of a part, and the remaining time.
+//! Schedules stages: parts of the long run, lanes of a part, and the remaining time.
 
 use super::results::Outcome;
 use super::stages::Stage;

@@ -1,4 +1,5 @@
-//! Release stages: dependencies and their licences, contents and interface of packages, and the oldest supported compiler.
+//! Runs the release stages: dependencies and their licences, contents and interface of packages, and the oldest supported
+//! compiler.
 
 use super::cargo::{JSON, builds};
 use super::readme;

@@ -1,5 +1,5 @@
-//! The stages `asan` and `tsan`: code that works with raw memory and with threads, instrumented: Rust, the stand-in GPU
-//! and C programs, in one build each.
+//! Runs the stages `asan` and `tsan`: code that works with raw memory and with threads, instrumented: Rust, the
+//! stand-in GPU and C programs, in one build each.
 
 use super::capi::instrumented;
 use super::cargo::{KERNELS, tests, widest, with_standin};

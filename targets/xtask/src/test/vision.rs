@@ -1,5 +1,5 @@
-//! The stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers for
-//! every picture that was held out as PyTorch did: here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers as
+//! PyTorch did for every held-out picture: here, through the stand-in driver, and on an emulated board.
 //!
 //! Classes must be the same. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the
 //! longest path from a pixel to a score. Roundings of either sign add up like steps of a random walk, so that K of

@@ -1,5 +1,5 @@
-//! The stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written against the
-//! libraries; and the stage `miri`.
+//! Runs the stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written
+//! against the libraries; and the stage `miri`.
 //!
 //! Cargo rebuilds a crate when other packages are selected with it, because the features of its dependencies then
 //! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.

@@ -1,4 +1,4 @@
-//! C and C++ programs against the folder for this machine.
+//! Tests C and C++ programs against the folder for this machine.
 //!
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each ends with the number of its checks. The
 //! stage `host` compiles them with gcc and runs them. Those that use a GPU, or test its failures, run through the stand-in

@@ -1,4 +1,4 @@
-//! The programs of `tests/capi`: compiled without warnings, linked, run, and their checks counted.
+//! Compiles the programs of `tests/capi` without warnings, links and runs them, and counts their checks.
 
 use super::super::cargo::with_standin;
 pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};

@@ -1,4 +1,4 @@
-//! Files: their length, whether a crate reads them, and the paths that documents name.
+//! Checks files: their length, whether a crate reads them, and the paths that documents name.
 
 use std::path::Path;
 
