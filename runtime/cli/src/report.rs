@@ -60,7 +60,7 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
 /// it is with hidden characters shown, and anything else is JSON.
 ///
 /// # Errors
-/// A value that is no object.
+/// A value that is not an object.
 pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
     let text = serde_json::to_string(value).map_err(Error::other)?;
     let fields = serde_json::Deserializer::from_str(&text).deserialize_map(Fields).map_err(Error::other)?;

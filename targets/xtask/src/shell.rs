@@ -40,7 +40,7 @@ pub struct Output {
     pub ok: bool,
     /// Exit status, if it exited on its own.
     pub code: Option<i32>,
-    /// Exit status, or the reason why there is none.
+    /// Exit status, or the reason why it is missing.
     pub how: String,
     /// Standard output.
     pub stdout: String,

@@ -16,7 +16,7 @@ use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Runs for the output, and log-sum-exp if wanted. Gives the share of the tolerance that was used.
+/// Runs for the output, and for the log-sum-exp if `lse`. Returns the share of the tolerance that was used.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)

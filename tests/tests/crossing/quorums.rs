@@ -169,7 +169,7 @@ fn large_divisions_do_the_work_of_attention() {
     }
 }
 
-/// Sets without some difference leave pairs out, and the runs of one task never exceed their bound.
+/// Checks that sets without some difference leave pairs out, and that the runs of one task never exceed their bound.
 #[test]
 fn a_changed_set_is_refused_and_would_lose_pairs() {
     for c in InterestSet::sizes().filter(|c| (7..=133).contains(c)) {

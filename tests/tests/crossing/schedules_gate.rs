@@ -48,7 +48,7 @@ fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     same(&ran.buffers, &exact)
 }
 
-/// Limits the numbers of a mask to this magnitude, all of it if they are large; some are masked.
+/// Fills mask and bias with numbers up to the magnitude `most`, or exactly of it if it is large. Some numbers mask.
 fn small(case: &mut Case, most: f32) {
     let of = |n: usize| match n % 11 {
         0 => f32::NEG_INFINITY,

@@ -17,7 +17,7 @@ pub enum ModelError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is no safetensors file.
+    /// The file is not a safetensors file.
     #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
     Format {
         /// The file.

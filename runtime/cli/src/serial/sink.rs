@@ -26,7 +26,7 @@ const BURST: u32 = 4096;
 /// Fate of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Records that the port took whole. One that stands still may hold them for ever.
+    /// Complete records that the port took. A stalled port may hold them forever.
     pub sent: u64,
     /// Records that it did not take.
     pub dropped: u64,

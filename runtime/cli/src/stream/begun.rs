@@ -125,7 +125,7 @@ impl Begun {
     }
 }
 
-/// Requires that the file at `path`, if there is one, is none of the job's.
+/// Requires that the file at `path`, if it exists, is not an input of the job.
 fn spare(job: &Job, argument: &'static str, path: &Path) -> Result<(), Error> {
     let Some(other) = fs::metadata(path).ok().and_then(|found| job.reads(&found)) else { return Ok(()) };
     let found = format!("{}, which {} reads", path.display(), dashed(other));

@@ -44,7 +44,7 @@ const FIELDS: [&str; 31] = [
 ];
 /// Null where the shape does not say them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Null where the pairs are too few, or there is no GPU.
+/// Null if the pairs are too few, or without a GPU.
 const METHOD: [&str; 7] =
     ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
 /// Null where the board does not report them.

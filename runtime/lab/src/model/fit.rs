@@ -20,7 +20,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Why there is no fit.
+/// Reason why a fit failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FitError {
@@ -31,7 +31,7 @@ pub enum FitError {
         /// Required number.
         needed: usize,
     },
-    /// A sample that is no measurement: tokens and value must be positive and finite.
+    /// An invalid sample: tokens and value must be positive and finite.
     Value {
         /// Number in the slice.
         index: usize,

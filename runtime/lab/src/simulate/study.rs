@@ -424,8 +424,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at
-/// these sizes.
+/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits if they exist: they were made at these
+/// sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -439,7 +439,7 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Computes appendix C, with the printed fit where there is one, and with the one made here.
+/// Computes appendix C, with the printed fit if it exists, and with the one made here.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();

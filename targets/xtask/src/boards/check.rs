@@ -236,7 +236,8 @@ pub fn entry(bytes: &[u8], function: &str) -> Found {
     if found.is_empty() { Err(format!("none; allowed: {function}")) } else { Ok(function.to_owned()) }
 }
 
-/// Returns the names that the members of an archive give to a program which links them, and which a plugin would export.
+/// Returns the global names of an archive's members: a program that links the archive gets them, and a plugin would
+/// export them.
 pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     let mut found = BTreeSet::new();
     members(bytes, |bytes| {

@@ -150,7 +150,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Returns the rows of `elsa bench`. Those of a machine that was not quiet say so themselves.
+    /// Returns the rows of `elsa bench`. A row is marked if the machine was not quiet.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)

@@ -43,7 +43,7 @@ const AS_WELL: [&str; 17] = [
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// Returns the folder of the products, apart from that of the host, so that neither waits for the other.
+/// Returns the folder of the products, which is separate from the host's, so that neither waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }

@@ -60,8 +60,8 @@ pub fn every(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the program that loads a runtime and the operator of a folder. Two threads: a number that the host compares with its
-/// own.
+/// Returns the program that loads a runtime and the operator of a folder. It gets two threads, and compares this number with
+/// its own setting.
 fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
     let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
     let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");

@@ -22,7 +22,7 @@ const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encou
 /// Fields of a package that a registry shows.
 const SHOWN: [&str; 7] =
     ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
-/// The file that names the commit of the last release, or says that there is none.
+/// The file that names the commit of the last release, or says "none".
 const RELEASED: &str = "targets/released.txt";
 /// The facade, and the crates from which it re-exports: cargo-semver-checks reads one crate at a time, and skips what
 /// others define.

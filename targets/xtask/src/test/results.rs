@@ -92,7 +92,7 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The results that are kept for one content of the tree, and how long stages took last.
+/// Results kept for one content of the tree, and the latest duration of each stage.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,

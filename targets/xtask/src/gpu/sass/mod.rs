@@ -104,9 +104,9 @@ const CHANGED: [&str; 2] = ["_added", "_within"];
 /// Prefixes of the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
-/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or
-/// of series, for one that only problems with masks or biases use, and, with a line that says why, for one whose loops are not
-/// understood: nothing predicts its time.
+/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. Returns `None` for kernels whose time
+/// nothing predicts: those of linear attention and of series, those that only problems with masks or biases use, and, with a
+/// line that gives the reason, those whose loops are not understood.
 ///
 /// # Errors
 /// A listing that is not understood.

@@ -125,7 +125,7 @@ fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// Returns the number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
+/// Returns the number of facts if both lists have the same ones; otherwise the facts that only one of them has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     let only = |a: &str, b: &str, sign: &str| {
         let there: Vec<&str> = facts(b).collect();
