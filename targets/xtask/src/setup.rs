@@ -19,7 +19,7 @@ const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
-/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no package of its own does. Published for
+/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no separate package does. Published for
 /// Pythons of its time; the program in it needs none.
 const NVDISASM_PACKAGE: [&str; 6] = [
     "triton==3.1.0",
