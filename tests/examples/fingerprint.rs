@@ -1,4 +1,4 @@
-//! A fingerprint of the answers: hashes of all bits that every back end returns for a fixed set of problems.
+//! Prints a fingerprint of the answers: hashes of all bits that every back end returns for a fixed set of problems.
 //!
 //! It compares two commits: if a change must not change a bit, the hashes before and after are equal on the same
 //! machine. `cargo xtask fingerprint` runs it natively, under emulation and on the stand-in GPU.

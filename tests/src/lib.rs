@@ -11,8 +11,8 @@
 
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Present};
 
-/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
-/// that repeats what another shows for every hard case then takes a share of them.
+/// `true` if a call costs many times its native time: interpreted, emulated, or instrumented by a sanitizer. A test
+/// that repeats the proof of another test for every hard case then takes a share of them.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
 /// Returns the back ends to test: all that are present, or only the one that `ELSA_ONLY` names, when another command

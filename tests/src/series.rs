@@ -1,4 +1,4 @@
-//! Layouts of series, and comparisons with what is exact.
+//! Layouts of series, and comparisons with exact values.
 
 use crate::cases::Data;
 use elsa_core::dtype::DType;
@@ -54,7 +54,7 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Checks a value, and keeps the largest distance from what is exact, relative to the bound.
+/// Checks a value, and keeps the largest distance from the exact one, relative to the bound.
 ///
 /// # Panics
 /// Panics if the value is out of bounds.

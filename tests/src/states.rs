@@ -1,4 +1,4 @@
-//! Comparison of everything that a call returns with the definition: its output, log-sum-exp and states.
+//! Compares everything that a call returns with the definition: its output, log-sum-exp and states.
 
 use crate::cases::Buffers;
 use crate::naive::Answer;

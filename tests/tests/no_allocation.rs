@@ -1,5 +1,5 @@
-//! A run of a warmed-up plan allocates nothing, not even the first, on any back end, for any problem; a workspace
-//! allocates what its plan reports.
+//! Checks that a run of a warmed-up plan allocates nothing, not even the first, on any back end, for any problem, and
+//! that a workspace allocates the bytes that its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -44,9 +44,9 @@ pub enum Error {
     /// Memory that the system refuses.
     #[error("{what}: {bytes} bytes of memory were refused by the system")]
     Memory {
-        /// Its purpose.
+        /// Purpose of the memory.
         what: &'static str,
-        /// Its size in bytes.
+        /// Size in bytes.
         bytes: usize,
     },
     /// The answer through two buffers differs from that with all weights in memory.

@@ -17,7 +17,7 @@ pub struct Weights {
     layers: usize,
 }
 
-/// `count` numbers of variance one.
+/// Returns `count` random numbers of variance one.
 ///
 /// # Errors
 /// If the system refuses the memory.

@@ -1,4 +1,5 @@
-//! The layered decoder: the bits of all weights in memory, an independent layer in f64, and wrong requests.
+//! Tests the layered decoder: it has the bits of a decoder with all weights in memory, agrees with an independent layer
+//! in f64, and refuses wrong requests.
 #![allow(clippy::unwrap_used)]
 
 use elsa_decoder::forward::{all_layers, buffers, differing, in_memory, streamed};

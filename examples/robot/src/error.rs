@@ -34,7 +34,7 @@ pub enum Error {
     /// A system call that failed.
     #[error("{what}: {source}")]
     System {
-        /// Its purpose.
+        /// Purpose of the memory.
         what: &'static str,
         /// The system's error.
         source: io::Error,

@@ -15,7 +15,7 @@ pub struct Answer {
     pub frame: u64,
     /// The class with the highest score.
     pub class: usize,
-    /// Its probability.
+    /// Probability.
     pub score: f32,
     /// Time from the release of the period to the answer, in microseconds.
     pub latency_us: u64,

@@ -199,7 +199,7 @@ impl Drop for Sink {
     }
 }
 
-/// Returns the system's error behind the library's.
+/// Returns the system's error that the library's wraps.
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),

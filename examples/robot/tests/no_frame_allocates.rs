@@ -1,4 +1,4 @@
-//! Between the first and the last frame the loop allocates nothing, in any of its threads.
+//! Checks that the loop allocates nothing between the first and the last frame, in any of its threads.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -14,16 +14,16 @@ pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
 pub struct Tick {
     /// Position along the axis.
     pub at: f64,
-    /// Its number.
+    /// Number at the mark.
     pub label: String,
 }
 
 /// A point that was measured.
 #[derive(Debug, PartialEq)]
 pub struct Dot {
-    /// From the left.
+    /// Distance from the left.
     pub x: f64,
-    /// From above.
+    /// Distance from the top.
     pub y: f64,
     /// Tooltip.
     pub tip: String,
@@ -32,7 +32,7 @@ pub struct Dot {
 /// A curve.
 #[derive(Debug, PartialEq)]
 pub struct Curve {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
     /// The number of its colour.
     pub color: usize,
@@ -40,7 +40,7 @@ pub struct Curve {
     pub line: String,
     /// The area between low and high values; empty without.
     pub band: String,
-    /// Its points.
+    /// Points of the curve.
     pub dots: Vec<Dot>,
 }
 
@@ -165,9 +165,9 @@ impl Point {
 /// A curve before it has a scale.
 #[derive(Debug)]
 pub struct Raw {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its points in any order.
+    /// Points in any order.
     pub points: Vec<Point>,
     /// `true` if it has the last colour, which is the faint one.
     pub faint: bool,

@@ -1,4 +1,4 @@
-//! `elsa demo`: a twenty-second tour of what this machine computes, how fast and how exactly.
+//! `elsa demo`: a twenty-second tour of the workloads that this machine computes, with their speed and accuracy.
 //!
 //! Every workload has the shape of a real model. A slow machine repeats a call less often; the shapes stay. Each answer
 //! is certified by its own run, and 64 of its rows are compared with f64.

@@ -206,7 +206,8 @@ impl Error {
     }
 }
 
-/// A flag, or a message that starts with one, with its dashes. An argument without a flag has its name in capitals, and stands as it is.
+/// Adds the dashes to a flag, or to a message that starts with one. An argument without a flag has its name in capitals and is
+/// returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -224,8 +225,8 @@ pub fn begin_with(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Prints `line` on standard error, on one line behind the program's name. A standard error that fails is ignored: there is no
-/// other place to say so.
+/// Prints `line` on standard error, on one line after the program's name. A failing standard error is ignored: there is no
+/// other place to report it.
 pub fn say(line: &str) {
     let program = PROGRAM.get().unwrap_or(&"elsa");
     let _ = writeln!(std::io::stderr(), "{program}: {}", one_line(line));

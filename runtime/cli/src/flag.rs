@@ -3,8 +3,8 @@
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, PlanError};
 
-/// The flag, without its dashes, for an argument, which has the name of a field of the C interface. A name without such
-/// a field stays as it is.
+/// Returns the flag, without its dashes, for an argument named by its field in the C interface. Any other name is
+/// returned unchanged.
 #[must_use]
 pub fn flag(argument: &'static str) -> &'static str {
     match argument {

@@ -15,14 +15,14 @@
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
-//! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
-//! [`job`] makes a problem of flags and files, [`elsa_files`] reads and writes the files, [`signals`] see to it that none
-//! stays half-made. [`elsa_board`] watches the machine while it computes. Arrows point from [`command`] to the commands,
-//! from these to what they share, and never back.
+//! Each command is a module with its flags and its help text. Flags that several commands share are in [`args`]. [`job`]
+//! makes a problem of flags and files, [`elsa_files`] reads and writes the files, and [`signals`] leaves no half-written
+//! file behind. [`elsa_board`] watches the machine while it computes. Arrows point from [`command`] to the commands, from
+//! these to shared modules, and never back.
 //!
-//! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
-//! request was wrong; 3 the device or the system failed; 4 verification failed, or a comparison found something
-//! slower; 5 a measurement was disturbed; 141 the reader of standard output has closed it. A process that is started without a standard output has the null device in its place.
+//! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong request; 3 failure
+//! of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed measurement; 141 the reader of
+//! standard output closed it. A process that is started without a standard output gets the null device.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -11,7 +11,7 @@ pub struct Cache {
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// As the system writes it: `32K`.
+    /// Size as the system writes it: `32K`.
     pub size: String,
 }
 
@@ -56,13 +56,13 @@ fn model_of(cpuinfo: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" + "))
 }
 
-/// Cores that this process may use; one if the system does not report them.
+/// Returns the number of cores that this process may use, or one if the system does not report it.
 #[must_use]
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Caches of the first core.
+/// Reads the caches of the first core.
 #[must_use]
 pub fn caches() -> Vec<Cache> {
     let mut caches = Vec::new();

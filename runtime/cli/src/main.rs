@@ -14,7 +14,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// grow, with no error that could be handled.
 const STACK: usize = 256 << 10;
 
-/// Has the system provide the stack.
+/// Touches the stack so that the system provides its pages.
 #[inline(never)]
 fn provide_stack() {
     std::hint::black_box(&mut [0u8; STACK]);

@@ -20,9 +20,9 @@ const HALF: f64 = 65_504.0;
 /// A run's data for its error bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
-    /// Its execution.
+    /// Execution of the run.
     pub executed: &'e Executed,
-    /// For a run by a schedule other than the exact one, the share of its weights that each row skipped.
+    /// Share of its weights that each row skipped, for a run by a schedule other than the exact one.
     pub shares: Option<&'a [f32]>,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Oracle<'a> {
             f64::from(shares.get(at).copied().unwrap_or(f32::NAN))
         });
         let mut bounds = match left {
-            // Of the kept keys the sum is within the range, of all keys it is larger by what was left out.
+            // The sum of the kept keys is within the range; that of all keys is larger by the share left out.
             Some(left) => Row::frozen(arithmetic, &self.ln_p, (1.0 - left).ln() - LN_RANGE),
             None => Row::new(arithmetic, &self.ln_p),
         };
@@ -264,11 +264,11 @@ impl<'a> Oracle<'a> {
 /// The answer of one row, compared with the oracle and with the error bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Comparison {
-    /// Its drift, of outputs only.
+    /// Drift of the row; of outputs only.
     pub drift: RowDrift,
-    /// Its components compared with their bounds.
+    /// Components compared with their bounds.
     pub explained: Explained,
-    /// Its largest numbers.
+    /// Largest numbers of the row.
     pub sizes: Sizes,
 }
 

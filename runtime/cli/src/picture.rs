@@ -16,9 +16,9 @@ pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.
 /// A bar.
 #[derive(Debug, PartialEq)]
 pub struct Bar {
-    /// From the left.
+    /// Distance from the left.
     pub x: f64,
-    /// From above.
+    /// Distance from the top.
     pub y: f64,
     /// Width.
     pub width: f64,
@@ -67,7 +67,7 @@ pub struct Picture {
 pub struct HeatMap {
     /// Queries and keys that the map stands for.
     pub of: [usize; 2],
-    /// Cells, of the first query's first. Those of a sample have as many rows as were extracted.
+    /// Cells, starting with those of the first query. A sample has one row for each extracted query.
     pub cells: Vec<Vec<f64>>,
 }
 
@@ -150,7 +150,7 @@ mod tests {
         let picture = map.picture("P".into(), ["keys", "queries"], String::new(), |x| x / 2e-8).unwrap();
         let shades: Vec<f64> = picture.shades.iter().map(|shade| shade.share).collect();
         assert_eq!(shades, [0.5, 1.0]);
-        // The greatest lies at the left, half way down.
+        // The greatest is at the left, half way down.
         let [left, top, _, bottom] = picture.frame;
         let place = format!("M{left:.1} {:.1}h", f64::midpoint(top, bottom));
         assert!(picture.shades[1].path.starts_with(&place), "{:?}", picture.shades[1]);

@@ -16,7 +16,7 @@ pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     bar
 }
 
-/// Makes one call of about `operations`, behind a spinner. Returns its result and its milliseconds.
+/// Makes one call of about `operations` while a spinner shows. Returns its result and its milliseconds.
 ///
 /// # Errors
 /// The error of the call.

@@ -56,11 +56,11 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     }
 }
 
-/// Returns the columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stands as
-/// it is, and anything else as JSON; what is hidden in a text is shown.
+/// Returns the columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stays as
+/// it is with hidden characters shown, and anything else is JSON.
 ///
 /// # Errors
-/// A value that is no object.
+/// A value that is not an object.
 pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
     let text = serde_json::to_string(value).map_err(Error::other)?;
     let fields = serde_json::Deserializer::from_str(&text).deserialize_map(Fields).map_err(Error::other)?;

@@ -31,7 +31,7 @@ pub enum Scenario {
 
 /// A built-in problem with its data.
 pub struct Case {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// The problem.
     pub problem: Problem,

@@ -23,8 +23,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// Signals that come within this time after the first repeat it: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// From now on, the first signal that would end the tool only makes [`ended`] true. One that comes at least a
-/// second later ends it.
+/// Defers the first signal that would end the tool: it only makes [`ended`] true. A signal that comes at least a second
+/// later ends the tool.
 pub fn defer() {
     POLITE.store(true, Ordering::Relaxed);
 }
@@ -69,8 +69,8 @@ pub fn watch() -> io::Result<()> {
 /// Status of a program whose main thread panics.
 const PANICKED: i32 = 101;
 
-/// Has a panic end the process as one of the main thread does, without the temporary files, where the program is built
-/// so that nothing unwinds: drops, which remove the files elsewhere, do not run there.
+/// Installs a panic hook in a program that is built to abort. It removes the temporary files, and ends the process as a
+/// panic of the main thread does. In other builds drops remove the files; here they do not run.
 pub fn watch_panics() {
     if cfg!(not(panic = "abort")) {
         return;

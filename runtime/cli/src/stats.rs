@@ -23,7 +23,7 @@ const DIGITS: u8 = 3;
 pub const PAIRS: usize = 5;
 /// Number of slices in each compared half before the measurement begins.
 pub const HALF: usize = 5;
-/// A change of latency that is no trend.
+/// Relative change of latency up to which there is no trend.
 const TREND: f64 = 0.01;
 
 /// Latencies by their frequency.

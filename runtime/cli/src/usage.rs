@@ -73,7 +73,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
 /// The command that words name.
 struct Verb<'a> {
     command: &'a Command,
-    /// Its name behind that of the tool: `run`, `linear run`.
+    /// Name after that of the tool: `run`, `linear run`.
     name: String,
     /// The word that is the last of its name.
     at: usize,

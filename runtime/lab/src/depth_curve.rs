@@ -447,7 +447,7 @@ fn grown(steps: &[Step]) -> Vec<String> {
     Schedule::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Curves of the steps: bound and errors against the number of keys.
+/// Draws curves of the steps: bound and errors against the number of keys.
 fn charts(steps: &[Step]) -> Vec<Chart> {
     /// A quantity of a step.
     type Of = fn(&Step) -> f64;

@@ -102,9 +102,9 @@ impl Kind {
 pub struct Array {
     /// Type of the elements in the model.
     pub kind: Kind,
-    /// Its axes.
+    /// Axes.
     pub shape: Vec<usize>,
-    /// Its elements; integers are exact up to `2^53`.
+    /// Elements; integers are exact up to `2^53`.
     pub data: Rc<Vec<f64>>,
 }
 
@@ -141,22 +141,22 @@ pub fn count(shape: &[usize], most: usize) -> Option<usize> {
 /// Storage of a tensor's elements.
 #[derive(Clone, Debug)]
 enum Store {
-    /// In the field `raw_data`.
+    /// Bytes of the field `raw_data`.
     Raw(std::ops::Range<usize>),
-    /// In repeated fields of numbers.
+    /// Repeated fields of numbers.
     Fields(Vec<Field>),
-    /// In another file.
+    /// Entries that locate the data in another file.
     External(Vec<(String, String)>),
 }
 
 /// A tensor as the model stores it, its elements unread.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Type of the elements.
     pub kind: Kind,
-    /// Its axes.
+    /// Axes.
     pub shape: Vec<usize>,
     store: Store,
 }

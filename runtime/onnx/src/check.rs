@@ -34,7 +34,7 @@ const WITH_HALVES: u32 = 18;
 pub struct Pair<'a> {
     /// The original model.
     pub model: &'a Model<'a>,
-    /// Its file.
+    /// File of the model.
     pub original: &'a Path,
     /// The files with its weights.
     pub weights: Vec<PathBuf>,

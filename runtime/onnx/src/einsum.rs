@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(shape("...id, ...jd -> ...ij", &[q, k]), found("b 4 n m"));
         assert_eq!(shape("...d,d->...", &[q, &["8"]]), found("b 4 n"));
         assert_eq!(shape("b...,b...->...b", &[q, q]), found("4 n 8 b"));
-        // Without an answer: the ellipsis, then what occurs once.
+        // If the equation names no output, it is the ellipsis, then the letters that occur once.
         assert_eq!(shape("ij,jk", &[&["n", "8"], &["8", "m"]]), found("n m"));
         assert_eq!(shape("...ba", &[&["2", "n", "m"]]), found("2 m n"));
         // Diagonals, sums, and numbers.

@@ -23,7 +23,7 @@ const LOWEST: f64 = -1e4;
 /// A tensor on the path back from an operand of a product; layout changes and the factor turn it into the operand.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// Factor between its elements and the operand's.
     pub factor: f64,
@@ -36,7 +36,7 @@ pub struct Link {
 pub struct Term {
     /// The tensor: a mask to add, or a condition.
     pub name: String,
-    /// Its action.
+    /// Action on the scores.
     pub action: Action,
     /// The scores that the term applies to; their shape determines the broadcast. `None` if they have no name and have
     /// the axes of the attention.

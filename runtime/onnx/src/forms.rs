@@ -246,7 +246,7 @@ fn holds(
     })
 }
 
-/// Finds the output of rank 3 among the layouts behind the product with values.
+/// Finds the output of rank 3 among the layouts after the product with values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];

@@ -37,7 +37,7 @@ pub struct World<'a> {
 struct Known {
     kind: Kind,
     shape: Vec<usize>,
-    /// Its elements, if they follow from constants and shapes alone.
+    /// Elements, if they follow from constants and shapes alone.
     data: Option<Rc<Vec<f64>>>,
 }
 

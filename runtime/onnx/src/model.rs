@@ -20,7 +20,7 @@ const DEPTH: usize = 64;
 /// An axis as a model declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// Its size.
+    /// Fixed size.
     Size(usize),
     /// A name, or nothing: any size.
     Any(String),
@@ -44,18 +44,18 @@ pub struct Declared {
 pub struct Graph {
     /// The bytes that enclose its fields.
     pub range: Range<usize>,
-    /// Its nodes, in the order of the file. An Einsum that is a product of matrices is read as the nodes that it stands
+    /// Nodes, in the order of the file. An Einsum that is a product of matrices is read as the nodes that it stands
     /// for.
     pub nodes: Vec<Node>,
-    /// For each node, the index in the file of the node that it is, or is a part of.
+    /// Index in the file of the node that each node is, or is a part of.
     pub places: Vec<usize>,
-    /// Its constants by name, with the bytes of their fields.
+    /// Constants by name, with the bytes of their fields.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
-    /// Its inputs.
+    /// Inputs.
     pub inputs: Vec<Declared>,
     /// Names of the inputs.
     pub given: HashSet<String>,
-    /// Its outputs.
+    /// Outputs.
     pub outputs: Vec<Declared>,
     /// Declarations of inner names.
     pub infos: Vec<Declared>,

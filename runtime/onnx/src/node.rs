@@ -28,7 +28,7 @@ pub enum Attribute {
 /// A node.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Its name; may be empty.
+    /// Name; may be empty.
     pub name: String,
     /// The operator.
     pub op: String,
@@ -38,7 +38,7 @@ pub struct Node {
     pub inputs: Vec<String>,
     /// Names of its outputs.
     pub outputs: Vec<String>,
-    /// Its attributes by name.
+    /// Attributes by name.
     pub attributes: HashMap<String, Attribute>,
     /// Names that graphs within its attributes read.
     pub captured: Vec<String>,

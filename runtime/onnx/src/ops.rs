@@ -22,9 +22,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For models that are to be rewritten.
+    /// Limits for models that are to be rewritten.
     pub const WHOLE: Limits = Limits { elements: LARGEST, work: 1 << 35 };
-    /// For hostile bytes: an answer in milliseconds.
+    /// Limits for hostile bytes: an answer in milliseconds.
     pub const SMALL: Limits = Limits { elements: 1 << 12, work: 1 << 18 };
 }
 

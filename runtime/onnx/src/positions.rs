@@ -268,7 +268,7 @@ fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     followed(site, name, depth).filter(|found| wide || !matches!(found, Formula::Place { .. }))
 }
 
-/// Returns the formula of a tensor from its elements or its node, whatever its type.
+/// Returns the formula of a tensor of any type from its elements or its node.
 fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     let shape = site.symbols.shape(name)?;
     if site.symbols.is_fixed(name) {
@@ -395,7 +395,7 @@ fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) ->
             Some(n) if n < 0 => start.plus(&shape[axis])?,
             _ => start.clone(),
         };
-        // Clamped at neither end: a part that begins behind the last element has none.
+        // Clamped at neither end: a part that begins after the last element has none.
         start.is_count().then_some(())?;
         formula = match formula {
             Formula::Number(x) => Formula::Number(x),
@@ -491,8 +491,8 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes for as many of `terms` as they can express, and which terms these are. `None` is a term without
-/// a band; `causal` says that the attention is causal already.
+/// Returns the attributes for the most of `terms` that they can express, and which terms these are. `None` is a term
+/// without a band; `causal` says that the attention is causal already.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };

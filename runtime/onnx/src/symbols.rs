@@ -30,7 +30,7 @@ pub struct Symbols {
     ties: HashMap<String, Size>,
 }
 
-/// The name of a free axis: the model's own, or its place.
+/// Names a free axis: by the model's name, or by its place if it has none.
 fn free(declared: &Declared, axis: usize, name: &str) -> String {
     if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
 }

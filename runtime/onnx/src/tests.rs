@@ -1,4 +1,5 @@
-//! Small graphs in the spellings of exporters, each with the number of its replacements; what stays; hostile bytes.
+//! Tests small graphs in the spellings of exporters, each with the number of its replacements; attention that stays;
+//! hostile bytes.
 
 mod causal;
 mod made;
@@ -67,7 +68,7 @@ fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String
     })
 }
 
-/// BERT with a padding mask that is computed from the tokens' mask.
+/// Builds BERT with a padding mask that is computed from the tokens' mask.
 fn bert() -> Made {
     let mut g = Made::new(14);
     let [q, k, v] = rows(&mut g, &["batch", "tokens", "8"], 2, 4);
@@ -117,7 +118,7 @@ fn a_scale_may_be_split_and_computed_from_the_shape() {
     g.becomes(1, "2 heads of 4, scale 0.5");
 }
 
-/// CLIP's text model as older exporters write it: products of three axes, a causal constant.
+/// Builds CLIP's text model as older exporters write it: products of three axes and a causal constant.
 fn clip(low: f64) -> Made {
     let mut g = Made::new(14);
     let [q, k, v] = ["q", "k", "v"].map(|name| {
@@ -299,7 +300,7 @@ fn what_is_shared_or_none_stays() {
     assert!(!g.rewritten().0[0].replaced);
 }
 
-/// The replacement of the only attention, and a proof of it after `bend`.
+/// Replaces the only attention, and proves the replacement after `bend`.
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();

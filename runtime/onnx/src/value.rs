@@ -20,9 +20,9 @@ pub enum Data {
 pub struct Value {
     /// Type of its elements.
     pub kind: Kind,
-    /// Its axes.
+    /// Axes.
     pub shape: Vec<Size>,
-    /// Its elements.
+    /// Elements.
     pub data: Data,
 }
 

@@ -32,9 +32,9 @@ pub enum Payload {
 /// A field of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its number.
+    /// Number of the field.
     pub number: u32,
-    /// Its content.
+    /// Content.
     pub payload: Payload,
     /// The bytes of the whole field, including its key, from the start of the file.
     pub span: Range<usize>,

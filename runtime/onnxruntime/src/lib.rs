@@ -186,9 +186,9 @@ impl Data {
 /// The location of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Model<'a> {
-    /// In memory, without external data.
+    /// Bytes of a model without external data.
     Bytes(&'a [u8]),
-    /// In a file, with its weights next to it.
+    /// Path of a file, with its weights next to it.
     File(&'a Path),
 }
 

@@ -11,7 +11,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// What decides a plan: the shapes of the inputs, and which of the later outputs the node has.
+/// Key of a plan: the shapes of the inputs, and the presence of the node's later outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],
@@ -439,7 +439,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-        /// For any shapes and attributes, the result is an error with a name, or a problem that stays inside its
+        /// Checks that any shapes and attributes lead to an error with a name or to a problem that stays inside its
         /// tensors.
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(

@@ -115,8 +115,9 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// The single frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no unwind
-/// tables of Rust: they would call the unwinder that this library was built with, which is not the one that throws.
+/// Passes an exception of creation on to the runtime, as the only frame between. It has nothing to drop and catches
+/// nothing, so it has no unwind tables of Rust: they would call the unwinder that this library was built with, which is
+/// not the one that throws.
 ///
 /// # Safety
 /// *operator*, *table*, *handle*.
@@ -134,7 +135,7 @@ unsafe extern "C-unwind" fn create_or_throw(
     }
 }
 
-/// The single frame that an exception of a call passes, like [`create_or_throw`] for creation.
+/// Passes an exception of a call on to the runtime, as [`create_or_throw`] does for creation.
 ///
 /// # Safety
 /// *kernel*, *handle*.

@@ -154,7 +154,7 @@ mod tests {
         OrtStatusPtr(ptr::without_provenance_mut(1))
     }
 
-    /// The table has the only function that may be called.
+    /// Registers with a table that has only the one function that may be called.
     #[test]
     fn a_runtime_that_is_too_old_is_told_so() {
         let mut table = MaybeUninit::<OrtApi>::uninit();

@@ -37,7 +37,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
     fs::write(path, bytes).map_err(at(path))
 }
 
-/// Files in a folder and its subfolders with one of these extensions, in order of path.
+/// Lists the files with one of these extensions in a folder and its subfolders, sorted by path.
 pub fn below(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(at(dir))? {

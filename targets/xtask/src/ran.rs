@@ -20,17 +20,17 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// An empty account.
+    /// Creates an empty account.
     pub fn none(counted: &'static str) -> Ran {
         Ran { counted, ..Ran::default() }
     }
 
-    /// A stage that could not run.
+    /// Creates the account of a stage that could not run.
     pub fn fault(counted: &'static str, fault: String) -> Ran {
         Ran { counted, faults: vec![fault], ..Ran::default() }
     }
 
-    /// The account of a stage; an error that it returns is its last fault.
+    /// Runs a stage and returns its account; an error of the stage is its last fault.
     pub fn of(counted: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
         let mut ran = Ran::none(counted);
         if let Err(fault) = stage(&mut ran) {
@@ -53,8 +53,8 @@ impl Ran {
         }
     }
 
-    /// Does `work` for every item, as many at a time as there are cores, each with an account of its own; adds the
-    /// accounts in the order of the items.
+    /// Does `work` for every item, on all cores, each with an account of its own. Adds the accounts in the order of the
+    /// items.
     pub fn each<T: Send>(&mut self, items: Vec<T>, work: impl Fn(&mut Ran, T) + Sync) {
         let counted = self.counted;
         let done = side_by_side(items, |item| {
@@ -98,7 +98,7 @@ impl Ran {
         self
     }
 
-    /// `12 tests, 1 failed, 2 ignored; note`.
+    /// Formats the account as `12 tests, 1 failed, 2 ignored; note`.
     pub fn summary(&self) -> String {
         let mut text = format!("{} {}", self.passed + self.failed, self.counted);
         for (n, what) in [(self.failed, "failed"), (self.ignored, "ignored")] {

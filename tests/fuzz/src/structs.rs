@@ -78,7 +78,7 @@ fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
     })
 }
 
-/// Makes a struct that is read, as in a program of some version, in as many bytes as its size states.
+/// Makes an input struct, as a program of some version would, with the number of bytes that its size states.
 ///
 /// # Errors
 /// If the input has ended.

@@ -204,7 +204,7 @@ fn data_of(dtype: DType, x: &[f32]) -> Data {
     data
 }
 
-/// Draws a mask of small and large numbers, some of which mask keys.
+/// Draws a mask of small and large numbers that also masks some keys.
 fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
     let scale = [0.1, 3.0, 50.0, 1e4][r.below(4)];
     let out = [f32::NEG_INFINITY, f32::MIN, -1e9, -100.0][r.below(4)];

@@ -11,7 +11,7 @@ use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions
 /// One way to compute an answer.
 #[derive(Debug)]
 pub struct Hunter {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// The engine; none for the scalar fallback of `elsa_core`.
     engine: Option<Engine>,
@@ -48,7 +48,7 @@ pub fn hunters() -> Vec<Hunter> {
 }
 
 impl Hunter {
-    /// Answers a problem and returns what was executed; `None` if the back end does not support it.
+    /// Answers a problem and returns its execution; `None` if the back end does not support it.
     ///
     /// # Panics
     /// If a call fails that the plan supports.
@@ -98,9 +98,9 @@ impl Hunter {
 /// case.
 #[derive(Clone, Copy, Debug)]
 pub struct Tightness {
-    /// By the largest components of error and bound.
+    /// Ratios by the largest components of error and bound.
     pub largest: [f64; 4],
-    /// By their Euclidean norms.
+    /// Ratios by their Euclidean norms.
     pub norm: [f64; 4],
 }
 

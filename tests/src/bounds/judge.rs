@@ -1,4 +1,4 @@
-//! An answer compared with its bounds, row by row.
+//! Compares an answer with its bounds, row by row.
 
 use super::draw::Drawn;
 use crate::cases::Data;
@@ -20,7 +20,7 @@ pub struct Judged {
     pub terms: f64,
     /// The bound from norms, for these terms.
     pub prior: f64,
-    /// Its likely case.
+    /// Likely case of that bound.
     pub likely_prior: f64,
     /// `true` if the bound is not vacuous.
     pub claims: bool,

@@ -1,4 +1,4 @@
-//! The hunt for a violation of an error bound: hard problems ([`draw`]), answered by every back end, with their answers
+//! Hunts for a violation of an error bound: every back end answers hard problems ([`draw`]), and the answers are
 //! compared with the bounds of the exact ones ([`judge`]).
 
 pub mod draw;

@@ -1,4 +1,4 @@
-//! From parameters to a case: views, and data from a seeded generator.
+//! Builds a case from parameters: views, and data from a seeded generator.
 
 use super::case::{Case, made};
 use super::data::{Data, MaskData};
@@ -136,8 +136,7 @@ impl MaskParams {
     }
 }
 
-/// Draws `len` additive elements, a share of `density` of which are not `−∞`. A kind that is not
-/// additive makes f32.
+/// Draws `len` additive elements; a share of `density` is not `−∞`. A kind that is not additive makes f32.
 fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Data {
     let dtype = match kind {
         MaskKind::Additive(dtype) => dtype,

@@ -9,7 +9,7 @@ use elsa_core::view::View;
 /// A problem with its data.
 #[derive(Clone)]
 pub struct Case {
-    /// Its subject, for messages.
+    /// Subject, for messages.
     pub name: String,
     /// The parameters that it was made from, before any change to its data.
     pub params: Params,

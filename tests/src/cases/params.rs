@@ -9,7 +9,7 @@ use elsa_core::view::Layout;
 pub struct MaskParams {
     /// Meaning of its elements.
     pub kind: MaskKind,
-    /// Its dimensions, aligned to `[batch, heads, q, k]` from the right.
+    /// Dimensions, aligned to `[batch, heads, q, k]` from the right.
     pub dims: Vec<usize>,
     /// Share of the elements that are attended.
     pub density: f64,

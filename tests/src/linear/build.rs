@@ -193,7 +193,7 @@ impl Params {
 /// A problem with owned data.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its description, for messages.
+    /// Description, for messages.
     pub name: String,
     /// The problem.
     pub problem: Problem,

@@ -22,7 +22,7 @@ use std::ops::Range;
 pub struct Ran {
     /// All outputs.
     pub buffers: Buffers,
-    /// Its counts.
+    /// Counts of the run.
     pub report: Report,
     /// Sum `D` of every row.
     pub d: Vec<f32>,

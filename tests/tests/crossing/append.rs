@@ -222,7 +222,7 @@ fn the_scalar_fallback_appends() {
     }
 }
 
-/// A cache that grows token by token produces the answer of all tokens so far at each step.
+/// Checks that a cache that grows token by token produces the answer of all tokens so far at each step.
 #[test]
 fn steps_of_a_decoder() {
     let (all, d) = (12, 32);
@@ -302,7 +302,7 @@ fn what_is_no_cache_is_refused() {
             ArgumentError::Mismatch { argument: "past_v", axis: name, found, allowed, of: "present_v" };
         assert_eq!(error, want);
     }
-    // A past beside the present that holds it.
+    // A past next to the present that holds it.
     for engine in engines(2) {
         let appending = Appending::of(&case, CACHES[1]);
         let (_, caches) = appending.run(&case, |problem, inputs, outputs| {

@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-/// Errors of plain problems, relative to the sums of absolute terms, against the goal.
+/// Checks errors of plain problems, relative to the sums of absolute terms, against the goal.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 130 } else { 400 };
@@ -116,7 +116,7 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// If scores are large, a state keeps the digits that a log-sum-exp loses.
+/// Checks that a state keeps the digits that a log-sum-exp loses when scores are large.
 #[test]
 fn states_serve_where_exp_overflows() {
     for engine in cpu_engines(1) {
@@ -190,7 +190,7 @@ fn finite_differences_agree() {
     }
 }
 
-/// Masked keys contain NaN and infinities, and so do upstream gradients of some rows.
+/// Puts NaN and infinities into masked keys, and into upstream gradients of some rows.
 #[test]
 fn nothing_leaks_and_poison_stays_where_it_is() {
     let n = 60;
@@ -382,7 +382,7 @@ fn problems_without_a_backward_pass_are_refused() {
     assert_eq!(problem.spec().key, of(5, 3));
 }
 
-/// A 16-bit output is rounded, and so is `D`: the additional error of the gradients is limited to that.
+/// Checks that a 16-bit output adds no more error to the gradients than its own rounding and that of `D`.
 #[test]
 fn outputs_of_16_bits_cost_their_rounding() {
     let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");

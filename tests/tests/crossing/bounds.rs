@@ -1,4 +1,4 @@
-//! Error bounds compared with the errors of hard answers.
+//! Compares error bounds with the errors of hard answers.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::bounds::{Drawn, Found, Judge, Judged, hunters};
 use elsa_tests::{SLOW, present};
 
-/// No error exceeds the bounds, over problems of every kind on every back end.
+/// Checks that no error exceeds the bounds, over problems of every kind on every back end.
 #[test]
 fn no_error_exceeds_its_bounds() {
     let problems = if cfg!(miri) {
@@ -31,7 +31,8 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
-/// A run is bounded by its own kernel: name and constants are those of the table, for every kernel that plans choose.
+/// Checks that a run is bounded by its own kernel: name and constants are those of the table, for every kernel that
+/// plans choose.
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {
@@ -68,8 +69,8 @@ fn no_kernel_runs_with_the_bound_of_another() {
     }
 }
 
-/// The theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, fails if values cancel: keys come in equal pairs, whose values
-/// are opposite except for a millionth. The bounds hold there.
+/// Checks that the theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, fails if values cancel, and that the bounds hold
+/// there. Keys come in equal pairs, whose values are opposite except for a millionth.
 #[test]
 fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     let drawn = Drawn::cancelling(3, 8, 512, 32);
@@ -99,8 +100,9 @@ fn rounded(x: f64, sign: f64) -> f64 {
     x + sign.signum() * binade * 2f64.powi(-24)
 }
 
-/// The worst case is almost attained: roundings of at most the unit roundoff, chosen to align in one component, reach
-/// most of it. A bound that only knows the size of the roundings can therefore be tighter only by that factor.
+/// Checks that the worst case is almost attained: roundings of at most the unit roundoff, chosen to align in one
+/// component, reach most of it. A bound that only knows the size of the roundings can therefore be tighter only by that
+/// factor.
 #[test]
 fn roundings_that_align_reach_most_of_the_worst_case() {
     let (queries, keys, d) = (4, 400, 64);

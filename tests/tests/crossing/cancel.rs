@@ -1,5 +1,5 @@
-//! A cancel ends the calls that have started, on every operator and in streams, and no later call: the next one has the
-//! bits of an undisturbed call. Cancels come from within the calls, so that no test depends on time.
+//! Checks that a cancel ends the calls that have started, on every operator and in streams, and no later call: the next
+//! one has the bits of an undisturbed call. Cancels come from within the calls, so that no test depends on time.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -192,7 +192,7 @@ fn tasks() {
     assert!(loops > 1, "{loops}");
 }
 
-/// A cancel by the source, from another thread, or by the sink.
+/// Cancels a stream by the source, from another thread, and by the sink.
 #[test]
 fn streams() {
     let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);

@@ -1,4 +1,4 @@
-//! The certificate as JSON, read back by a parser.
+//! Reads the certificate's JSON back by a parser.
 
 #![forbid(unsafe_code)]
 

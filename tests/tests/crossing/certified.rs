@@ -219,7 +219,7 @@ fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
 }
 
-/// The largest element of each kind changes the certificate, at any position.
+/// Checks that the largest element of each kind changes the certificate, at any position.
 #[test]
 fn the_largest_element_of_each_tensor_matters() {
     let p = Params {
@@ -273,8 +273,8 @@ fn the_largest_element_of_each_tensor_matters() {
     }
 }
 
-/// Without the option there is no certificate, and the workspace is that of any plan. A certificate belongs to the last
-/// run, never to one that failed or warmed up.
+/// Checks that there is no certificate without the option, and that the workspace is then that of any plan. A
+/// certificate belongs to the last run, never to one that failed or warmed up.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");
@@ -312,7 +312,7 @@ fn a_certificate_is_that_of_the_last_run() {
     }
 }
 
-/// Neither the number of workers nor a second run changes a measurement.
+/// Checks that neither the number of workers nor a second run changes a measurement.
 #[test]
 fn what_is_measured_depends_on_the_tensors_alone() {
     let case = Params { heads: 3, kv_heads: 1, ..Params::plain(300, 170, 40, 24) }.build("several tiles");
@@ -327,7 +327,7 @@ fn what_is_measured_depends_on_the_tensors_alone() {
     }
 }
 
-/// In a child: a call that a GPU certifies unless it fails.
+/// Runs, in a child, a call that a GPU certifies unless it fails.
 #[test]
 #[ignore = "run by another test in a child"]
 fn a_run_that_may_fail() {
@@ -355,8 +355,8 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// The CPU certifies the results that it computes in place of a GPU, after a failure at any step; a record that cannot
-/// be fetched is an error.
+/// Checks that the CPU certifies the results that it computes in place of a GPU, after a failure at any step, and that
+/// a record that cannot be fetched is an error.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {

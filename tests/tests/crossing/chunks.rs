@@ -243,8 +243,8 @@ fn the_scalar_fallback_takes_chunks() {
     }
 }
 
-/// Promise of `elsa_states_merge`: a fold over chunks in the order of their keys has the same bits at every repetition
-/// and for any number of threads, and another bracketing has the same numbers except for roundings.
+/// Checks the promise of `elsa_states_merge`: a fold over chunks in the order of their keys has the same bits at every
+/// repetition and for any number of threads, and another bracketing has the same numbers except for roundings.
 #[test]
 fn a_fold_in_order_is_reproducible() {
     let params = Params { heads: 3, causal: Some(Alignment::BottomRight), ..Params::plain(50, 900, 32, 16) };
@@ -269,7 +269,8 @@ fn a_fold_in_order_is_reproducible() {
     }
 }
 
-/// One plan serves chunks of one shape, and the position of a chunk determines which of its keys rows attend.
+/// Checks that one plan serves chunks of one shape, and that the position of a chunk determines which of its keys rows
+/// attend.
 #[test]
 fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     let causal = Some(Alignment::BottomRight);
@@ -297,7 +298,7 @@ fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     }
 }
 
-/// A chunk after the diagonal of every row, at any distance, has empty states.
+/// Checks that a chunk after the diagonal of every row, at any distance, has empty states.
 #[test]
 fn chunks_that_no_row_attends_are_empty() {
     let params = |causal, window| Params { causal, window, heads: 2, ..Params::plain(40, 30, 16, 8) };
@@ -338,7 +339,7 @@ fn chunks_that_no_row_attends_are_empty() {
     }
 }
 
-/// A subset of the queries of a whole gets the rows of the whole, with its diagonals and windows, over all keys or
+/// Checks that a subset of the queries gets its rows of the whole, with their diagonals and windows, over all keys or
 /// some.
 #[test]
 fn queries_may_be_some_of_a_whole() {

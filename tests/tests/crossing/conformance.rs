@@ -1,5 +1,5 @@
-//! Every back end that this machine can execute against the definition in f64, over every hard case and random
-//! problems, with a proof that every mask and flag matters.
+//! Compares every back end that this machine can execute with the definition in f64, over every hard case and random
+//! problems, and proves that every mask and flag matters.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -200,8 +200,8 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Scores of any magnitude that are exact in f32: the output is the softmax of these scores, and so is the quotient of
-/// the states of parts of the keys, merged outside the library. A part may have no key.
+/// Checks scores of any magnitude that are exact in f32: the output is the softmax of these scores, and so is the
+/// quotient of the states of parts of the keys, merged outside the library. A part may have no key.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {
     let (rows, dv) = (5, 6);

@@ -1,4 +1,5 @@
-//! The stand-in driver ends a launch whose lanes wait at different places, and names the kernel and the places.
+//! Checks that the stand-in driver ends a launch whose lanes wait at different places, and names the kernel and the
+//! places.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

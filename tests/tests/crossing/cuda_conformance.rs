@@ -1,5 +1,5 @@
-//! On a GPU: outputs alone, which most callers request. Without states the kernels finish on their own if the keys are
-//! not split, a different path from that of `conformance`.
+//! Tests outputs alone on a GPU, as most callers request. Without states the kernels finish on their own if the keys
+//! are not split, a different path from that of `conformance`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,7 +16,7 @@ use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Runs for the output, and log-sum-exp if wanted. Gives the share of the tolerance that was used.
+/// Runs for the output, and for the log-sum-exp if `lse`. Returns the share of the tolerance that was used.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
@@ -60,7 +60,7 @@ fn hard_cases_without_states() {
     println!("{} cases, {}", cases.len(), kernels.join(" "));
 }
 
-/// Head sizes and types that run every attention kernel of the build, with one sequence of few and one of many queries.
+/// Runs every attention kernel of the build, by head sizes and types, with one sequence of few and one of many queries.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
@@ -176,8 +176,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// Addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements that
-/// mask keys and keys that no row attends.
+/// Runs addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
+/// that mask keys and keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
@@ -234,7 +234,7 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Kernels that add in plain tiles leave unsupported addends to others.
+/// Checks that kernels that add in plain tiles leave unsupported addends to others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {
@@ -264,7 +264,7 @@ fn half_scores() -> PlanOptions {
     PlanOptions::default().half_scores(true)
 }
 
-/// f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
+/// Checks f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
@@ -319,8 +319,8 @@ proptest! {
     }
 }
 
-/// The number of roundings on the path of a key is the one that the certificate counts, for kernels of tiles and of few
-/// rows, and for the number of splits that the device suggests.
+/// Checks that the number of roundings on the path of a key is the one that the certificate counts, for kernels of
+/// tiles and of few rows, and for the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -1,4 +1,4 @@
-//! On a GPU: the same bits for any batch size and any repetition, and budgets that are kept.
+//! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps budgets.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -34,8 +34,8 @@ fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// One workspace serves every plan that it was made for, even if neither the last nor the first alone would make it
-/// large enough.
+/// Checks that one workspace serves every plan that it was made for, even if neither the last nor the first alone would
+/// make it large enough.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
@@ -95,7 +95,7 @@ fn repeats_change_no_bit() {
     repeat(&engine, &long, &[3, 1, 2, 1, 1, 2, 1]);
 }
 
-/// Each sequence of a batch has the same bits alone, in batches of other sizes, and in the whole.
+/// Checks that each sequence of a batch has the same bits alone, in batches of other sizes, and in the whole.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_batch_changes_no_bit() {
@@ -142,8 +142,8 @@ fn the_batch_changes_no_bit() {
     }
 }
 
-/// A budget is a hard limit: the plan fits it, or is refused with the bytes that it needs. The answers under the
-/// smallest budget are as good.
+/// Checks that a budget is a hard limit: the plan fits it, or is refused with the bytes that it needs. The answers
+/// under the smallest budget are as good.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_is_kept() {

@@ -1,4 +1,4 @@
-//! Every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
+//! Provokes every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
 //! reported once to the log and in every report, and leaves the process in order.
 //!
 //! Every fault occurs in a child, which plans, binds and runs one problem several times and prints the results.
@@ -74,8 +74,8 @@ fn tell(what: &str, report: &Report, answer: &str) {
     println!("{what}: {} {answer} {}", report.backend, reason.replace('\n', " "));
 }
 
-/// Scenario of a child. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error, `run` with
-/// back end, answer and reason, `warning`, `end`.
+/// Runs the scenario of a child. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error,
+/// `run` with back end, answer and reason, `warning`, `end`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -375,8 +375,8 @@ fn memory_that_is_not_there() {
     }
 }
 
-/// Every function that the scenario calls fails, at its first and at its last call, with codes that keep the context
-/// usable and codes that lose it.
+/// Lets every function that the scenario calls fail, at its first and at its last call, with codes that keep the
+/// context usable and codes that lose it.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_call_fails() {
@@ -414,7 +414,7 @@ fn every_call_fails() {
     assert!(calls.len() >= 25 && cpu > 30 && gpu > 10, "{cpu} {gpu}");
 }
 
-/// A lost context is recreated once; if the new one is lost too, the CPU computes from then on.
+/// Checks that a lost context is recreated once. If the new one is lost too, the CPU computes from then on.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_lost_context_is_replaced_once() {

@@ -29,7 +29,8 @@ fn long() -> Case {
     Params { heads: 2, kv_heads: 1, causal, ..Params::plain(400, 1100, 32, 32) }.build("long")
 }
 
-/// A budget is kept and used, and the bits are those of any other budget with room for the same splits.
+/// Checks that a budget is kept and used, and that the bits are those of any other budget with room for the same
+/// splits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_are_kept_and_used() {
@@ -66,7 +67,7 @@ fn budgets_are_kept_and_used() {
     assert!(matches!(error, StreamError::Budget { budget: 1000, .. }), "{error}");
 }
 
-/// In a child: prints `fit` with the resident tasks and the number of refusals, `cpu`, or `error`.
+/// Fits a stream in a child. Prints `fit` with the resident tasks and the number of refusals, `cpu`, or `error`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_fits() {
@@ -94,8 +95,8 @@ fn child_fits() {
     println!("end: -");
 }
 
-/// The driver refuses memory, the device is small, or it has none: fewer tasks, finer ones, the CPU or an error. Every
-/// answer is correct, and its bits do not depend on how many tasks are resident.
+/// Checks the responses to a driver that refuses memory, a small device, and one without memory: fewer tasks, finer
+/// ones, the CPU or an error. Every answer is correct, and its bits do not depend on the number of resident tasks.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn refused_memory_makes_smaller_tasks() {
@@ -142,7 +143,7 @@ fn refused_memory_makes_smaller_tasks() {
     }
 }
 
-/// In a child: fits a stream the requested number of times, prints the resident tasks and the refusals each time, and
+/// Fits a stream in a child the requested number of times, prints the resident tasks and the refusals each time, and
 /// runs the last one.
 #[test]
 #[ignore = "run by the other tests in a child"]
@@ -166,8 +167,8 @@ fn child_fits_again() {
     println!("bits: {hash:x}");
 }
 
-/// Each allocation of a stream is refused once: device memory, page-locked memory, streams and events. Each time one
-/// task fewer is resident, and the bits stay the same.
+/// Refuses each allocation of a stream once: device memory, page-locked memory, streams and events. Each time one task
+/// fewer is resident, and the bits stay the same.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_allocation_may_be_refused() {
@@ -185,7 +186,7 @@ fn every_allocation_may_be_refused() {
             let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
             (found, std::fs::read_to_string(log.path()).unwrap())
         };
-        // Without a fit there is no run, which has its own page-locked memory.
+        // There is no run without a fit; a run has its own page-locked memory.
         let (_, none) = logged(0);
         let ((plain, want), once) = logged(1);
         let (_, twice) = logged(2);

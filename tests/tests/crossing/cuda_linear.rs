@@ -1,4 +1,4 @@
-//! Linear attention on the GPU back end, against the recurrence in f64: rules, forms, directions, options, and the
+//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions, options, and the
 //! treatment of states in place by a device.
 
 #![forbid(unsafe_code)]
@@ -163,7 +163,7 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
+/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
@@ -201,8 +201,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits alone and
-/// in a batch, and in every run.
+/// Checks that chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits
+/// alone and in a batch, and in every run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
@@ -226,8 +226,8 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
     }
 }
 
-/// A launch of few blocks uses a kernel whose blocks have half the columns. Its answers are within their bounds, and
-/// have the bits of a batch with enough blocks.
+/// Checks that a launch of few blocks uses a kernel whose blocks have half the columns. Its answers are within their
+/// bounds, and have the bits of a batch with enough blocks.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_of_half_the_columns_change_no_bit() {
@@ -296,8 +296,8 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// A packed sequence has the same bits alone and packed with any others, both if its form depends on its tokens and if
-/// its parts do. The same holds for states that are replaced while several heads read them.
+/// Checks that a packed sequence has the same bits alone and packed with any others, both if its form depends on its
+/// tokens and if its parts do. The same holds for states that are replaced while several heads read them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
@@ -360,13 +360,13 @@ impl Monoid for Sum {
     }
 }
 
-/// The states before the parts of a scan have the bits of core's scan by Blelloch. The folded values are chosen so that
-/// other orders have other bits.
+/// Checks that the states before the parts of a scan have the bits of core's scan by Blelloch. The folded values are
+/// chosen so that other orders have other bits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
     let engine = gpu_engine(Fallback::Fail);
-    // The rule with delta sums, too, as long as keys are at right angles to what a state holds.
+    // The delta rule adds up, too, while keys are orthogonal to the content of the state.
     for (rule, parts) in [(Rule::Linear, 12), (Rule::Linear, 3), (Rule::Gated, 12), (Rule::Delta, 12)] {
         let tokens = 16 * parts;
         let params = Params { scale: Some(1.0), ..Params::plain(rule, tokens, [2, 4]) };
@@ -408,7 +408,7 @@ fn parts_are_carried_in_the_order_of_core() {
     }
 }
 
-/// Several blocks of rows and of columns, heads of any kind, and gates that clear or grow.
+/// Runs several blocks of rows and of columns, heads of any kind, and gates that clear or grow.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_token_against_every_earlier_one() {
@@ -486,7 +486,7 @@ fn in_place() -> Case {
     Params { past: true, in_place: true, batch: 2, ..Params::plain(Rule::GatedDelta, 70, [16, 40]) }.build()
 }
 
-/// In a child: runs the case in place once, and prints the back end and whether the answer is correct.
+/// Runs the case in place once, in a child, and prints the back end and whether the answer is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -510,7 +510,7 @@ fn scenario() {
     println!("run: {} {}", report.backend, report.fallback.is_some());
 }
 
-/// A device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
+/// Checks that a device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

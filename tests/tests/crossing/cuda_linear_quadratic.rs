@@ -1,4 +1,4 @@
-//! The quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
+//! Tests the quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -59,7 +59,7 @@ fn every_rule_around_the_ends_of_tiles() {
     }
 }
 
-/// Heads that share in both ways, layouts with gaps, 16-bit elements with writes in f32, and packed sequences.
+/// Runs heads that share in both ways, layouts with gaps, 16-bit elements with writes in f32, and packed sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_types_and_packed_sequences() {
@@ -81,7 +81,7 @@ fn heads_types_and_packed_sequences() {
     }
 }
 
-/// Gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
+/// Runs gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
@@ -101,8 +101,8 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of
-/// a key can be formed, while the pair's own factor is in range.
+/// Runs gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row
+/// or of a key can be formed, while the pair's own factor is in range.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {
@@ -143,8 +143,8 @@ fn sums_of_gates_beyond_the_range_of_factors() {
     }
 }
 
-/// A gate of −∞ clears everything before it, NaN included, and with a gate per dim only its dim; nothing else removes a
-/// NaN.
+/// Checks that a gate of −∞ clears everything before it, NaN included, that a gate per dim clears only its dim, and
+/// that nothing else removes a NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_cleared_may_be_nan() {
@@ -195,8 +195,8 @@ fn what_is_cleared_may_be_nan() {
     }
 }
 
-/// The writes of thousands of tokens cancel, and sums of many terms must not lose the result: the error on random unit
-/// keys. With plain additions of sums of four products it is 5.4e-7.
+/// Measures the error on random unit keys, where the writes of thousands of tokens cancel and sums of many terms must
+/// not lose the result. With plain additions of sums of four products it is 5.4e-7.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_sums_keep_their_digits() {

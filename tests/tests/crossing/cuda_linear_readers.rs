@@ -1,5 +1,5 @@
-//! Several query heads per state on the GPU back end: a block computes the state once, and every answer has the bits
-//! that it has when each head computes the state separately.
+//! Tests several query heads per state on the GPU back end: a block computes the state once, and every answer has the
+//! bits that it has when each head computes the state separately.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -31,7 +31,7 @@ fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     found
 }
 
-/// Returns the parameters with as many heads as a device needs to compute states once.
+/// Returns the parameters with enough heads that a device computes states once.
 fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Params {
     loop {
         let plan = engine.linear_plan(&params.build().problem, options).unwrap();
@@ -112,7 +112,8 @@ fn a_state_is_computed_once_and_changes_no_bit() {
     }
 }
 
-/// States are computed per reader if the readers outnumber the rows of a tile, or if the device has room for that.
+/// Checks that states are computed per reader if the readers outnumber the rows of a tile, or if the device has room
+/// for that.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
@@ -123,8 +124,8 @@ fn who_shares_a_state() {
     }
 }
 
-/// Layouts, packed sequences with some going token by token, and queries that are not finite, against the recurrence in
-/// f64. One reader's queries affect no other reader and no state.
+/// Compares layouts, packed sequences with some going token by token, and queries that are not finite, with the
+/// recurrence in f64. One reader's queries affect no other reader and no state.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {
@@ -170,7 +171,7 @@ fn readers_do_not_know_of_each_other() {
     }
 }
 
-/// Keys with more dims than tiles, step by step.
+/// Runs keys with more dims than tiles, step by step.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {

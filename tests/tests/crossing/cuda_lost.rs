@@ -1,4 +1,4 @@
-//! Lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
+//! Tests lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
 //! workspace, and a context is lost between any two of their calls. Every call returns the correct answer, on the GPU
 //! or on the CPU, and none is refused.
 
@@ -58,7 +58,7 @@ fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     }
 }
 
-/// In a child: alternating calls of two plans in one workspace, and a third plan with its own.
+/// Alternates, in a child, calls of two plans in one workspace, and calls a third plan with its own.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn sharing() {
@@ -83,7 +83,7 @@ fn sharing() {
     println!("end: {}", engine.loaded_kernels().len());
 }
 
-/// In a child: two calls of one plan.
+/// Calls one plan twice, in a child.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn twice() {
@@ -119,7 +119,7 @@ impl log::Log for Nosy {
     fn flush(&self) {}
 }
 
-/// In a child: a log sink that waits for another user of the engine.
+/// Installs, in a child, a log sink that waits for another user of the engine.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn logging() {
@@ -137,7 +137,7 @@ fn logging() {
     println!("end: {}", engine.threads());
 }
 
-/// In a child: runs on data that an earlier run has left on the device, while another plan of the engine runs as well.
+/// Runs, in a child, on data that an earlier run has left on the device, while another plan of the engine runs as well.
 /// The output is in memory that the device accesses in place, so a resident run shows its answer.
 #[test]
 #[ignore = "run by the other tests in a child"]
@@ -220,7 +220,8 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
 
-/// A code that loses the context leads to a new one; any other keeps it. In both cases the GPU computes the next run.
+/// Checks that a code that loses the context leads to a new one, and that any other keeps it. In both cases the GPU
+/// computes the next run.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
@@ -261,8 +262,8 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// After a context is lost, the memory of its successor is partly unavailable: the CPU computes the call that needs it,
-/// and the next call tries again.
+/// Checks a lost context whose successor does not get all of its memory: the CPU computes the call that needs it, and
+/// the next call tries again.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {
@@ -297,7 +298,7 @@ fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
         let fault = format!("cuLaunchKernel:{launch}:700");
         let calls = scene("cuda_lost::resident", &fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-        // Without a fallback, an error or a correct answer.
+        // An error or a correct answer is allowed without a fallback.
         let calls = scene("cuda_lost::resident", &fault, true);
         let fine = |call: &String| call.ends_with(" right") || call.contains("error ");
         assert!(calls.iter().all(fine), "{fault}: {calls:#?}");

@@ -1,4 +1,4 @@
-//! On a GPU: a mask has the same bits for every type, and tiles of keys that it empties change none.
+//! Tests masks on a GPU: a mask has the same bits for every type, and tiles of keys that it empties change none.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

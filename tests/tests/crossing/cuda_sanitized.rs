@@ -1,5 +1,5 @@
-//! On the stand-in driver, for the sanitizers: a share of the small hard cases, with and without states, and
-//! calls from several threads at once.
+//! Runs a share of the small hard cases on the stand-in driver, for the sanitizers, with and without states, and calls
+//! from several threads at once.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! On a real GPU, at sizes at which errors and memory would grow.
+//! Tests a real GPU at sizes at which errors and memory would grow.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

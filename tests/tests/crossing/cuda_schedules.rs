@@ -1,5 +1,5 @@
-//! Error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the calls
-//! left to the CPU.
+//! Tests error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the
+//! calls left to the CPU.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -152,7 +152,7 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
     last.unwrap()
 }
 
-/// One query, fewer than a block has, and more.
+/// Checks tiles of one query, of fewer than a block has, and of more.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
@@ -167,8 +167,8 @@ fn mass_just_below_the_budget_is_left_out() {
     }
 }
 
-/// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score is in
-/// the last tile.
+/// Checks references that rise after tiles were left out, by more than the headroom and by a hundred bits. The largest
+/// score is in the last tile.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
@@ -195,7 +195,7 @@ fn what_was_left_out_follows_the_reference() {
     }
 }
 
-/// Every row of a block votes, for every head size.
+/// Checks that every row of a block votes, for every head size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
@@ -224,7 +224,8 @@ fn every_row_of_a_block_votes() {
     }
 }
 
-/// NaN and infinity among values of tiles that would be left out reach the rows that attend them, and no others.
+/// Checks that NaN and infinity among values of tiles that would be left out reach the rows that attend them, and no
+/// others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_that_are_not_finite_stay() {
@@ -266,7 +267,8 @@ fn values_that_are_not_finite_stay() {
     }
 }
 
-/// A kernel loads the values of a tile in stages that depend on the head size; a value of any stage keeps the tile.
+/// Checks that a value of any stage keeps its tile: kernels load the values of a tile in stages that depend on the head
+/// size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
@@ -299,7 +301,7 @@ fn values_of_any_stage_keep_a_tile() {
     }
 }
 
-/// A tile that a mask, or a mask and causality together, exclude for every row is neither met nor left out.
+/// Checks that a tile is neither met nor left out if a mask, alone or with causality, excludes it for every row.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
@@ -337,7 +339,7 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// If every tile stays, a budget changes no bit of the same blocks' answer without one.
+/// Checks that a budget changes no bit of the same blocks' answer without one, if every tile stays.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
@@ -386,8 +388,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
     assert!(count > if SLOW { 7 } else { 14 } && compared.len() > 6, "{count} {compared:?}");
 }
 
-/// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound, widened by the left-out
-/// shares.
+/// Checks masks, windows, lengths, a soft cap, and heads that share keys: answers are within the bound, widened by the
+/// left-out shares.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn answers_inside_a_budget_are_within_their_bounds() {
@@ -429,7 +431,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// If every other tile may be left out, exactly those are.
+/// Checks that exactly every other tile is left out, if those are the ones that may be.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {
@@ -444,7 +446,7 @@ fn half_of_the_tiles_go() {
     }
 }
 
-/// A certificate of a run inside a budget counts the tiles left out.
+/// Checks that a certificate of a run inside a budget counts the tiles left out.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
@@ -468,13 +470,13 @@ fn certificates_count_what_was_left_out() {
     }
 }
 
-/// Every block of packed sequences has its own counts, and places without a block are zero, even after an earlier run
-/// with other bounds.
+/// Checks that every block of packed sequences has its own counts, and that places without a block are zero, even after
+/// an earlier run with other bounds.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
     let (engine, budget, heads) = (gpu_engine(Fallback::Fail), 0.05f32, 2);
-    // As many queries and keys in each list, in as many sequences.
+    // Every list has the same number of queries, keys and sequences.
     let lists = [
         vec![(389, 40 * TILE), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],
         vec![(0, 5 * TILE), (64, 7 * TILE), (130, 10 * TILE), (0, 0), (1, 3 * TILE), (194, 15 * TILE)],
@@ -545,7 +547,8 @@ fn packed_sequences_count_their_own_blocks() {
     }
 }
 
-/// The CPU computes schedules that the kernels inside a budget do not support, and the plan gives the reason.
+/// Checks that the CPU computes schedules that the kernels inside a budget do not support, and that the plan gives the
+/// reason.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_gpu_leaves_other_schedules_to_the_cpu() {

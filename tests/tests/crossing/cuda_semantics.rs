@@ -199,7 +199,7 @@ fn hard_cases_pass_in_chunks() {
     println!("{} cases", cases.len());
 }
 
-/// In a child: runs the checks.
+/// Runs the checks in a child.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_checks() {
@@ -215,7 +215,7 @@ fn child_checks() {
     println!("end: -");
 }
 
-/// A device with its own memory gets copies of masks, biases and tables.
+/// Checks that a device with its own memory gets copies of masks, biases and tables.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies_what_is_added() {
@@ -241,7 +241,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
     }
 }
 
-/// From tensors in files, with the present, and from any unit on.
+/// Streams from tensors in files, with the present, and from any unit on.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {
@@ -376,7 +376,8 @@ impl elsa_runtime::Sink<Operand> for Log {
     }
 }
 
-/// Masks count towards the budget, `eta` changes chunks and no bit, and a given division is used or refused.
+/// Checks that masks count towards the budget, that `eta` changes chunks and no bit, and that a given division is used
+/// or refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {

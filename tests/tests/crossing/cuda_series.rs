@@ -1,5 +1,5 @@
-//! Recurrence, selective scan and convolution on the GPU back end, against f64: the cases of the CPU's tests, lengths
-//! around tiles and parts, values that are not finite, and the treatment of states in place by a device.
+//! Compares recurrence, selective scan and convolution on the GPU back end with f64: the cases of the CPU's tests,
+//! lengths around tiles and parts, values that are not finite, and the treatment of states in place by a device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -74,7 +74,8 @@ fn selective_scans_match_f64() {
     linear_selective::steps_and_rates_beyond_f32(std::slice::from_ref(&engine));
 }
 
-/// Few channels with many tokens are computed in parts, few tokens in one, and the bound holds in both.
+/// Checks that few channels with many tokens are computed in parts, few tokens in one, and that the bound holds in
+/// both.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
@@ -129,8 +130,8 @@ fn convolutions_match_f64() {
     }
 }
 
-/// Values that are not finite reach only the outputs that a weight connects them with; an infinite weight is not
-/// applied before the first input.
+/// Checks that values that are not finite reach only the outputs that a weight connects them with. An infinite weight
+/// is not applied before the first input.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
@@ -169,7 +170,7 @@ fn convolutions_of_what_is_not_finite() {
     assert!(out[..17].iter().all(|x| x.is_finite()) && out[18..].iter().all(|x| !x.is_finite()), "{out:?}");
 }
 
-/// A sequence has the same bits alone and in a batch, in one part and in several.
+/// Checks that a sequence has the same bits alone and in a batch, in one part and in several.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_do_not_depend_on_the_batch() {
@@ -226,7 +227,7 @@ fn in_place() -> Recurrence {
     case
 }
 
-/// In a child: runs the case in place once, and prints the back end and whether the answer is correct.
+/// Runs the case in place once, in a child, and prints the back end and whether the answer is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -242,7 +243,7 @@ fn scenario() {
     println!("run: {} {fell}", report.backend);
 }
 
-/// A device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
+/// Checks that a device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

@@ -259,7 +259,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
     }
 }
 
-/// In memory, a call with split keys merges the same splits in the same tree.
+/// Compares streams with calls in memory that split their keys in the same way and merge in the same tree.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_stream_has_the_bits_of_the_run_in_memory() {
@@ -284,7 +284,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
     assert!(compared >= 4, "{compared}");
 }
 
-/// A stream serves many runs, and reports what it moved and where the time went.
+/// Checks that a stream serves many runs, and reports the bytes that it moved and the time of each part.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {
@@ -314,7 +314,7 @@ fn runs_repeat_and_are_accounted_for() {
     }
 }
 
-/// From tensors in files into tensors in files; padding between rows is not written.
+/// Streams from tensors in files into tensors in files; padding between rows is not written.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sources_and_sinks_have_the_same_bits() {
@@ -438,7 +438,7 @@ fn what_is_not_supported_is_refused_by_name() {
     case.naive().check_all(&found, 5000).unwrap();
 }
 
-/// In a child: prints `error` with the message, or `right`.
+/// Streams in a child. Prints `error` with the message, or `right`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_streams() {
@@ -466,7 +466,7 @@ fn child_streams() {
     println!("end: -");
 }
 
-/// A device with its own memory: the copy stream copies the keys, and their products wait for them.
+/// Checks a device with its own memory: the copy stream copies the keys, and their products wait for them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies() {
@@ -477,7 +477,7 @@ fn a_discrete_device_copies() {
     assert!(right.iter().all(|bytes| bytes != "0"), "{right:?}");
 }
 
-/// Each allocation is refused once. The stream is then an error, and the next one is correct.
+/// Refuses each allocation once. The stream is then an error, and the next one is correct.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_refused_is_an_error() {

@@ -1,5 +1,5 @@
-//! On a GPU: every division that a measurement may choose computes the same function, and a tuned file determines
-//! exactly the calls that it lists.
+//! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file
+//! determines exactly the calls that it lists.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -123,8 +123,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// The time of consecutive calls is positive, as a graph and without one (a table of sequences is copied), and a run
-/// afterwards has the correct answer.
+/// Checks that the time of consecutive calls is positive, as a graph and without one (a table of sequences is copied),
+/// and that a run afterwards has the correct answer.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {
@@ -146,8 +146,8 @@ fn time_on_the_device_is_measured() {
     }
 }
 
-/// A batch that fills the device has blocks that take all splits of their rows and merge in place. A run that outputs
-/// states has a block per split and a kernel that merges: its output and log-sum-exp have the same bits.
+/// Compares blocks that take all splits of their rows and merge in place, in a batch that fills the device, with a run
+/// that outputs states: it has a block per split and a kernel that merges. Output and log-sum-exp have the same bits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_that_take_all_splits_change_no_bit() {

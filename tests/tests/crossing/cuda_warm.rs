@@ -1,5 +1,5 @@
-//! State of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child with its own
-//! log; faults while warming up; page-locked buffers.
+//! Checks the state of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child
+//! with its own log; faults while warming up; page-locked buffers.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ const LAZY: [&str; 8] = [
     "cuMemFreeHost",
 ];
 
-/// Lines of the child's log so far.
+/// Reads the lines of the child's log so far.
 fn log() -> Vec<String> {
     let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
@@ -39,8 +39,8 @@ fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     LAZY.into_iter().map(|name| (name, count(name))).filter(|(_, n)| *n > 0).collect()
 }
 
-/// Runs a test of this program in a child with a log. Returns what it printed after `lazy: `, and checks that it
-/// reached its end.
+/// Runs a test of this program in a child with a log. Returns its lines after `lazy: `, and checks that it reached its
+/// end.
 fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> Vec<String> {
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut variables =
@@ -63,7 +63,7 @@ fn is_small(case: &Case) -> bool {
     problem.rows() * problem.keys() <= 50_000
 }
 
-/// In a child: the first runs of every hard case, with and without states, and their calls.
+/// Runs every hard case for the first time, in a child, with and without states, and prints the calls.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn first_runs() {
@@ -121,7 +121,7 @@ fn plain(queries: usize, keys: usize) -> Case {
     Params { heads: 2, kv_heads: 2, ..Params::plain(queries, keys, 16, 16) }.build("warm")
 }
 
-/// In a child: faults while a plan is warmed up.
+/// Warms up a plan in a child, under faults.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn warm_alone() {
@@ -167,7 +167,7 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
     }
 }
 
-/// In a child: the faults of a buffer.
+/// Allocates a buffer in a child, under faults.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn buffer_alone() {
@@ -208,7 +208,7 @@ fn page_locked_memory_that_is_not_there() {
     }
 }
 
-/// Tensors in buffers, with an f32 plan, produce the answer in place, and the copies are counted.
+/// Checks that tensors in buffers, with an f32 plan, produce the answer in place, and that the copies are counted.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {

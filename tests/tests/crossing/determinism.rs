@@ -1,4 +1,4 @@
-//! The same bits for any number of threads, batch size, budget, neighbours and repetitions.
+//! Checks that answers have the same bits for any number of threads, batch size, budget, neighbours and repetitions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -86,8 +86,8 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone and together
-/// with the others, if the same kernel computes them: very few queries have their own.
+/// Checks that rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone and
+/// together with the others, if the same kernel computes them: very few queries have their own.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };
@@ -188,7 +188,7 @@ fn workspace_of_a_long_head_is_small() {
     }
 }
 
-/// A packed sequence has the same bits alone and among others, for any number of queries.
+/// Checks that a packed sequence has the same bits alone and among others, for any number of queries.
 #[test]
 fn a_packed_sequence_does_not_depend_on_its_neighbours() {
     for present in present() {

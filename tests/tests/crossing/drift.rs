@@ -1,4 +1,5 @@
-//! The six measures of drift, computed by hand, on ties, on NaN and in chunks; and percentiles.
+//! Compares the six measures of drift with values computed by hand, on ties, on NaN and in chunks. Also tests
+//! percentiles.
 
 #![forbid(unsafe_code)]
 

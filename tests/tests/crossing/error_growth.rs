@@ -14,7 +14,7 @@ const LONGEST: usize = if cfg!(target_arch = "x86_64") { 65_536 } else { 16_384 
 /// The error allowed at 256 keys, relative to the norm of the output.
 const AT_256: f64 = 4.5e-7;
 
-/// Relative L2 error of all rows against `truth`, and the additions on the longest path.
+/// Returns the relative L2 error of all rows against `truth`, and the additions on the longest path.
 fn error(engine: &Engine, case: &Case, truth: &[f64]) -> (f64, usize) {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

@@ -122,8 +122,8 @@ proptest! {
     }
 }
 
-/// Head sizes, lengths and counts of sequences that no memory can hold are refused, with the bytes that they need or
-/// with the largest number.
+/// Checks that head sizes, lengths and counts of sequences that no memory can hold are refused, with the bytes that
+/// they need or with the largest number.
 #[test]
 fn what_no_memory_holds_is_refused() {
     let of = |q: [usize; 4], k: [usize; 4], v: [usize; 4]| {

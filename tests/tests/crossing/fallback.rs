@@ -1,4 +1,4 @@
-//! The scalar fallback against the definition, on hard and on random cases.
+//! Compares the scalar fallback with the definition, on hard and on random cases.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -204,10 +204,9 @@ fn padding_never_leaks() {
     assert!(meaningful > 5_000);
 }
 
-/// Values around and below the least normal number, alone and in blocks with larger ones. Rounding to a multiple of the
-/// least positive number has an error of half of it: for each product, or for a kernel that raises weights each block
-/// of keys, and for merges.
-/// of keys, and merges.
+/// Checks values around and below the least normal number, alone and in blocks with larger ones. Rounding to a multiple
+/// of the least positive number has an error of half of it: for each product, or for a kernel that raises weights each
+/// block of keys, and for merges.
 #[test]
 fn subnormal_values_keep_their_bits() {
     let least = 2f64.powi(-149);

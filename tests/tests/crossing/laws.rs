@@ -1,4 +1,4 @@
-//! The laws of the softmax state.
+//! Tests the laws of the softmax state.
 
 #![forbid(unsafe_code)]
 
@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// Small integers as values and scores make every operation exact, and then the law holds bit for bit.
+    /// Checks the law bit for bit, with small integers as values and scores, which make every operation exact.
     #[test]
     fn exact_states_associate_bit_for_bit(scores in proptest::collection::vec(-8i32..=8, 3), seed in any::<u64>()) {
         let mut random = seeded(seed);
@@ -151,8 +151,8 @@ proptest! {
         prop_assert!(associativity_holds(&x[0], &x[1], &x[2], |a, b| bits(a) == bits(b)));
     }
 
-    /// A reference that is not the maximum leads to the same answer: the same keys with states moved to other
-    /// references by powers of two, which is exact.
+    /// Checks that a reference that is not the maximum leads to the same answer: the same keys with states moved to
+    /// other references by powers of two, which is exact.
     #[test]
     fn any_near_reference_will_do(keys in keys(1..=60), shift in -6i32..=6, seed in any::<u64>()) {
         let mut random = seeded(seed);

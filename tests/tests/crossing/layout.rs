@@ -1,4 +1,4 @@
-//! The layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
+//! Checks the layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
 //! kernel of the registry, even those that this machine cannot execute.
 
 #![forbid(unsafe_code)]
@@ -131,7 +131,7 @@ fn parts_lie_apart_and_are_large_enough() {
     assert!(seen > 5000);
 }
 
-/// The first candidate that supports this number of queries is chosen; packed sequences never count as few.
+/// Checks that the first candidate that supports this number of queries is chosen. Packed sequences never count as few.
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();
@@ -149,7 +149,7 @@ fn the_kernel_follows_the_queries() {
     }
 }
 
-/// A budget is met by sharing blocks less, then by fewer workers, then by narrower tiles, in that order.
+/// Checks that a budget is met by sharing blocks less, then by fewer workers, then by narrower tiles.
 #[test]
 fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();

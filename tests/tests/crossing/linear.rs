@@ -1,4 +1,4 @@
-//! Linear attention on every back end, against the recurrence in f64: rules, forms, directions and options.
+//! Compares linear attention on every back end with the recurrence in f64: rules, forms, directions and options.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -64,7 +64,7 @@ fn every_rule_form_and_direction() {
     }
 }
 
-/// One problem per form, small enough for Miri.
+/// Runs one problem per form, small enough for Miri.
 #[test]
 fn small_calls() {
     let forms = forms();
@@ -151,7 +151,7 @@ fn keys_that_are_nearly_equal() {
     }
 }
 
-/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
+/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
 #[test]
 fn infinite_gates_clear_whatever_a_state_holds() {
     for engine in &engines(1) {
@@ -185,7 +185,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// A state that gates have brought to nothing, by many or by one, still has the NaN that it had.
+/// Checks that a state keeps its NaN when gates bring it to nothing, by many or by one.
 #[test]
 fn a_nan_outlives_whatever_decays() {
     for engine in &engines(1) {
@@ -208,8 +208,8 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// A call of few tokens works directly in the present state, whether the past is the same memory, other memory or
-/// absent, with the bits of a call that leaves no state.
+/// Checks that a call of few tokens works directly in the present state, whether the past is the same memory, other
+/// memory or absent, with the bits of a call that leaves no state.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -238,7 +238,7 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
-/// A call of one token, with head sizes around vectors and strips and gates of every kind. For any location of the
+/// Runs a call of one token, with head sizes around vectors and strips and gates of every kind. For any location of the
 /// past, the bits are those of a state in one memory; an absent past counts as zeros.
 #[test]
 fn one_token_of_every_size() {
@@ -268,7 +268,8 @@ fn one_token_of_every_size() {
     }
 }
 
-/// A state after a token has only normal numbers or zeros, at any location, as exact as numbers of their size are.
+/// Checks that a state after a token has only normal numbers or zeros, at any location, as exact as numbers of their
+/// size are.
 #[test]
 fn a_token_leaves_no_subnormal_number() {
     const LEAST: f32 = f32::MIN_POSITIVE;
@@ -301,7 +302,7 @@ fn a_token_leaves_no_subnormal_number() {
     }
 }
 
-/// A gate of −∞ in the middle of a sequence, in a later part of a scan, removes a NaN too.
+/// Checks that a gate of −∞ in the middle of a sequence, in a later part of a scan, removes a NaN too.
 #[test]
 fn infinite_gates_clear_in_every_part() {
     for engine in &engines(1) {
@@ -339,7 +340,7 @@ fn bits_do_not_depend_on_threads_batch_or_repetition() {
     }
 }
 
-/// Past states and chunks that end at the cuts of a stream give the bits of one call.
+/// Checks that past states and chunks that end at the cuts of a stream give the bits of one call.
 #[test]
 fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     for engine in &engines(1) {
@@ -369,7 +370,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     }
 }
 
-/// Sequences of a packed call or of a batch get the bits that they get alone.
+/// Checks that sequences of a packed call or of a batch get the bits that they get alone.
 #[test]
 fn packed_sequences_get_the_bits_of_single_calls() {
     for engine in &engines(2) {
@@ -400,7 +401,7 @@ fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// A short sequence has the same parts and tokens per pass as alone, next to any number of packed tokens.
+/// Checks that a short sequence has the same parts and tokens per pass as alone, next to any number of packed tokens.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };
@@ -431,8 +432,8 @@ fn packed_sequences_have_parts_of_their_own() {
     }
 }
 
-/// A row that becomes infinite at the end of a part and is cleared by the first token of the next is gone in a scan as
-/// in the recurrence, for any parts before and after it; and no other row is.
+/// Checks that a row that becomes infinite at the end of a part and is cleared by the first token of the next is gone
+/// in a scan as in the recurrence, for any parts before and after it, and that no other row is.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };
@@ -463,7 +464,8 @@ fn rows_that_a_part_clears_at_once_are_gone() {
     }
 }
 
-/// Outputs below the smallest normal number become zero: with few tokens and many, one reader and two, in every form.
+/// Checks that outputs below the smallest normal number become zero: with few tokens and many, one reader and two, in
+/// every form.
 #[test]
 fn outputs_that_would_be_subnormal_are_zero() {
     let Some(engine) = cpu() else { return };

@@ -1,4 +1,4 @@
-//! The causal convolution by both methods: the scalar fallback and every CPU back end against f64.
+//! Compares the causal convolution by both methods with f64, in the scalar fallback and on every CPU back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -161,7 +161,7 @@ fn every_back_end_matches_f64_by_both_methods() {
     }
 }
 
-/// The article's example of a relative decay: 1, 2.5, 4.25, 6.125, by both methods; and its decode steps.
+/// Checks the article's example of a relative decay, 1, 2.5, 4.25, 6.125, by both methods, and its decode steps.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let (u, alpha) = ([1.0, 2.0, 3.0, 4.0], [1.0, 0.5, 0.25, 0.125]);
@@ -197,7 +197,8 @@ fn the_example_of_the_article_comes_out() {
     }
 }
 
-/// `CausalConvWithState` of ONNX opset 27 from its definition: a cross-correlation over the past state and the input.
+/// Checks `CausalConvWithState` of ONNX opset 27 against its definition: a cross-correlation over the past state and
+/// the input.
 #[test]
 fn the_onnx_operator_comes_out() {
     let (batch, channels, tokens, taps) = (2, 3, 5, 4);
@@ -235,8 +236,8 @@ fn the_onnx_operator_comes_out() {
     }
 }
 
-/// Values that are not finite reach the outputs from their token on, for the length of the filter, and no others: by
-/// FFT as directly.
+/// Checks that values that are not finite reach the outputs from their token on, for the length of the filter, and no
+/// others, by FFT as well as directly.
 #[test]
 fn methods_agree_on_what_is_not_finite() {
     let (tokens, taps) = (40, 5);
@@ -275,7 +276,7 @@ fn methods_agree_on_what_is_not_finite() {
     }
 }
 
-/// Small outputs after large ones, where transforms in f32 lose 1e-4.
+/// Checks small outputs after large ones, where transforms in f32 lose 1e-4.
 #[test]
 fn fft_keeps_small_outputs_beside_large_ones() {
     let n = if SLOW { 100 } else { 3000 };
@@ -296,8 +297,8 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     }
 }
 
-/// Threads change no bit, a stream keeps its bits by the direct method, and the chooser picks each method for its
-/// intended sizes.
+/// Checks that threads change no bit, that a stream keeps its bits by the direct method, and that the chooser picks
+/// each method for its intended sizes.
 #[test]
 fn bits_and_choice_do_not_depend_on_threads() {
     let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };

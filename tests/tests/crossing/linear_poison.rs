@@ -1,5 +1,5 @@
-//! Values that are not finite in linear attention, with keys and values that do not fill the lanes: exactly what the
-//! recurrence as written poisons is poisoned, in every rule and form, on every back end.
+//! Tests values that are not finite in linear attention, with keys and values that do not fill the lanes: a call
+//! poisons exactly the outputs that the recurrence as written poisons, in every rule and form, on every back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -96,7 +96,7 @@ fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens
     case
 }
 
-/// Asserts that a call has poisoned what the naive loop poisons, and nothing else.
+/// Asserts that a call has poisoned exactly the values that the naive loop poisons.
 fn check(what: &str, case: &Case, found: &Found) {
     let (out, state) = naive(case);
     for (kind, found, want) in [("output", found.rows(case), out), ("state", found.states(case), state)] {

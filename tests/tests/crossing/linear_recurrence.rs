@@ -1,4 +1,5 @@
-//! The first-order recurrence: the scalar fallback and every CPU back end against f64, and f64 against the definition.
+//! Compares the first-order recurrence of the scalar fallback and of every CPU back end with f64, and f64 with the
+//! definition.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -177,7 +178,7 @@ fn every_back_end_matches_f64_in_every_form() {
     }
 }
 
-/// The f64 recurrence is the sum of all addends, each times the later factors.
+/// Checks that the f64 recurrence is the sum of all addends, each times the later factors.
 #[test]
 fn the_oracle_is_the_sum_over_earlier_tokens() {
     let case = Case::new(3, [1, 40, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
@@ -201,7 +202,7 @@ fn the_oracle_is_the_sum_over_earlier_tokens() {
     }
 }
 
-/// Every algorithm of core scans the maps of tokens to the states.
+/// Checks that every algorithm of core scans the maps of tokens to the states.
 #[test]
 fn every_scan_of_tokens_gives_the_states() {
     let n = if SLOW { 70 } else { 300 };
@@ -239,7 +240,7 @@ fn every_scan_of_tokens_gives_the_states() {
     assert_eq!(cleared, of(0.0, 2.0), "a factor of zero clears what came before");
 }
 
-/// Neither threads nor neighbouring sequences nor a second run change a bit.
+/// Checks that neither threads nor neighbouring sequences nor a second run change a bit.
 #[test]
 fn bits_depend_on_problem_and_parts_alone() {
     let shape = if SLOW { [2, 70, 20] } else { [3, 300, 70] };
@@ -274,7 +275,7 @@ fn bits_depend_on_problem_and_parts_alone() {
     }
 }
 
-/// A stream that is cut anywhere, and continued from its state, keeps its bits, even one token at a time.
+/// Checks that a stream that is cut anywhere, and continued from its state, keeps its bits, even one token at a time.
 #[test]
 fn states_continue_a_stream() {
     let (n, c) = (if SLOW { 12 } else { 150 }, 5);
@@ -380,7 +381,7 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
     }
 }
 
-/// A state that decays ends at exactly zero, without subnormal numbers on the way.
+/// Checks that a state that decays ends at exactly zero, without subnormal numbers on the way.
 #[test]
 fn a_state_vanishes_before_it_is_subnormal() {
     vanishing_states(&cpu_engines(2));
@@ -420,7 +421,7 @@ pub(crate) fn vanishing_states(engines: &[Engine]) {
     });
 }
 
-/// Errors of 65,536 tokens, in both forms.
+/// Measures the errors of 65,536 tokens in both forms.
 #[test]
 fn long_sequences_keep_the_error_small() {
     let n = if SLOW { 600 } else { 65_536 };

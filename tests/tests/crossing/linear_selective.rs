@@ -1,5 +1,5 @@
-//! The selective scan: the scalar fallback and every CPU back end against f64, and f64 against the definition of
-//! `mamba_ssm`.
+//! Compares the selective scan of the scalar fallback and of every CPU back end with f64, and f64 with the definition
+//! of `mamba_ssm`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -306,7 +306,7 @@ fn the_oracle_is_the_definition() {
     }
 }
 
-/// Errors of a plain problem, relative to f64.
+/// Measures the error of a plain problem relative to f64.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 60 } else { 600 };
@@ -328,8 +328,8 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// Continuing from the previous state one token at a time gives the bits of a single call; so do three threads, and a
-/// sequence has the same bits alone and in a batch.
+/// Checks that continuing from the previous state one token at a time gives the bits of a single call. So do three
+/// threads, and a sequence has the same bits alone and in a batch.
 #[test]
 fn decode_steps_threads_and_batch_change_no_bit() {
     let (tokens, channels, states) = (if SLOW { 5 } else { 40 }, 37, 8);
@@ -377,7 +377,7 @@ fn decode_steps_threads_and_batch_change_no_bit() {
     }
 }
 
-/// Rates that clear, states that are not finite, and NaN.
+/// Runs rates that clear, states that are not finite, and NaN.
 #[test]
 fn hard_rates_do_what_they_say() {
     hard_rates(&cpu_engines(1));

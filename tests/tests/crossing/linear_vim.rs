@@ -1,5 +1,5 @@
-//! A bidirectional block of Vim (Zhu et al., *Vision Mamba*, algorithm 1) from the operators of the engine, against its
-//! PyTorch definition in f64.
+//! Builds a bidirectional block of Vim (Zhu et al., *Vision Mamba*, algorithm 1) from the operators of the engine, and
+//! compares it with its PyTorch definition in f64.
 //!
 //! The definition flips the tokens of the second direction, which has its own parameters; the engine processes them
 //! backwards. Projections are matrix products, left to the caller on both sides.

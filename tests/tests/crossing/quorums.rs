@@ -10,7 +10,7 @@ use elsa_tests::random::seeded;
 /// Interpreters and sanitizers test fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
 
-/// BuildSubseq: returns the tokens of a task, and the label of each at each level.
+/// Implements BuildSubseq: returns the tokens of a task, and the label of each at each level.
 fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut ids: Vec<usize> = (0..tokens).collect();
     let mut history: Vec<Vec<usize>> = Vec::new();
@@ -34,7 +34,7 @@ fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usi
     (ids, history)
 }
 
-/// LocalMaskFromGroupRuns: returns `true` if the local tokens `i` and `j` are paired.
+/// Implements LocalMaskFromGroupRuns: returns `true` if the local tokens `i` and `j` are paired.
 fn meet(path: &TaskPath, queries: &[Vec<usize>], keys: &[Vec<usize>], i: usize, j: usize) -> bool {
     let levels = queries.iter().zip(keys).zip(path.digits());
     !levels.into_iter().any(|((a, b), q)| a[i] == b[j] && a[i] != usize::from(*q))
@@ -150,7 +150,7 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Larger sizes by counting: as many pairs as attention has, and no task with more than its share of tokens.
+/// Checks larger sizes by counting: as many pairs as attention has, and no task with more than its share of tokens.
 #[test]
 fn large_divisions_do_the_work_of_attention() {
     let sizes: Vec<usize> = InterestSet::sizes().filter(|c| *c > 31).collect();
@@ -169,7 +169,7 @@ fn large_divisions_do_the_work_of_attention() {
     }
 }
 
-/// Sets without some difference leave pairs out, and the runs of one task never exceed their bound.
+/// Checks that sets without some difference leave pairs out, and that the runs of one task never exceed their bound.
 #[test]
 fn a_changed_set_is_refused_and_would_lose_pairs() {
     for c in InterestSet::sizes().filter(|c| (7..=133).contains(c)) {
@@ -187,7 +187,7 @@ fn a_changed_set_is_refused_and_would_lose_pairs() {
     }
 }
 
-/// Nine levels of seven chunks over 10⁹ tokens: a plan is two lists of at most 19 runs.
+/// Plans tasks of nine levels of seven chunks over 10⁹ tokens: each plan is two lists of at most 19 runs.
 #[test]
 fn a_task_of_nine_levels_is_planned_within_its_budget() {
     let division = Division::new(&[7; 9]).unwrap();
@@ -216,7 +216,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
     assert!(task.queries().len() <= 6 * 32 + 1 && task.queries().len() <= MAX_RUNS);
 }
 
-/// A tree that divides some tasks further also covers every pair.
+/// Checks that a tree that divides some tasks further also covers every pair.
 #[test]
 fn hybrid_trees_cover_every_pair() {
     let division = Division::new(&[7, 3, 7]).unwrap();

@@ -1,5 +1,5 @@
-//! The oracle against the definition applied to vectors, over random problems with every feature, with a
-//! proof that every feature matters.
+//! Compares the oracle with the definition applied to vectors, over random problems with every feature, and proves that
+//! every feature matters.
 
 #![forbid(unsafe_code)]
 
@@ -164,7 +164,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Every element of every mask is read: inverting one changes only the rows that it belongs to.
+/// Checks that every element of every mask is read: inverting one changes only the rows that it belongs to.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

@@ -1,4 +1,4 @@
-//! Every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
+//! Tests every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
 //! softmax states, and with its merges counted along each path.
 
 #![forbid(unsafe_code)]
@@ -262,7 +262,7 @@ impl Slots for Workspace {
     }
 }
 
-/// Elements of a size known only at run time, in one workspace with exactly the requested scratch.
+/// Scans elements of a size known only at run time, in one workspace with exactly the requested scratch.
 #[test]
 fn every_scan_over_slots_is_the_fold() {
     for (side, n) in (1..4).flat_map(|side| [0, 1, 2, 3, 63, 64, 65, 200, 257].map(|n| (side, n))) {
@@ -296,7 +296,7 @@ fn every_scan_over_slots_is_the_fold() {
     }
 }
 
-/// Merges of one step must not depend on each other: any order of execution has the same result.
+/// Checks that merges of one step do not depend on each other: any order of execution has the same result.
 #[test]
 fn merges_of_a_step_are_independent() {
     for n in [2, 7, 64, 100] {
@@ -323,7 +323,7 @@ fn merges_of_a_step_are_independent() {
     }
 }
 
-/// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
+/// Compares prefixes of states with sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
 /// exponential and its argument; merges round once each, so that the merges on a path bound the error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {

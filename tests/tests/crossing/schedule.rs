@@ -1,4 +1,4 @@
-//! Tiles, coverage and intervals against the definition, key by key, on every hard case and on random problems.
+//! Compares tiles, coverage and intervals with the definition, key by key, on every hard case and on random problems.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

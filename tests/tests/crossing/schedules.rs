@@ -122,7 +122,7 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
-/// The largest score is in a frozen block: the last one, higher by a little and by hundreds of bits.
+/// Checks a largest score in a frozen block: the last one, higher by a little and by hundreds of bits.
 #[test]
 fn a_maximum_in_the_last_block_is_found() {
     for (above, computed_again) in
@@ -145,8 +145,8 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
-/// Keys of frozen blocks are above the reference, which then rises in the tile's own block, the last. Their distances
-/// were rounded while they were large, and the sums do not show it.
+/// Checks keys of frozen blocks above the reference, which then rises in the tile's own block, the last. Their
+/// distances were rounded while they were large, and the sums do not show it.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
@@ -168,7 +168,7 @@ fn weights_from_before_a_late_move_are_not_trusted() {
     }
 }
 
-/// The representative of a block is hundreds of bits off the scores, above and below.
+/// Checks a block whose representative is hundreds of bits off the scores, above and below.
 #[test]
 fn rows_whose_representatives_are_far_off_are_computed_again() {
     let (d, keys) = (16, 6 * TILE.keys);
@@ -198,7 +198,8 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
     assert_eq!(ran.report.recomputed, 9);
 }
 
-/// Representatives that are only ten bits too high drop whole rows if blocks are left out before weights exist.
+/// Checks that a dropped maximum is noticed: representatives that are only ten bits too high drop whole rows if blocks
+/// are left out before weights exist.
 #[test]
 fn a_dropped_maximum_is_seen() {
     let (d, keys) = (2, 5 * TILE.keys);
@@ -332,7 +333,7 @@ fn refusals_write_nothing() {
     }
 }
 
-/// The gate's rows against the bound, up to its limit: reference zero, sums between 2^-48 and 2^48 and beyond.
+/// Checks the gate's rows against the bound, up to its limit: reference zero, sums between 2^-48 and 2^48 and beyond.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);
@@ -379,7 +380,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     assert_eq!(ran.report.gated, 0);
 }
 
-/// A short hunt: the same as `cargo xtask hunt --schedules`, which takes longer.
+/// Runs a short hunt, the same as `cargo xtask hunt --schedules`, which takes longer.
 #[test]
 fn no_answer_of_a_hunt_exceeds_its_bound() {
     for rule in Rule::ALL {

@@ -51,7 +51,8 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
     }
 }
 
-/// References rise after blocks were left out, by more than a few bits and by hundreds; adjacent rows vote separately.
+/// Checks references that rise after blocks were left out, by more than a few bits and by hundreds. Adjacent rows vote
+/// separately.
 #[test]
 fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     let mut random = seeded(41);
@@ -79,7 +80,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// By λ a block is left out if all rows agree, or row by row; `D` is at least the sum left out.
+/// Checks that λ leaves a block out if all rows agree, or row by row, and that `D` is at least the sum left out.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -157,8 +158,8 @@ fn bracketed(states: &[T], random: &mut Random) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// States of any origin, each within the budget by its own sums, stay within it when merged in any bracketing; and
-    /// `D` is their sum, rescaled to one reference.
+    /// Checks that states of any origin, each within the budget by its own sums, stay within it when merged in any
+    /// bracketing, and that `D` is their sum, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
         let mut random = seeded(seed);
@@ -187,7 +188,8 @@ proptest! {
     }
 }
 
-/// Parts of the keys decide independently; their exported states merge within the budget, and within the bound.
+/// Checks that parts of the keys decide independently, and that their exported states merge within the budget and the
+/// bound.
 #[test]
 fn split_runs_keep_the_budget_together() {
     let (queries, keys, d, dv) = (20, 230, 8, 3);

@@ -1,5 +1,5 @@
-//! The norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows, with and
-//! without an error budget.
+//! Tests the norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows,
+//! with and without an error budget.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -48,7 +48,7 @@ fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     same(&ran.buffers, &exact)
 }
 
-/// Limits the numbers of a mask to this magnitude, all of it if they are large; some are masked.
+/// Fills mask and bias with numbers up to the magnitude `most`, or exactly of it if it is large. Some numbers mask.
 fn small(case: &mut Case, most: f32) {
     let of = |n: usize| match n % 11 {
         0 => f32::NEG_INFINITY,
@@ -129,7 +129,7 @@ fn numbers_that_are_added_join_the_norms() {
     }
 }
 
-/// A single number decides for its tile, at any position; masked elements decide nothing.
+/// Checks that a single number decides for its tile, at any position, and that masked elements decide nothing.
 #[test]
 fn every_number_of_a_tile_counts() {
     let (queries, keys) = (120, 200);
@@ -169,7 +169,8 @@ fn every_number_of_a_tile_counts() {
     }
 }
 
-/// If every block stays, a budget changes no bit with the reference zero either; nor does the gate when it is closed.
+/// Checks that a budget changes no bit with the reference zero either, if every block stays; nor does the gate when it
+/// is closed.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     let mut cases = with_numbers();
@@ -193,8 +194,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for one query and
-/// for tiles.
+/// Checks that blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for
+/// one query and for tiles.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;
@@ -230,7 +231,7 @@ fn a_budget_is_kept_beside_zero() {
     }
 }
 
-/// Unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
+/// Checks unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
 #[test]
 fn blocks_go_unseen_beside_zero() {
     let (budget, queries, keys) = (0.01f32, 80, 5 * BLOCK);
@@ -264,7 +265,7 @@ fn blocks_go_unseen_beside_zero() {
     }
 }
 
-/// The certificate holds with the reference zero, with additive numbers.
+/// Checks that the certificate holds with the reference zero, with additive numbers.
 #[test]
 fn certificates_hold_beside_zero() {
     for engine in cpu_engines(1) {
@@ -297,8 +298,8 @@ fn certificates_hold_beside_zero() {
     }
 }
 
-/// If norms are small, zero is the reference of every row; masked keys, their values and rows without keys do not
-/// count.
+/// Checks that zero is the reference of every row if norms are small. Masked keys, their values and rows without keys
+/// do not count.
 #[test]
 fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     let mask = |density| Some(MaskParams { kind: MaskKind::Bool, dims: vec![40, 330], density });
@@ -337,7 +338,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// Calls that norms do not show to be near zero are computed as usual, bit for bit.
+/// Checks that calls whose norms do not show that scores stay near zero are computed as usual, bit for bit.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

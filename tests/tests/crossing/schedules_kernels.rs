@@ -41,8 +41,8 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     (first, tile)
 }
 
-/// Every setting of the article and the budget on hard cases: bit for bit the answer of the core's scalar run in tiles
-/// of the same number of rows, for any number of threads.
+/// Compares every setting of the article and the budget, on hard cases and bit for bit, with the core's scalar run in
+/// tiles of the same number of rows, for any number of threads.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3
@@ -195,7 +195,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     last.unwrap()
 }
 
-/// Several segments, for one query and for tiles of several.
+/// Checks several segments, for one query and for tiles of several.
 #[test]
 fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
@@ -212,8 +212,8 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
     }
 }
 
-/// References rise after blocks were left out, by more than the headroom and by a hundred bits; adjacent rows vote
-/// separately.
+/// Checks references that rise after blocks were left out, by more than the headroom and by a hundred bits. Adjacent
+/// rows vote separately.
 #[test]
 fn kernels_bring_what_was_left_out_to_new_references() {
     let mut random = seeded(41);
@@ -267,7 +267,7 @@ fn every_row_of_a_kernels_tile_votes() {
     }
 }
 
-/// NaN and infinity among values of blocks that would be left out reach the rows that attend them.
+/// Checks that NaN and infinity among values of blocks that would be left out reach the rows that attend them.
 #[test]
 fn kernels_keep_values_that_are_not_finite() {
     let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
@@ -302,7 +302,7 @@ fn kernels_keep_values_that_are_not_finite() {
     }
 }
 
-/// If every block stays, a budget changes no bit of any output.
+/// Checks that a budget changes no bit of any output, if every block stays.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let step = if SLOW { 17 } else { 3 };
@@ -341,7 +341,8 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// If every other block may be left out, exactly those are: 64 queries by 64 keys, and tiles of any width.
+/// Checks that exactly every other block is left out, if those are the ones that may be: 64 queries by 64 keys, and
+/// tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {
     let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };
@@ -352,7 +353,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Parts of the keys decide independently, and their exported states merge within the budget.
+/// Checks that parts of the keys decide independently, and that their exported states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);
@@ -421,7 +422,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
     assert!(skipped > 0);
 }
 
-/// A certificate of a run inside a budget counts the blocks left out.
+/// Checks that a certificate of a run inside a budget counts the blocks left out.
 #[test]
 fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();

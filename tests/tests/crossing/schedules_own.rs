@@ -75,7 +75,8 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
 }
 
-/// Rows whose own key is masked, or has a low score, object to earlier blocks: their tile meets those blocks.
+/// Checks that rows whose own key is masked, or has a low score, object to earlier blocks: their tile meets those
+/// blocks.
 #[test]
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
@@ -146,7 +147,7 @@ fn levels(
     case
 }
 
-/// Every row keeps only its own key, and all earlier ones weigh a little less than the budget, or a little
+/// Checks rows that keep only their own key, with all earlier ones weighing a little less than the budget, or a little
 /// more.
 #[test]
 fn the_own_key_leaves_room_for_the_budget_and_no_more() {
@@ -172,7 +173,7 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     }
 }
 
-/// An own block may be left out by its weights, and its key no longer counts from there on.
+/// Checks that an own block may be left out by its weights, and that its key no longer counts from there on.
 #[test]
 fn an_own_key_that_went_bounds_nothing() {
     let budget = 0.9f32;
@@ -200,7 +201,7 @@ fn an_own_key_that_went_bounds_nothing() {
     assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
 }
 
-/// Blocks left out before the diagonal count in every later vote.
+/// Checks that blocks left out before the diagonal count in every later vote.
 #[test]
 fn what_went_before_the_diagonal_counts_behind_it() {
     let budget = 0.05f32;
@@ -226,7 +227,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
     assert!(ran.report.recomputed == 0 && share(&ran) > 0.88 * budget, "{}", share(&ran));
 }
 
-/// The own key of a row belongs to its own key head.
+/// Checks that the own key of a row belongs to its own key head.
 #[test]
 fn heads_have_own_keys_of_their_own() {
     let (queries, keys, budget) = (64, 7 * BLOCK, 0.05f32);
@@ -267,7 +268,7 @@ fn heads_have_own_keys_of_their_own() {
     assert_eq!((ran.report.unseen_blocks, ran.report.recomputed), (2 * 6 * 2, 0), "{:?}", ran.report);
 }
 
-/// In any problem: within the bounds, and much is left out before the diagonal.
+/// Checks that answers are within the bounds in any problem, and that much is left out before the diagonal.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 4 * BLOCK } else { 7 * BLOCK - 13 };
@@ -342,7 +343,7 @@ fn answers_are_within_their_bounds() {
     assert!(one_of * counts[0] > counts[1], "{counts:?}");
 }
 
-/// The past is before the diagonal of every row. Its end changes no bit.
+/// Checks that the past is before the diagonal of every row, and that its end changes no bit.
 #[test]
 fn a_past_changes_no_bit() {
     let (queries, keys, past) = (70, KEYS, KEYS - 70);
@@ -368,7 +369,7 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
+/// Checks that parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

@@ -44,7 +44,7 @@ fn shares_are_rounded_outwards() {
     assert_eq!(rounded_outwards(&run_and_judge(&case, &schedule, tile), additions), 61);
 }
 
-/// The left-out sum of a tile of one row also counts relative to the reference of the block under decision.
+/// Checks that the left-out sum of a tile of one row also counts relative to the reference of the block under decision.
 #[test]
 fn totals_follow_the_reference_in_tiles_of_any_height() {
     let ([k, v], mut seen) = (rising_once(BLOCK), 0);
@@ -64,8 +64,8 @@ fn totals_follow_the_reference_in_tiles_of_any_height() {
     assert!(seen >= 3, "{seen}");
 }
 
-/// With the reference zero a sum may be as small as 2^-49, and products of its weights with small values vanish: a
-/// certificate allows for that.
+/// Checks that a certificate allows for products that vanish: with the reference zero a sum may be as small as 2^-49,
+/// and products of its weights with small values underflow.
 #[test]
 fn certificates_of_gated_rows_allow_for_products_that_vanish() {
     let value = (-116.0f32).exp2();

@@ -173,8 +173,8 @@ fn blocks_far_from_the_queries_go_unseen() {
     }
 }
 
-/// Without additive numbers, or with few queries, nothing is left out unseen; a number added to all keys alike proves
-/// nothing.
+/// Checks that nothing is left out unseen without additive numbers, or with few queries. A number added to all keys
+/// alike proves nothing.
 #[test]
 fn only_numbers_tell() {
     let budget = PlanOptions::default().error_budget(0.01);
@@ -198,7 +198,8 @@ fn only_numbers_tell() {
     }
 }
 
-/// Blocks that numbers and norms together do not show to be light stay: a long key, and a number that does not fall.
+/// Checks that a block stays if numbers and norms together do not show that it is light: a long key, and a number that
+/// does not fall.
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);
@@ -239,7 +240,7 @@ fn what_may_count_is_met() {
     }
 }
 
-/// NaN and infinity keep a block, at any position, and reach the rows that attend them.
+/// Checks that NaN and infinity keep a block, at any position, and reach the rows that attend them.
 #[test]
 fn what_is_not_finite_is_met() {
     let (budget, far, keys) = (0.01f32, 7 * BLOCK + 5, 10 * BLOCK);
@@ -297,7 +298,8 @@ fn what_is_not_finite_is_met() {
     }
 }
 
-/// Every kind of numbers combined with everything else in a problem: within the bounds, for any blocks left out.
+/// Combines every kind of numbers with everything else in a problem: answers are within the bounds, for any blocks left
+/// out.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 3 * BLOCK } else { 7 * BLOCK - 9 };

@@ -1,4 +1,4 @@
-//! Whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
+//! Runs whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
 //! pointers, with one worker and with several, in a workspace that other plans have used before.
 
 #![forbid(unsafe_code)]
@@ -120,7 +120,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Gradients of the cases without a past.
+/// Compares the gradients of the cases without a past with f64.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
@@ -135,7 +135,8 @@ fn gradients_match_f64() {
     }
 }
 
-/// A cache is read, and new rows are appended to it, through the address of the present. The output may be absent.
+/// Checks that a cache is read, and new rows are appended to it, through the address of the present. The output may be
+/// absent.
 #[test]
 fn caches_are_appended_to_in_place() {
     let engine = engine(2);
@@ -177,7 +178,7 @@ fn caches_are_appended_to_in_place() {
     }
 }
 
-/// A run reads nothing that an earlier plan has left behind: NaN would show.
+/// Checks that a run reads nothing that an earlier plan has left behind: NaN would show.
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
@@ -204,7 +205,7 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// A workspace with too few bytes, even just for sequences, is refused and nothing is written.
+/// Checks that a workspace with too few bytes, even just for sequences, is refused and that nothing is written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);

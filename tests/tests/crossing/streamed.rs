@@ -1,4 +1,5 @@
-//! Streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with all features.
+//! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
+//! all features.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -150,7 +151,7 @@ fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
 /// Does the same, with a certificate if `certify`.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
-    // The process's own memory changes while other tests run, and grows if an allocator keeps what was freed.
+    // The process's own memory changes while other tests run, and grows if an allocator keeps freed memory.
     for attempt in 0..100 {
         let mut options = options(budget, eta);
         options.plan.certify = certify;
@@ -341,7 +342,8 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Chunks that causality, windows or lengths exclude are not read, and others once per unit.
+/// Checks that chunks that causality, windows or lengths exclude are not read, and that the others are read once per
+/// unit.
 #[test]
 fn only_what_is_attended_is_read() {
     let engine = engine(processors()[0], 2);
@@ -371,8 +373,8 @@ fn only_what_is_attended_is_read() {
     assert_eq!(of(shared, all).0, 2 * m as u64);
 }
 
-/// A source that fails at any read, and a sink that fails after any unit, end the run with their error; the next run
-/// has the complete answer.
+/// Checks that a source that fails at any read, and a sink that fails after any unit, end the run with their error, and
+/// that the next run has the complete answer.
 #[test]
 fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);

@@ -225,7 +225,7 @@ fn three_levels_and_a_hybrid_tree() {
     }
 }
 
-/// Keys that are not attended may contain anything, and tokens of other tasks are not read.
+/// Checks that keys that are not attended may contain anything, and that tokens of other tasks are not read.
 #[test]
 fn masked_keys_and_foreign_tokens_may_hold_nan() {
     let params = Params { heads: 2, batch: 2, lengths: true, ..Params::plain(30, 30, 8, 8) };

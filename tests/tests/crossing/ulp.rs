@@ -1,4 +1,4 @@
-//! The ulp distance is tested before it measures anything.
+//! Tests the ulp distance before it measures anything.
 
 #![forbid(unsafe_code)]
 

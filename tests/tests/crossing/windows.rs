@@ -109,7 +109,7 @@ fn a_picture_alone_has_the_bits_that_it_has_among_others() {
     }
 }
 
-/// A call has a table and a worker's buffers for a window, for one picture or for sixteen.
+/// Checks that a workspace has a table, and a worker's buffers for one window, for any number of pictures.
 #[test]
 fn memory_does_not_grow_with_windows() {
     for engine in engines(1).into_iter().filter(|engine| engine.backend() != Backend::Cuda) {

@@ -1,4 +1,4 @@
-//! Workspaces: one serves every plan that needs no more than its bytes, for any shapes and in any order.
+//! Checks that one workspace serves every plan that needs no more than its bytes, for any shapes and in any order.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ const BATCHES: [usize; 5] = [1, 2, 8, 40, 121];
 const TOKENS: [usize; 5] = [1, 2, 7, 33, 130];
 const DIMS: [usize; 4] = [1, 4, 24, 64];
 
-/// One of `of`; of a batch of many sequences tokens are few.
+/// Draws one element of `of`.
 fn one(random: &mut Random, of: &[usize]) -> usize {
     of[random.below(of.len())]
 }

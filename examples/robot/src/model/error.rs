@@ -17,18 +17,18 @@ pub enum ModelError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is no safetensors file.
+    /// The file is not a safetensors file.
     #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Its defect.
+        /// Defect of the file.
         reason: String,
     },
     /// A required tensor is absent or different.
     #[error("model: tensor {name}: {found}; allowed: {allowed}")]
     Tensor {
-        /// Its name.
+        /// Name.
         name: String,
         /// Contents of the file.
         found: String,

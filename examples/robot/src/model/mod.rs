@@ -42,7 +42,7 @@ const MAX_BLOCKS: usize = 64;
 pub struct Class {
     /// The class with the highest score; the first of equal ones.
     pub class: usize,
-    /// Its probability.
+    /// Probability.
     pub score: f32,
     /// The back end that computed attention.
     pub backend: Backend,

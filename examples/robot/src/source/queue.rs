@@ -122,7 +122,7 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,
     current: Option<Vec<u8>>,
-    /// Longest time for which the queue may be empty, and the time since when it is.
+    /// Longest time for which the queue may be empty, counted from `last`.
     patience: Option<Duration>,
     last: Instant,
 }

@@ -1,4 +1,4 @@
-//! A GPU that is missing, or that dies while the loop runs.
+//! Tests a GPU that is missing, or that dies while the loop runs.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     assert!(output.stdout.is_empty());
 }
 
-/// Tensors are in memory that an integrated GPU uses in place, and that another one copies.
+/// Checks that an integrated GPU uses the tensors in place, and that another one copies them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn an_integrated_gpu_copies_nothing() {

@@ -1,4 +1,4 @@
-//! The trained model: for every held-out picture this program answers as PyTorch did.
+//! Tests the trained model: for every held-out picture this program answers as PyTorch did.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The network: its scores are those of its formulas, and files that hold no such network are refused.
+//! Tests the network: its scores are those of its formulas, and files without such a network are refused.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

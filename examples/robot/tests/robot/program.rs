@@ -1,4 +1,4 @@
-//! The program as a whole: rate, answers, sources, serial port, signals, refusals.
+//! Tests the program as a whole: rate, answers, sources, serial port, signals, refusals.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -84,7 +84,7 @@ fn every_frame_is_answered_at_100_hz_under_load() {
         let found = summary[name].as_f64().unwrap();
         assert!((found - wanted).abs() <= 0.002 * wanted + 1.0, "{name}: {found} {wanted}");
     }
-    // The grid was kept: as many periods as the time holds, none made up.
+    // The grid was kept: the number of periods is the one that fits the time, and none is invented.
     let periods = count + summary["skipped_periods"].as_u64().unwrap();
     let seconds = summary["seconds"].as_f64().unwrap();
     let last = us(&answers[answers.len() - 1]) as f64 * 1e-6;

@@ -30,7 +30,7 @@ pub const RETRY: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
-    /// A rate that is none.
+    /// An invalid rate.
     #[error(
         "{port}: rate '{found}'; allowed: {VALUE} with BAUD from {} to {}, {BAUD} without it",
         BAUDS.start(),
@@ -39,7 +39,7 @@ pub enum PortError {
     Baud {
         /// The port.
         port: String,
-        /// Text behind its colon.
+        /// Text after its colon.
         found: String,
     },
     /// Nothing of that name.
@@ -69,7 +69,7 @@ pub enum PortError {
         /// The port.
         path: PathBuf,
     },
-    /// Something that is no serial port, or one that fails.
+    /// A device that is not a serial port, or a port that fails.
     #[error("{}: {reason}; allowed: a serial port", path.display())]
     Unfit {
         /// The path.
@@ -107,18 +107,18 @@ fn joining(group: &str) -> String {
 /// A port and its rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its file.
+    /// Device file of the port.
     pub path: PathBuf,
     /// Bits per second.
     pub baud: u32,
 }
 
 impl Port {
-    /// Parses the port of `text`, a path or a path and a rate. A path may have colons itself, as those of
-    /// `/dev/serial/by-path` have: a file of that whole name is the port.
+    /// Parses the port of `text`, a path or a path and a rate. A path may contain colons, as those of
+    /// `/dev/serial/by-path` do: if a file has the whole text as its name, it is the port.
     ///
     /// # Errors
-    /// A rate that is none.
+    /// An invalid rate.
     pub fn parse(text: &str) -> Result<Port, PortError> {
         let whole = Port { path: text.into(), baud: BAUD };
         let Some((port, found)) = text.rsplit_once(':') else { return Ok(whole) };
@@ -140,7 +140,7 @@ impl Port {
     /// stop bit that the fast ports of a Jetson need. Reads and writes wait for a tenth of a second.
     ///
     /// # Errors
-    /// Whatever is wrong with the port.
+    /// Any fault of the port.
     pub fn open(&self) -> Result<TTYPort, PortError> {
         let Port { path, baud } = self;
         let path = || path.clone();

@@ -26,7 +26,7 @@ const BURST: u32 = 4096;
 /// Fate of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Records that the port took whole. One that stands still may hold them for ever.
+    /// Complete records that the port took. A stalled port may hold them forever.
     pub sent: u64,
     /// Records that it did not take.
     pub dropped: u64,
@@ -122,8 +122,8 @@ impl Sink {
         }
     }
 
-    /// Waits until the port has passed everything on, as long as it takes bytes and at most ten seconds. What still waits
-    /// then is dropped.
+    /// Waits until the port has passed everything on: while it takes bytes, at most ten seconds. Data still queued then
+    /// is dropped.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;

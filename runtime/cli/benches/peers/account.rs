@@ -28,7 +28,7 @@ impl Account {
         self.calls += slice.calls;
     }
 
-    /// Quartiles of the ratios `self / other` within a round.
+    /// Returns quartiles of the ratios `self / other` within a round.
     pub fn over(&self, other: &Account) -> [f64; 3] {
         quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
     }

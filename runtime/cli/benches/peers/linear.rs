@@ -151,7 +151,7 @@ fn measure(
     }
 }
 
-/// Nanoseconds per token and head: quartiles, as rates are.
+/// Returns quartiles of the nanoseconds per token and head, from those of the rates.
 fn nanoseconds(account: &Account) -> [f64; 3] {
     let [low, middle, high] = account.rate();
     [1.0 / high, 1.0 / middle, 1.0 / low]

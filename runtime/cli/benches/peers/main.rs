@@ -10,7 +10,7 @@
 //! the peers, is compared with attention in f64 on the same data. An answer of this library that is too far off
 //! ends the run.
 //!
-//! The speed of a shared machine varies, so nothing is measured by itself:
+//! The speed of a shared machine varies, so nothing is measured on its own:
 //!
 //! 1. Every round gives each job a slice of a few milliseconds, and only slices of the same round are compared.
 //!    The result is the median of the ratios over the rounds, with their quartiles.

@@ -36,7 +36,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing measured yet of the jobs of `prepared`.
+    /// Creates an outcome without measurements for the jobs of `prepared`.
     pub fn new(ran: String, prepared: Prepared) -> Outcome {
         Outcome {
             ran,
@@ -73,7 +73,7 @@ impl Outcome {
         self.best_of("")
     }
 
-    /// The same among peers whose names begin with `library`.
+    /// Returns the fastest peer whose name begins with `library`.
     pub fn best_of(&self, library: &str) -> Option<&(String, Account)> {
         let of = |name: &str| name != SGEMM.0 && name.starts_with(library);
         let peers = self.others.iter().filter(|(name, _)| of(name));

@@ -48,7 +48,7 @@ pub struct Slice {
 }
 
 impl Peers {
-    /// Starts `script`, of the folder of this file, with `variables` in its environment.
+    /// Starts `script` from this file's folder, with `variables` in its environment.
     pub fn start(python: &str, script: &str, variables: &[(&str, &str)]) -> Result<Peers, Failure> {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
         let mut command = Command::new(python);

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Why the benchmark ends.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Sets of shapes by name. The first is measured where nothing is named.
+/// Sets of shapes by name. The first is the default.
 const SETS: [(&str, &[&str], &[&str]); 4] = [
     (
         "plain",
@@ -65,7 +65,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
 /// Token counts of the plotted shapes if none is named; one head of 64 dims.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
-/// Tokens and head sizes of linear attention that are measured of every rule where nothing is named, with four heads.
+/// Default numbers of tokens and head sizes of linear attention, measured for every rule with four heads.
 const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
 const DIMS: [usize; 2] = [64, 128];
 const HEADS: usize = 4;

@@ -151,7 +151,7 @@ impl Forward {
         }
     }
 
-    /// Bytes that were read of the files.
+    /// Returns the number of bytes read from the files.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.shape().iter().product::<usize>() * tensor.dtype().size();

@@ -30,7 +30,7 @@ use given::{Forward, like_output};
 
 /// Result of a backward pass.
 struct Done {
-    /// In the views of the problem.
+    /// Gradients in the views of the problem.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,
@@ -91,7 +91,8 @@ fn by_tasks(
     Ok(done)
 }
 
-/// Builds the error of a problem that --quorum cannot divide. The library names the task, which is no flag of this call.
+/// Builds the error of a problem that --quorum cannot divide. The library names the task, which is not a flag of this
+/// call.
 fn undivided(error: PlanError) -> Error {
     match error {
         PlanError::Option(ArgumentError::Conflict { argument: "task", other }) => {
@@ -111,7 +112,7 @@ fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the gradients from being complete. No file has changed then.
+/// Any failure that leaves the gradients incomplete. No file has changed then.
 pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::task(args);

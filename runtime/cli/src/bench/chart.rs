@@ -27,7 +27,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
     let family = |cell: &Cell| {
         let Cell { dtype, batch, heads, kv_heads, d, .. } = cell;
-        // One query decodes; as many as keys encode.
+        // One query is decoding; equally many queries and keys are encoding.
         let decodes = if cell.queries == 1 && cell.n > 1 { ", one query" } else { "" };
         let shared = if kv_heads == heads { String::new() } else { format!(" in {kv_heads} groups") };
         format!("{dtype}, batch {batch}, heads {heads}{shared}, d {d}{decodes}")

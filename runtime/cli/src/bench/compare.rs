@@ -109,10 +109,10 @@ fn named(row: &Row) -> String {
     format!("{workload}{} {} {} {} x{}", row.shape, row.dtype, row.method, row.backend, row.threads)
 }
 
-/// Tells what changed from the table `before` to the table `after`. `json`: a line for each row.
+/// Reports the changes from the table `before` to the table `after`. With `json`, prints a line for each row.
 ///
 /// # Errors
-/// Files that are no tables, and rows that became slower.
+/// Files that are not tables, and rows that became slower.
 pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
     let (old, new) = (csv::read("compare", before)?, csv::read("compare", after)?);
     changes(out, [before, after], [&old, &new], json)

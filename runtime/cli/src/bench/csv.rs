@@ -7,7 +7,7 @@ use elsa_files::{FileError, InputFile};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Writes the table of `cells`; without rows, of nothing but the names.
+/// Writes the table of `cells`; without rows, only the names.
 ///
 /// # Errors
 /// None: memory takes every table.
@@ -33,7 +33,7 @@ pub struct Row {
     pub method: String,
     /// The back end.
     pub backend: String,
-    /// Its kernel.
+    /// Kernel that ran.
     pub kernel: String,
     /// Threads that computed.
     pub threads: u32,

@@ -76,7 +76,7 @@ struct Contender<'a> {
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,
-    /// On a GPU, the times in which the host enqueues and waits, and the time on the device.
+    /// Times in which the host enqueues and waits, and the time on the device, for a GPU.
     parts: Option<[Latencies; 3]>,
 }
 

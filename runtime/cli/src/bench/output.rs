@@ -32,8 +32,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prepares the files, so that what cannot be written is known before anything is measured. `board` is the name of a
-    /// board that the project knows.
+    /// Prepares the files, so that a file that cannot be written is known before anything is measured. `board` is the
+    /// name of a board that the project knows.
     ///
     /// # Errors
     /// Files that cannot be written, and a port that cannot be opened.
@@ -68,7 +68,7 @@ impl Output {
         })
     }
 
-    /// Prints what people should know of the run; as JSON it is only logged.
+    /// Prints a note about the run for people; with JSON it is only logged.
     ///
     /// # Errors
     /// A standard output that fails.

@@ -35,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const TICKS: u32 = 5;
 /// The least temperatures apart, in degrees, whose latencies have a slope.
 const WARMER: f64 = 1.0;
-/// Growth of the memory that is none.
+/// Most growth of the memory, in bytes, that counts as flat.
 const FLAT: i64 = 1 << 20;
 /// The time without ticks at the beginning, in which caches and clocks settle.
 const SETTLE: Duration = Duration::from_millis(200);

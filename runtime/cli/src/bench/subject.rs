@@ -26,7 +26,7 @@ pub struct Subject {
     pub method: Method,
     /// `true` if it is the duplicate of the first, which measures the noise.
     pub copy: bool,
-    /// Its plan.
+    /// Plan of the method.
     pub plan: Plan,
     /// Memory that the plan works in.
     pub workspace: Workspace,
@@ -120,7 +120,7 @@ pub struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// All rows, or an even sample of many.
+    /// Selects the rows to check: all of them, or an even sample if there are many.
     #[must_use]
     pub fn new(case: &Case, problem: &'a Problem, inputs: Inputs<'a>) -> Check<'a> {
         let all = rows(problem, &inputs);

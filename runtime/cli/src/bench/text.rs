@@ -6,7 +6,7 @@ use crate::error::one_line;
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
-/// Formats the line that says what computes where.
+/// Formats the first line: the version, the date, and the processors and board that compute.
 #[must_use]
 pub fn headline(start: &Start) -> String {
     let cpu = start.cpu.as_deref().unwrap_or("unknown CPU");
@@ -88,7 +88,7 @@ pub fn header(width: usize) -> String {
     )
 }
 
-/// Formats the row of a cell, and below it what makes it unclean.
+/// Formats the row of a cell, and below it the reasons why it is not clean.
 #[must_use]
 pub fn row(width: usize, cell: &Cell) -> String {
     let mut row = format!(

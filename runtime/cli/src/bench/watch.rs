@@ -112,8 +112,8 @@ impl Watch {
         reasons
     }
 
-    /// Notes in `cell` what the machine did: `together` while the methods took turns, `alone` while this one ran by
-    /// itself.
+    /// Notes in `cell` what the machine did: `together` while the methods alternated, `alone` while this one ran
+    /// without the others.
     pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
         alone.unwrap_or(together).fill(cell);
         cell.throttled = together.throttled;
@@ -172,7 +172,7 @@ pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }
 
-/// A mark as the results hold it: one line; a reason that is too long is cut, its cure is not.
+/// Formats a mark as one line of the results. A reason that is too long is cut; its cure is not.
 fn line(mark: &Mark) -> Reason {
     let line = one_line(&mark.to_string());
     match &mark.cure {

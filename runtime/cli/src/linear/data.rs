@@ -116,10 +116,10 @@ pub struct Sample {
 const GATE: f64 = 2.0;
 
 impl Sample {
-    /// Tensors of `shape`.
+    /// Draws the tensors of `shape`.
     ///
     /// # Errors
-    /// Sizes that are no valid problem, memory that the system refuses.
+    /// Sizes that are not a valid problem, memory that the system refuses.
     pub fn new(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Sample, Error> {
         let problem = spec(shape, semantics, dtype).and_then(Spec::check);
         let problem = problem.map_err(|fault| Error::Problem(fault.renamed(|_| "shape")))?;

@@ -129,7 +129,7 @@ impl LinearJob {
         let past = tensors[Operand::PastState].as_deref();
         spec.past_state = past.map(|past| state(Operand::PastState, past.shape())).transpose()?;
         let sequences = packed.unwrap_or(query.batch());
-        // As many axes as the past has, or as many as a tensor with an axis for its heads.
+        // Uses the number of axes of the past, or that of a tensor with an axis for its heads.
         let tensor_axes = if layout == Layout::Bnc { q.shape().len() + 1 } else { q.shape().len() };
         let axes = past.map_or(if packed.is_some() { 4 } else { tensor_axes }, |past| past.shape().len());
         let present = [sequences, value.heads(), query.dim(), value.dim()][4 - axes.clamp(2, 4)..].to_vec();

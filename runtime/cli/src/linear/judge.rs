@@ -11,7 +11,7 @@ use elsa_core::linear::{Inputs, Problem};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-/// An answer, and what computed it.
+/// An answer, and the execution that computed it.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
     /// Execution data for the bound, for each sequence.
@@ -58,7 +58,7 @@ pub struct Judged {
     pub bound_l2: f64,
     /// The largest part of its bound that an error takes.
     pub used: f64,
-    /// By how much the tokens magnify an error, at most.
+    /// Largest factor by which the tokens magnify an error.
     pub gain: f64,
     /// Position of the largest such part.
     pub worst: Option<Worst>,
@@ -106,7 +106,7 @@ impl Judged {
         }
     }
 
-    /// Compares what one state of a sequence gave.
+    /// Compares the results of each state of a sequence.
     fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
         let mut judged = Judged { gain: truth.gain, ..Judged::default() };
         let output = answer

@@ -22,7 +22,7 @@ pub struct Row {
     pub dtype: &'static str,
     /// The back end that computed.
     pub backend: String,
-    /// Its kernel.
+    /// Kernel that ran.
     pub kernel: &'static str,
     /// Threads of the CPU.
     pub threads: usize,

@@ -131,7 +131,7 @@ pub struct Row<'a> {
     pub error: &'a [f64],
 }
 
-/// Zeros of the recurrence.
+/// Allocates zeros for the recurrence.
 fn room(count: usize) -> Result<Vec<f64>, Error> {
     let mut data = reserved(count).map_err(|bytes| MemoryError { argument: "f64 recurrence", bytes })?;
     data.resize(count, 0.0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one contender runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
-/// Calls of a slice on a GPU, which are enqueued one behind the other.
+/// Calls of a slice on a GPU, enqueued one after another.
 const DEVICE_CALLS: usize = 8;
 
 /// A call that takes its turns.

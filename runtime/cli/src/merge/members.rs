@@ -104,7 +104,7 @@ pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, E
     Ok(all)
 }
 
-/// Brings the files into the order of their tree. Returns what they hold, and what they belong to.
+/// Sorts the files in the order of their tree. Returns their kind, and the whole that they belong to.
 ///
 /// # Errors
 /// Files of different kinds or wholes, and tasks that are missing or doubled.

@@ -95,7 +95,7 @@ fn open(path: &Path) -> Result<ModelFile, Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// A model that cannot be read or is none, an output that cannot be written.
+/// A file that cannot be read or is not a model, an output that cannot be written.
 pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
     match &args.verb {
         Verb::List(args) => {

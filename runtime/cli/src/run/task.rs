@@ -16,7 +16,7 @@ use elsa_runtime::{RowStates, TaskPlan};
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the states from being complete. No file has changed then.
+/// Any failure that leaves the states incomplete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     refuse(&[
         (args.out.is_some(), "out"),

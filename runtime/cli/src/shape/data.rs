@@ -99,7 +99,8 @@ fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     }
 }
 
-/// Keys of sequence `b` that are no padding: steps from nearly all to more than half, and at least one.
+/// Returns the number of keys of sequence `b` that are not padding. Along the batch it falls from nearly all to more
+/// than half, and it is at least one.
 fn valid(keys: usize, b: usize, batch: usize) -> usize {
     let padding = keys as f64 * 0.5 * (b + 1) as f64 / (batch + 1) as f64;
     (keys - padding as usize).max(1)

@@ -176,8 +176,8 @@ impl Shape {
         Ok(spec)
     }
 
-    /// Operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all pairs, attended
-    /// or not. Of packed sequences, the sum over each.
+    /// Counts the operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all
+    /// pairs, attended or not. Packed sequences are counted one by one.
     #[must_use]
     pub fn operations(self) -> f64 {
         let pairs = match self.bounds() {

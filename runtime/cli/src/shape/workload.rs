@@ -21,9 +21,9 @@ use std::str::FromStr;
 /// A named set of shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its shapes, as they are written.
+    /// Shapes, as they are written.
     shapes: &'static [&'static str],
 }
 
@@ -82,7 +82,7 @@ impl FromStr for Workload {
 fn near(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let shared = |other: &str| name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-    // Of equal ones the first, which is the smallest.
+    // Chooses the first of equal ones, which is the smallest.
     let nearest = WORKLOADS.iter().rev().max_by_key(|workload| shared(workload.name))?;
     (shared(nearest.name) >= 3).then_some(nearest.name)
 }
@@ -92,7 +92,7 @@ fn near(name: &str) -> Option<&'static str> {
 pub struct Named {
     /// The workload, if it is one.
     pub workload: Option<&'static str>,
-    /// Its shapes.
+    /// Shapes.
     pub shapes: Vec<Shape>,
 }
 

@@ -20,11 +20,12 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// A run of `job` whose outputs are `prepared`, computed by what `by` says. `resume` has a journal kept.
+    /// Begins a run of `job` with the outputs `prepared`, computed by the back end that `by` describes. With `resume`,
+    /// a journal is kept.
     ///
     /// # Errors
-    /// A journal of another run, or a damaged one; an output in the file of an input, which the run that goes on would miss;
-    /// what the file system reports.
+    /// A journal of another run, or a damaged one; an output in the file of an input, which the resumed run would miss;
+    /// errors of the file system.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
@@ -86,19 +87,19 @@ impl Begun {
         })
     }
 
-    /// Sizes of the earlier run.
+    /// Returns the sizes of the earlier run.
     #[must_use]
     pub fn sizes(&self) -> Option<Sizes> {
         self.earlier.as_ref().map(|(_, earlier)| earlier.sizes)
     }
 
-    /// Units that the earlier run has finished.
+    /// Returns the number of units that the earlier run has finished.
     #[must_use]
     pub fn finished(&self) -> usize {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Has `outputs` take notes of a run of `units` units, in the earlier journal or a new one.
+    /// Makes `outputs` record a run of `units` units, in the earlier journal or a new one.
     ///
     /// # Errors
     /// A journal with more units; errors of the file system.
@@ -124,7 +125,7 @@ impl Begun {
     }
 }
 
-/// Requires that the file at `path`, if there is one, is none of the job's.
+/// Requires that the file at `path`, if it exists, is not an input of the job.
 fn spare(job: &Job, argument: &'static str, path: &Path) -> Result<(), Error> {
     let Some(other) = fs::metadata(path).ok().and_then(|found| job.reads(&found)) else { return Ok(()) };
     let found = format!("{}, which {} reads", path.display(), dashed(other));

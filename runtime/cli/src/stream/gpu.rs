@@ -20,8 +20,8 @@ use elsa_runtime::{
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Bytes by which the budget that a refusal names exceeds what the process would need that refuses. The next one may have more
-/// pages of the program in memory, and takes some for its files between the plan and the run.
+/// Bytes added to the budget that a refusal names, beyond the needs of the refusing process. The next process may have more
+/// pages of the program in memory, and needs some for its files between the plan and the run.
 pub const MARGIN: usize = 3 << 20;
 
 /// Bytes that the tool uses in addition to the accounted ones: pieces of files, and modules that the driver loads late.
@@ -45,7 +45,7 @@ fn fitted(
         eta: args.eta(),
         division,
     };
-    // The process that goes on may have taken a little more by now than the one that chose.
+    // The resumed process may have taken a little more by now than the one that chose.
     let slack = if division.is_some() { SLACK / 2 } else { SLACK };
     let taken = peak_memory().unwrap_or(0).saturating_add(slack);
     let pinned = Some(args.budget().saturating_sub(taken));
@@ -95,17 +95,17 @@ fn failed(error: StreamError, taken: usize) -> Error {
 /// Result of a run on a GPU.
 #[derive(Debug)]
 pub enum Ran {
-    /// With every output.
+    /// Complete run with every output.
     Done(Box<Done>),
     /// The CPU is to compute, for this reason.
     ByTheCpu(String),
 }
 
 /// Runs a job on a GPU, with `true` if short chains of f16 products may be summed in f16, and the identity of the run in a
-/// journal of the CPU. Where the CPU is to compute, no output was made, or all of them are made anew.
+/// journal of the CPU. If the CPU has to compute, either no output was made, or the CPU makes all of them again.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete, unless the CPU may take the GPU's place.
+/// Any failure that leaves the outputs incomplete, unless the CPU may take over.
 pub fn run(
     job: &Job,
     engine: &Engine,
@@ -151,7 +151,7 @@ pub fn run(
     let times = match ran {
         Ok(times) => times,
         Err(reason @ StreamError::Run(RunError::Device(_))) if engine.fallback() == Fallback::Cpu => {
-            // The CPU begins anew: its units and its bits are others.
+            // The CPU starts from the beginning: it has other units and other bits.
             if let Some(path) = journal.filter(|_| args.resume) {
                 let gone = std::fs::remove_file(&path);
                 gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;

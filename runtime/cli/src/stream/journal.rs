@@ -62,7 +62,7 @@ pub struct Journal {
 /// Content of an earlier run's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// Its units and chunk.
+    /// Units and chunk of the run.
     pub sizes: Sizes,
     /// Problem, kernel, inputs and outputs, a line for each.
     pub run: Vec<String>,

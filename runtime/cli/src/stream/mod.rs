@@ -166,8 +166,8 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// Builds the error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run,
-/// too.
+/// Builds the error of a plan. An error of a budget names a budget that is enough, and for a resumed run also that of a
+/// new run.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Done {
     /// Report of the run. On a GPU, reading is the copy to the device, and the times are the device's.
     pub report: StreamReport,
-    /// Its duration.
+    /// Duration of the run.
     pub ms: f64,
     /// Threads of the engine.
     pub threads: usize,

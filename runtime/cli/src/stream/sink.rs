@@ -34,7 +34,7 @@ const STATES: [(Operand, &str); 3] = [
 enum Making {
     /// It goes when the process does.
     Temporary(Temporary),
-    /// It stays for a run that goes on.
+    /// A part that stays for a resumed run.
     Partial(File),
     /// The target itself.
     Direct(File),
@@ -102,9 +102,9 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Makes the files of `shapes` from those that were prepared: the number of a file's member is that of its shape, and the
-    /// last file may be that of the states, which has all from its number on. With a stage they stay after a kill; it says
-    /// whether they are there already. Of a run that is complete nothing is written.
+    /// Makes the files of `shapes` from the prepared ones: the number of a file's member is that of its shape, and the last
+    /// file may be that of the states, which has all from its number on. With a stage, files stay after a kill, and the stage
+    /// says whether they exist already. Nothing is written if the run is complete.
     ///
     /// # Errors
     /// Errors of the file system; memory that the system refuses; a file with kept tensors that ends early.
@@ -203,7 +203,7 @@ impl Outputs {
                     let place = Place { target: self.targets.len(), start: piece.start, widens: false };
                     self.places[*operand] = Some(place);
                 }
-                // A run that goes on has them.
+                // A resumed run has them already.
                 (Origin::Kept(at), Some(old)) if stage != Some(Stage::Begun) => {
                     target.keep(old, at, piece).map_err(|e| target.failed(e))?;
                 }
@@ -239,7 +239,7 @@ impl Outputs {
     /// Puts every file in its place, and removes the journal.
     ///
     /// # Errors
-    /// What the file system reports, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
+    /// Errors of the file system, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
     /// changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
@@ -266,7 +266,7 @@ impl Outputs {
         }
     }
 
-    /// Brings the parts of a run that can go on into the form of their targets, and onto the device.
+    /// Brings the parts of a run that can be resumed into the form of their targets, and onto the device.
     fn complete_parts(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
@@ -288,7 +288,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Puts the files of a run that cannot go on in their places.
+    /// Puts the files of a run that cannot be resumed in their places.
     fn replace(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         let (mut files, mut names) = (Vec::new(), Vec::new());
         if let Some((path, direct)) = self.archive.take() {
@@ -397,7 +397,7 @@ impl Target {
         Ok(Target { argument, path, making, of_archive: false, kept: None })
     }
 
-    /// Writes `header`, and makes the file `length` bytes long. Of a run that goes on it requires that both are there.
+    /// Writes `header`, and makes the file `length` bytes long. For a resumed run, requires that both are there.
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;

@@ -70,7 +70,7 @@ pub fn check(
     let mut whole = Sums::default();
     for ((name, to), own) in NAMES.into_iter().zip(&mut whole.0).zip(&own.0).take(2) {
         let last = task.map(|task| if name == NAMES[0] { task.queries() } else { task.keys() });
-        // Runs say nothing of how many tokens the whole has behind the last of them.
+        // Runs do not record the number of tokens of the whole after the last of them.
         let most = if last.is_some() { usize::MAX } else { own.len() };
         *to = noted(name, most)?;
     }
@@ -83,7 +83,7 @@ pub fn check(
     }
 }
 
-/// The array and the place of a number that no run leaves in states of `[batch, heads, rows]`, with the number, and what is allowed.
+/// Describes a number that no run leaves in states of `[batch, heads, rows]`: its array, place and value, then the allowed values.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

@@ -1,10 +1,10 @@
-//! How the candidates of a shape are measured.
+//! Measurement of the candidates of a shape.
 //!
 //! 1. Every candidate takes a turn. Those that are much slower than the fastest take no more.
-//! 2. The others go on taking turns until the time is over, five each at least. Who begins a round changes from round to
-//!    round. The chooser's own choice is always among them.
-//! 3. A turn is a few samples. A sample is the device's time of as many calls as take some milliseconds, launched as one
-//!    graph where the driver has graphs, divided by their number.
+//! 2. The others keep alternating until the time is over, at least five times each. The candidate that begins changes
+//!    from round to round. The chooser's own choice is always among them.
+//! 3. A turn is a few samples. A sample is the device's time of calls that take some milliseconds together, launched as
+//!    one graph where the driver has graphs, divided by their number.
 //! 4. Candidates share one workspace and the memory of the tensors, so that they need no more of it than one call does.
 
 use crate::bench::Case;

@@ -81,7 +81,7 @@ struct Group {
 /// Runs the command.
 ///
 /// # Errors
-/// No GPU, shapes that are no problems, a file that cannot be written, wrong answers, failing devices.
+/// No GPU, invalid shapes, a file that cannot be written, wrong answers, failing devices.
 pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     let engine = Engine::new(
         &EngineOptions::default()

@@ -26,7 +26,7 @@ pub struct Audit {
     pub oracle_error: f64,
 }
 
-/// Draws `count` different rows of `all` in their order, or all if there are no more, drawn by `seed`.
+/// Draws `count` different rows of `all` by `seed`, and returns them in their order; all rows if there are no more.
 #[must_use]
 pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     let mut random = Random::new(seed);

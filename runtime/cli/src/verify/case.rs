@@ -52,7 +52,7 @@ pub struct Worst {
 /// ELSA Theorem 1 as printed, row by row: `‖ŷ − y‖ / ‖y‖ ≤ u L(n, B)`, and the rounding of a 16-bit output.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Printed {
-    /// Its bound.
+    /// Bound of the theorem.
     pub bound: f64,
     /// The greatest share of it that a row uses.
     pub used: f64,
@@ -77,7 +77,7 @@ pub struct Case {
     pub assumed: Option<&'static str>,
     /// The back end that computed; none for a file.
     pub backend: Option<String>,
-    /// Its kernel.
+    /// Kernel that ran.
     pub kernel: &'static str,
     /// Why the CPU computed in place of the requested GPU.
     pub fallback: Option<String>,
@@ -151,8 +151,8 @@ pub struct Case {
     pub left_out: Option<LeftOut>,
     /// Rows that were drawn in place of all.
     pub audit: Option<Audit>,
-    /// Whether the likely case must hold: the tensors are random, or something else computed the answer, the likely case
-    /// does not hold, and no two tokens are equal.
+    /// `true` if the likely case must hold: the tensors are random, or something else computed the answer, the likely
+    /// case does not hold, and no two tokens are equal.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
@@ -211,7 +211,7 @@ pub mod tests {
     use elsa_core::attention::scalar;
     use elsa_core::dtype::DType;
 
-    /// Creates a case that passes, with a number of its own in every field that is not zero then.
+    /// Creates a case that passes, with a distinct number in every field that can be nonzero.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
         let shape = Shape::plain(1, 1, 1, 1, 16);

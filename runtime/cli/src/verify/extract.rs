@@ -64,7 +64,7 @@ pub struct Extraction<'a> {
     pub engine: &'a Engine,
     /// The options of its plan.
     pub options: &'a PlanOptions,
-    /// Its execution.
+    /// Execution of the run.
     pub executed: Executed,
     /// The greatest head size of values that its kernel takes, if it is limited.
     pub widest: Option<usize>,

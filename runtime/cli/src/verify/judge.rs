@@ -25,14 +25,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub enum Subject<'a> {
     /// A run.
     Run {
-        /// Its engine.
+        /// Engine that computes the answer.
         engine: &'a Engine,
         /// The options of its plan.
         options: &'a PlanOptions,
     },
     /// Something else, which wrote a file.
     File {
-        /// Its name.
+        /// Name of the file.
         name: String,
         /// The answer, in the layout of the output.
         output: Elements<'a>,
@@ -67,7 +67,7 @@ fn any_order(problem: &Problem) -> Executed {
 /// Settings of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Its name.
+    /// Name of the case.
     pub name: &'a str,
     /// `true` if its tensors are random, so that the likely case must hold too.
     pub random: bool,
@@ -301,7 +301,7 @@ mod tests {
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
-    /// As [`judged_of`], of tokens that all differ.
+    /// Calls [`judged_of`] with tokens that all differ.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> Case {
         judged_of(dtype, random, false, change)
     }

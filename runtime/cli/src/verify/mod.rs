@@ -16,7 +16,7 @@
 //! **FAIL**: rounding cannot explain the answer.
 //! 1. A component of `Y` lies further from the oracle than the worst case.
 //! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are right: an attended infinity whose
-//!    weight f32 may lose gives an infinity or NaN, and what the output's type cannot hold is infinite there.
+//!    weight f32 may lose gives an infinity or NaN, and a value beyond the range of the output's type is infinite there.
 //! 3. A row's most likely key differs although the oracle's two keys lie further apart than their errors allow.
 //! 4. The tensors are those of a scenario, and more components lie beyond the likely case than its model expects:
 //!    their numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and with
@@ -32,9 +32,9 @@
 //!
 //! **PASS**: everything else.
 //!
-//! The bound is measured against the terms and not against `|y|`, because that is what rounding errors are relative to. Where
-//! values cancel, an answer may be smaller than its bound although every digit that the terms allow is right; the
-//! sentence then says in how many rows.
+//! The bound is measured against the terms and not against `|y|`, because rounding errors are relative to the terms. Where
+//! values cancel, an answer may be smaller than its bound although every digit that the terms allow is right; the sentence
+//! then reports the number of such rows.
 
 mod audit;
 mod case;

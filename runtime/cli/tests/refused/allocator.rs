@@ -1,4 +1,4 @@
-//! An allocator that refuses what a test asks it to refuse.
+//! An allocator that refuses the allocations that a test chooses.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
@@ -8,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// returned, and no size of a problem decides about them. A buffered file has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
-/// Number of the first allocation that is refused, and of the first one behind those.
+/// Number of the first refused allocation, and of the first one after the refused ones.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
-/// Allocations since the last beginning.
+/// Allocations since the last call of [`refusing`].
 static SEEN: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that are allocated, and as many as may be.
+/// Bytes that are allocated, and the most that may be.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 
-/// The system's allocator, but for what is refused.
+/// The system's allocator, except for the allocations that are refused.
 pub struct Refusing;
 
-/// Whether an allocation of so many bytes, `more` of them new, is refused.
+/// Returns `true` if an allocation of `bytes` bytes is refused. `more` is the number of bytes that it adds.
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;
@@ -37,8 +37,8 @@ fn counted(bytes: usize) -> isize {
     if bytes < LEAST { 0 } else { bytes as isize }
 }
 
-// SAFETY: every call is passed on to the system's allocator with what the caller guarantees, or answered by null, which
-// stands for memory that is not there.
+// SAFETY: every call is passed on to the system's allocator under the caller's guarantees, or answered by null, which
+// means that no memory is available.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size(), counted(layout.size())) {
@@ -71,7 +71,7 @@ unsafe impl GlobalAlloc for Refusing {
     }
 }
 
-/// What is refused of the allocations of a call.
+/// The allocations of a call that are refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Refuse {
     /// Nothing.
@@ -80,11 +80,11 @@ pub enum Refuse {
     One(usize),
     /// This one and all later ones.
     From(usize),
-    /// Those for which there are not so many bytes.
+    /// Those that exceed this number of additional bytes in total.
     Beyond(usize),
 }
 
-/// Refuses for as long as it lives.
+/// Refuses until it is dropped.
 struct Armed;
 
 impl Drop for Armed {
@@ -97,12 +97,12 @@ impl Drop for Armed {
 /// One call at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A turn, in which the allocations of the process are those of the test that has it.
+/// Waits for a turn, during which only the calling test allocates in this process.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `call` while `refuse` is refused. Returns what it returns, and the number of its allocations.
+/// Calls `call` while `refuse` applies. Returns its result, and the number of its allocations.
 pub fn refusing<T>(refuse: Refuse, call: impl FnOnce() -> T) -> (T, usize) {
     SEEN.store(0, SeqCst);
     let armed = Armed;

@@ -1,6 +1,6 @@
-//! Memory that the system refuses, at every index: each allocation of the size of a tensor or of its rows, of a streamed
-//! run, of a task of a quorum, of a merge and of gradients. The outcome is the whole answer, to the bit, or a typed error
-//! with no file changed; never an abort.
+//! Refuses memory at every index: each allocation of the size of a tensor or of its rows, of a streamed run, of a task of
+//! a quorum, of a merge and of gradients. The outcome is the whole answer, to the bit, or a typed error with no file
+//! changed; never an abort.
 //!
 //! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They are those of names, flags, buffered files
 //! and the like, where libraries abort by nature. Sizes here are such that a list with an entry for each row is larger.
@@ -44,7 +44,7 @@ fn desk() -> Desk {
 
 const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
 
-/// Every file of the folder.
+/// Reads every file in the folder.
 fn files(desk: &Desk) -> BTreeMap<String, Vec<u8>> {
     desk.list().into_iter().map(|name| (name.clone(), std::fs::read(desk.path(&name)).unwrap())).collect()
 }
@@ -71,7 +71,7 @@ fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [u
     let want = files(&desk);
     assert_eq!(want.len(), before.len() + outputs.len(), "{:?}", want.keys());
     assert!(count > 5, "{line}: {count}");
-    // What stands where an output goes stays, unless the whole output takes its place.
+    // A file at the place of an output stays, unless the whole output replaces it.
     let stale: BTreeMap<String, Vec<u8>> = before
         .into_iter()
         .chain(outputs.iter().map(|name| ((*name).to_owned(), b"earlier".to_vec())))
@@ -111,7 +111,7 @@ fn a_streamed_run() {
     for extra in ["--lse-out @l.npy --state-out @s.npz", "--causal --eta 0.1"] {
         let line = format!("run {INPUTS} --out @y.npy --host-budget 1GiB {extra}");
         let outputs = if extra.contains("lse") { &["y.npy", "l.npy", "s.npz"][..] } else { &["y.npy"] };
-        // The run plans anew when its own memory is refused, so it has an answer.
+        // The run makes another plan when its own memory is refused, so it has an answer.
         let [one, from] = every_allocation(&line, |_| {}, outputs);
         assert!(one > 3 && from >= 1, "{one} {from}");
     }
@@ -155,13 +155,13 @@ fn engine(threads: usize) -> Engine {
     Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
-/// A problem of several sequences, heads and tiles.
+/// Builds a problem with several sequences, heads and tiles.
 fn problem(batch: usize, queries: usize, keys: usize) -> Problem {
     let of = |heads, n| View::dense("x", Layout::Bhnd, &[batch, heads, n, DIM], None).unwrap();
     Spec::new(DType::F32, of(4, queries), of(2, keys), of(2, keys), of(4, queries)).check().unwrap()
 }
 
-/// The output of a streamed run of a stream, all of whose inputs are waves.
+/// Runs a stream on waves as inputs and returns its output.
 fn output(stream: &mut FittedStream) -> Vec<u8> {
     let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
         for (i, x) in to.chunks_exact_mut(4).enumerate() {
@@ -180,7 +180,8 @@ fn output(stream: &mut FittedStream) -> Vec<u8> {
     output
 }
 
-/// The memory of a stream shrinks with what the system has, and no bit changes; at the end there is a typed error.
+/// Checks that a stream shrinks with the memory that the system has, without changing a bit, and that it finally ends
+/// with a typed error.
 #[test]
 fn less_memory_makes_smaller_units() {
     if emulated() {
@@ -240,7 +241,7 @@ fn less_memory_makes_smaller_units() {
         assert!(found.is_sorted_by(|a, b| a.0 * a.1 >= b.0 * b.1), "{found:?}");
         let least = found.iter().map(|(resident, ..)| *resident).min().unwrap();
         assert!(least < rows.min(4 * queries) && needed > room / 2, "{found:?} {needed} {room}");
-        // A run that goes on has the sizes of the one before, or none.
+        // A resumed run has the sizes of the one before, or none.
         let again = refusing(Refuse::One(0), || engine.fit_stream(&problem, &options(Some(sizes)))).0;
         assert!(matches!(again, Err(StreamError::Memory { bytes }) if bytes > needed), "{again:?}");
     }

@@ -1,4 +1,4 @@
-//! `elsa backward` through the binary, against gradients in f64.
+//! Tests `elsa backward` through the binary, against gradients in f64.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, noise};
@@ -26,7 +26,7 @@ pub fn desk() -> (Desk, [Vec<f32>; 4]) {
     (desk, data)
 }
 
-/// Gradients in f64, of scores that `score` makes of scaled dot products, and whose slope is `slope`.
+/// Computes gradients in f64. `score` turns a scaled dot product into a score, and `slope` is its derivative.
 pub fn gradients(
     [q, k, v, dy]: [&[f32]; 4],
     score: impl Fn(usize, usize, f64) -> f64,

@@ -1,12 +1,12 @@
-//! Bad requests: exit status, one line that names the argument and what is allowed, and no output that appears
-//! or changes.
+//! Sends bad requests: each ends with its exit status, one line that names the argument and the allowed values, and no
+//! output that appears or changes.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, noise, npy};
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
 
-/// A folder with good inputs and the output of an earlier call.
+/// Creates a folder with good inputs and the output of an earlier call.
 fn desk() -> Desk {
     let desk = Desk::new();
     for name in ["q", "k", "v"] {

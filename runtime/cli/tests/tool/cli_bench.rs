@@ -1,4 +1,5 @@
-//! `elsa bench` through the binary. Cells are forced: tests run side by side, and are no quiet machine.
+//! Tests `elsa bench` through the binary. Cells are forced, because tests run side by side and so the machine is not
+//! quiet.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};
@@ -43,7 +44,7 @@ const FIELDS: [&str; 31] = [
 ];
 /// Null where the shape does not say them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Null where the pairs are too few, or there is no GPU.
+/// Null if the pairs are too few, or without a GPU.
 const METHOD: [&str; 7] =
     ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
 /// Null where the board does not report them.
@@ -432,7 +433,7 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
 }
 
-/// Both methods run on the same device, a GPU too, and the column of their ratio is not empty.
+/// Checks that both methods run on the same device, even on a GPU, and that the column of their ratio is filled.
 #[test]
 fn both_methods_have_a_ratio_wherever_they_run() {
     let shape =

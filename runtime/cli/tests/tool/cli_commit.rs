@@ -1,4 +1,5 @@
-//! Kills at every change of the file system: the next run finishes what the last one began, and nothing stays behind.
+//! Kills the tool at every change of the file system: the next run finishes the work of the last one, and no file is
+//! left behind.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,7 @@ fn desk() -> Desk {
 
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy --threads 1";
 
-/// What lies beside inputs and outputs.
+/// Lists the files other than inputs and outputs.
 fn rest(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.contains("elsa")).collect()
 }
@@ -99,7 +100,7 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Between its renames a run has one output in its place. Whoever removes it has the run begin anew.
+/// Checks that a run begins anew if an output that it had already renamed is removed before the next rename.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {
@@ -156,7 +157,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert_eq!(rest(&desk).len(), 1, "that of another output is left");
     assert!(elsa_with(&other, &[]).status.success());
     assert!(rest(&desk).is_empty());
-    // What has such a name and is no file of this tool's is left: a folder, a link.
+    // A folder or a link of such a name is not the tool's own, and stays.
     assert!(elsa_with(&line, &[(BEFORE, "2")]).status.signal().is_some());
     let name = rest(&desk).remove(0);
     fs::remove_file(desk.path(&name)).unwrap();
@@ -165,7 +166,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert!(desk.path(&name).symlink_metadata().unwrap().is_symlink() && desk.path("q.npy").exists());
 }
 
-/// Parts and journals are never written through a link, and never over an input.
+/// Checks that parts and journals are never written through a link, and never over an input.
 #[test]
 fn what_lies_in_the_place_of_a_part_is_not_written_through() {
     let desk = desk();

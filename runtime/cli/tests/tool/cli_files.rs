@@ -1,4 +1,5 @@
-//! Files that change, links, modes, signals: what an output leaves alone, and what is left of a run that ends early.
+//! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
+//! leaves nothing behind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,7 @@ const SHAPE: [usize; 4] = [2, 4, 19, 16];
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy";
 const EARLIER: &[u8] = b"an earlier answer";
 
-/// A folder with inputs that are an hour old, an earlier output, and a pipe that nobody writes.
+/// Creates a folder with inputs that are an hour old, an earlier output, and a pipe without a writer.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (name, seed) in [("q.npy", 1), ("k.npy", 2), ("v.npy", 3)] {
@@ -31,7 +32,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// An hour ago: any later write shows, however coarse the clock of the file system is.
+/// Dates a file back by an hour, so that any later write shows, however coarse the file system's clock is.
 fn age(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
@@ -41,7 +42,7 @@ fn parts(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.ends_with(".part")).collect()
 }
 
-/// A run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
+/// Starts a run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
 fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
     let pipe = desk.path("pipe");
     let first = format!("{first}\nexport ELSA_TEST_WAIT_BEFORE=2 ELSA_TEST_PIPE={}", pipe.display());
@@ -106,7 +107,7 @@ fn a_signal_leaves_no_temporary_file() {
     }
 }
 
-/// As under `nohup`.
+/// Checks that an ignored signal stays ignored, as under `nohup`.
 #[test]
 #[cfg_attr(target_arch = "aarch64", ignore = "the emulator does not hand down what its caller ignores")]
 fn a_signal_that_the_caller_ignores_stays_ignored() {
@@ -142,7 +143,7 @@ fn a_replaced_file_keeps_mode_and_owner() {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o660)).unwrap();
     let before = kept(&path);
     let child = waiting(&desk, "", "y.npy");
-    // Nobody reads what is in the making who may not read the file.
+    // A user who may not read the file cannot read the temporary one either.
     let part = desk.path(&parts(&desk)[0]);
     wait_for("mode and owner of the temporary file", || kept(&part) == before);
     assert!(go_on(&desk, child).status.success());
@@ -176,7 +177,7 @@ fn a_link_to_a_file_that_is_not_there_yet_is_followed() {
     assert_eq!(parts(&desk), [""; 0]);
 }
 
-/// What can be seen of it from outside: the folder itself is opened once the file has its name.
+/// Checks the sync as far as it shows from outside: the folder is opened after the file gets its name.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_folder_is_synced_after_the_rename() {
@@ -299,8 +300,8 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     (&reader).read_exact(&mut byte).unwrap();
 }
 
-/// Integers of a mask are booleans, and finite numbers beyond f32 count as the least f32: neither changes a bit of the answer,
-/// whether masks are read at once or in pieces.
+/// Checks that integers of a mask are booleans, and that finite numbers beyond f32 count as the least f32. Neither changes a
+/// bit of the answer, whether masks are read at once or in pieces.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! Names and texts of others never act on a terminal, forge a line or hide: whatever verb and flag they come through.
+//! Tests that names and texts of others never act on a terminal, forge a line or hide, through any verb and flag.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Desk;
@@ -22,7 +22,7 @@ fn require_clean(what: &str, output: &Output) {
     assert_ne!(output.status.code(), None, "{what}");
 }
 
-/// The tool with these arguments, and the text in every variable that it reads.
+/// Runs the tool with these arguments and the hostile text in each of `variables`.
 fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_elsa"));
     tool.args(arguments).stdin(Stdio::null()).env("ELSA_LOG", "debug");
@@ -32,7 +32,7 @@ fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     tool.output().unwrap()
 }
 
-/// Every verb of the tool with its words, and those of it that have verbs of their own.
+/// Visits every verb of the tool, nested ones included, with its words.
 fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str], &'a Verb)) {
     if !words.is_empty() {
         each(words, verb);
@@ -45,7 +45,7 @@ fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str],
 #[test]
 fn no_argument_of_any_verb_acts_or_hides() {
     let (root, mut runs) = (Cli::command(), 0);
-    // A file below one that is no folder: what is written is refused before anything is computed.
+    // A file below one that is no folder: the output is refused before anything is computed.
     let path = format!("/dev/null/{HOSTILE}");
     verbs(&root, &[], &mut |words, verb| {
         let flags = verb.get_arguments().filter(|arg| arg.get_action().takes_values());
@@ -54,7 +54,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
         for given in arguments {
             let mut all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
             if words == ["bench"] {
-                // What is not refused ends soon.
+                // A call that is not refused ends soon.
                 all.extend(["--shape=1,1,4,4,4", "--force"]);
             }
             if words == ["demo"] {
@@ -68,7 +68,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
     assert!(runs > 150, "{runs}");
 }
 
-/// An argument with the path as its value.
+/// Writes an argument with the path as its value.
 fn given(arg: &Arg, path: &str) -> Vec<String> {
     let count = arg.get_num_args().map_or(1, |count| count.min_values()).max(1);
     let values = vec![path.to_owned(); count];
@@ -88,7 +88,7 @@ fn no_variable_acts_or_hides() {
     }
 }
 
-/// Tables, models and tensors whose names and contents are of others.
+/// Checks tables, models and tensors whose names and contents come from strangers.
 #[test]
 fn no_file_acts_or_hides() {
     let desk = Desk::new();

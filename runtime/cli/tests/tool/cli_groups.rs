@@ -1,5 +1,5 @@
-//! Streamed runs in control groups: past its limit Linux ends a process instead of refusing, so that a budget beyond it is
-//! refused before anything is allocated, and a run within it stays within it.
+//! Runs streams in control groups. Past its limit Linux ends a process instead of refusing memory. So a budget beyond the
+//! limit is refused before anything is allocated, and a run within it stays within it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ impl Group {
         desk.start(&join, line).wait_with_output().unwrap()
     }
 
-    /// The most memory that the group has had; none where the kernel does not say.
+    /// Returns the group's peak memory, or `None` if the kernel does not report it.
     fn peak(&self) -> Option<usize> {
         std::fs::read_to_string(self.path.join(self.peak)).ok()?.trim().parse().ok()
     }
@@ -62,8 +62,8 @@ fn budgets_are_those_of_the_control_group() {
     let streamed = format!("{line} --out @y.npy --host-budget 48MiB");
     let budget = 48 << 20;
 
-    // A limit below the budget: named, and nothing of the run's size was allocated. Pages of the program count for whoever
-    // read it first, so that less than the whole budget is asked of the group.
+    // A limit below the budget is named, and nothing of the run's size is allocated. The limit is half the budget, since
+    // pages of the program count for the group that read them first.
     let group = Group::new(&folder, "less", budget / 2);
     let output = group.call(&desk, &streamed);
     let text = said(&output);

@@ -1,5 +1,5 @@
-//! What a command reads is never overwritten: not under its own name, not through a link, not by any verb, unless `--force`
-//! says so.
+//! Tests that the inputs of a command are never overwritten: not under their own name, not through a link, not by any verb,
+//! unless `--force` allows it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use crate::common::{Desk, noise};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// A desk with inputs of every verb.
+/// Creates a desk with inputs of every verb.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (seed, name) in [(1, "q"), (2, "k"), (3, "v"), (4, "dy"), (5, "y"), (6, "past-k"), (7, "past-v")] {
@@ -46,12 +46,12 @@ fn desk() -> Desk {
     desk
 }
 
-/// Requires that `line` is refused because of what it reads, and that no file has changed.
+/// Requires that `line` is refused because of its inputs, and that no file has changed.
 fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Each line reads the files behind `@`, and writes what stands behind an output's flag.
+/// Each line reads the files after `@`, and writes the file after an output's flag.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",
@@ -144,7 +144,7 @@ fn no_verb_overwrites_what_it_reads() {
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");
 }
 
-/// As `refused`, with a folder and links on the desk.
+/// Does the same as `refused`, with a folder and links on the desk.
 fn refused_with_folder(desk: &Desk, line: &str) {
     let q = fs::read(desk.path("q.npy")).unwrap();
     let output = desk.call(line);
@@ -178,7 +178,7 @@ fn force_overwrites_and_a_file_takes_further_tensors_without_it() {
         all.retain(|name, _| name != "y");
         assert_eq!(all, tensors(&before));
     }
-    // A run that may go on has its inputs read again, so that not even a further tensor may change their file.
+    // The inputs of a resumable run are read again, so that not even a further tensor may change their file.
     let line =
         format!("{plain} @in.safetensors#q --out @in.safetensors#a --host-budget 256MiB --resume --force");
     let output = desk.call(&line);

@@ -1,5 +1,5 @@
-//! `elsa linear run` through the binary. Every flag of `run` is compared with the recurrence in f64,
-//! and must make a difference.
+//! Tests `elsa linear run` through the binary. Every flag of `run` is compared with the recurrence in f64, and must
+//! make a difference.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
@@ -54,7 +54,7 @@ pub struct Data {
     past: Vec<f32>,
 }
 
-/// What the recurrence computes.
+/// Options of the recurrence.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     gated: bool,
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
     direction: &'a str,
 }
 
-/// The rule of that name and of default options.
+/// Returns the rule named `rule`, with default options.
 pub fn asked(rule: &str) -> Asked<'static> {
     Asked {
         gated: rule.starts_with("gated"),
@@ -79,7 +79,7 @@ pub fn asked(rule: &str) -> Asked<'static> {
     }
 }
 
-/// The recurrence in f64, by its definition: output and last states.
+/// Computes the recurrence in f64 from its definition. Returns the output and the last states.
 pub fn recurrence(n: Sizes, data: &Data, ask: Asked<'_>) -> [Vec<f64>; 2] {
     let heads = n.hq.max(n.hv);
     let mut output = vec![0.0; count(&n.out())];
@@ -147,7 +147,7 @@ pub fn recurrence(n: Sizes, data: &Data, ask: Asked<'_>) -> [Vec<f64>; 2] {
     [output, states]
 }
 
-/// A folder with all tensors: `g` has a gate for each head, `gd` one for each dim.
+/// Creates a folder with all tensors: `g` has a gate per head, `gd` one per dim.
 pub fn desk(n: Sizes) -> (Desk, Data) {
     let desk = Desk::new();
     let negative = |x: Vec<f32>| -> Vec<f32> { x.iter().map(|x| -x.abs() / 2.0).collect() };
@@ -175,7 +175,7 @@ pub const RULES: [&str; 4] = ["linear", "gated", "delta", "gated-delta"];
 const FORMS: [&str; 5] = ["recurrent", "chunk", "fused-chunk", "parallel", "scan"];
 const TENSORS: &str = "--q @q.npy --k @k.npy --v @v.npy";
 
-/// The flags of a rule and its gates.
+/// Returns the flags of a rule and its gates.
 pub fn flags(rule: &str) -> String {
     let ask = asked(rule);
     let decay = if ask.gated { " --decay @g.npy" } else { "" };
@@ -386,7 +386,7 @@ fn types_and_shared_rates() {
         let near = distance(&desk.read("last.npy").1, &states);
         assert!(near < if beta == "bh" { CLOSE } else { 1e-3 }, "{beta}: {near:e}");
     }
-    // Rates and states of f16 beside f32.
+    // Rates and states of f16 with f32.
     let line = flags("gated-delta").replace("@b.npy", "@bh.npy");
     desk.ok(&format!("linear run {line} --past-state @sh.npy --out @y.npy"));
     let mixed = Data {

@@ -1,4 +1,4 @@
-//! `elsa linear` through the binary: what is refused, and its benchmark.
+//! Tests `elsa linear` through the binary: refused requests, and its benchmark.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, desk, flags};

@@ -1,10 +1,10 @@
-//! `elsa linear recurrence`, `selective` and `conv` through the binary.
+//! Tests `elsa linear recurrence`, `selective` and `conv` through the binary.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise};
 use serde_json::Value;
 
-/// A desk with the inputs of all three commands: two sequences, 70 tokens, 6 channels, 4 states.
+/// Creates a desk with the inputs of all three commands: two sequences, 70 tokens, 6 channels, 4 states.
 fn desk() -> Desk {
     let desk = Desk::new();
     let series = [2, 70, 6];
@@ -73,7 +73,7 @@ fn the_other_order_of_axes_gives_the_same() {
     assert_eq!(desk.read("h.npy").1, want);
 }
 
-/// The example of a relative decay.
+/// Checks the article's example of a relative decay.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let desk = Desk::new();

@@ -1,11 +1,11 @@
-//! `elsa linear verify` through the binary.
+//! Tests `elsa linear verify` through the binary.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};
 use crate::common::emulated;
 use serde_json::Value;
 
-/// The objects of `--json`: of forms, and the summary.
+/// Parses the objects of `--json`: one per form, and the summary.
 fn objects(lines: &str) -> (Vec<Value>, Value) {
     let mut all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let summary = all.pop().unwrap();
@@ -88,7 +88,7 @@ fn random_shapes_long_ones_and_gates_that_poison() {
         desk.ok("linear verify --rule delta --shape 2,2,65,8 --form chunk --chunk 16 --dtype f16 --json");
     let (forms, _) = objects(&one);
     assert_eq!((forms.len(), &forms[0]["form"], &forms[0]["chunk"]), (1, &"chunk".into(), &16.into()));
-    // A gate of minus infinity clears what a NaN has poisoned; one of NaN poisons what follows.
+    // A gate of minus infinity clears the effect of a NaN; a gate of NaN poisons all later tokens.
     let mut gates = vec![-0.1f32; 2 * 2 * 37];
     gates[5] = f32::NAN;
     gates[9] = f32::NEG_INFINITY;

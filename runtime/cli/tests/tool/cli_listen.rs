@@ -1,5 +1,5 @@
-//! `elsa listen` and the sink of `elsa bench --serial`, over pseudo-terminals: a clean line, a noisy one, a reader that
-//! stands still, and ports that disappear and come back. What is shown is always what was sent.
+//! Tests `elsa listen` and the sink of `elsa bench --serial` over pseudo-terminals: a clean line, a noisy one, a reader
+//! that stops, and ports that disappear and come back. Every record shown is one that was sent.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Both ends of a pseudo-terminal. Other processes open the one that has a path.
 struct Pty {
     master: File,
-    /// Held, so that the master finds an end even where nobody else has opened it.
+    /// Held open, so that the master finds another end even if no other process has opened it.
     slave: File,
     path: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Pty {
         thread::spawn(move || master.write_all(&bytes));
     }
 
-    /// What comes out of the master until `done` holds of the messages in it.
+    /// Reads messages from the master until `done` accepts those read so far.
     fn hear(&mut self, decoder: &mut Decoder, done: impl Fn(&[Message]) -> bool) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut bytes = [0; 1024];
@@ -63,7 +63,7 @@ impl Pty {
     }
 }
 
-/// What comes out of a master until nobody holds the other end.
+/// Reads messages from a master until no process holds the other end.
 fn rest(port: Pty, decoder: &mut Decoder) -> Vec<Message> {
     let Pty { mut master, slave, .. } = port;
     drop(slave);
@@ -89,7 +89,7 @@ fn cell(n: u64) -> Record {
     })
 }
 
-/// A run with `cells` rows.
+/// Builds the records of a run with `cells` rows.
 fn records(cells: u64) -> Vec<Record> {
     let mut records = vec![Record::Start(Start { version: text("0.1.0"), cores: 6, ..Start::default() })];
     for n in 0..cells {
@@ -109,7 +109,7 @@ fn frames(run: u32, records: &[Record]) -> Vec<Vec<u8>> {
     records.iter().map(|record| encoder.encode(record, &mut [0; FRAME]).unwrap().to_vec()).collect()
 }
 
-/// What `elsa bench --json` prints of the records.
+/// Returns the lines that `elsa bench --json` prints for the records.
 fn lines(records: &[Record]) -> Vec<String> {
     let mut out = Vec::new();
     for record in records {
@@ -139,7 +139,7 @@ fn interrupt(child: &Child) {
     kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
-/// The lines of a pipe as they come.
+/// Sends the lines of a pipe as they arrive.
 fn following(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (to, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -152,7 +152,7 @@ fn next(lines: &Receiver<String>) -> String {
     lines.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
-/// `bytes` with one bit flipped in every frame of `flipped`, and the middle of those of `cut` missing.
+/// Joins frames, with one bit flipped in each frame of `flipped` and the middle removed from each of `cut`.
 fn damaged(frames: &[Vec<u8>], flipped: &[usize], cut: &[usize]) -> Vec<u8> {
     let mut bytes = vec![0];
     for (i, frame) in frames.iter().enumerate() {
@@ -189,7 +189,7 @@ fn what_the_sink_sends_is_what_is_heard_record_for_record() {
     assert!(err.contains("42 records, none lost") && err.lines().count() == 1, "{err}");
 }
 
-/// What the benchmark prints on this side is what is shown on the other, and the page there is whole.
+/// Checks that the receiver shows exactly the records that the benchmark prints, and writes a complete page.
 #[test]
 fn a_benchmark_is_heard_record_for_record() {
     let (from, to) = (Pty::new(), Pty::new());
@@ -253,7 +253,7 @@ fn noise_alone_shows_nothing_and_doubts_the_rate() {
     assert!(last.contains("0 records; in all") && last.contains("broken"), "{last}");
 }
 
-/// Bytes without an end are noise, however many.
+/// Checks that any number of bytes without an end count as noise.
 #[test]
 fn noise_without_a_zero_is_counted() {
     let port = Pty::new();
@@ -282,11 +282,11 @@ fn a_reader_that_stands_still_holds_nobody_up() {
     let mut decoder = Decoder::new();
     let mut messages = port.hear(&mut decoder, |messages| messages.len() >= 5);
     let told = sink.close();
-    // It gives up half a second after the last byte that the port took.
+    // The sink stops half a second after the last byte that the port took.
     assert!(took < Duration::from_secs(5) && start.elapsed() < took + Duration::from_secs(9));
     assert_eq!((told.sent + told.dropped, told.reconnects), (sent, 0));
     assert!(told.sent > 0 && told.dropped > sent / 2, "{told:?}");
-    // What the port took comes whole, and at most a frame that was under way.
+    // Bytes that the port took arrive whole, followed by at most a partial frame.
     messages.extend(rest(port, &mut decoder));
     messages.iter().for_each(require_sent);
     let counts = decoder.counts();
@@ -330,7 +330,7 @@ fn the_sink_goes_on_where_a_port_comes_back_and_tells_what_was_dropped() {
     assert_eq!((told.sent + told.dropped, told.reconnects), (1001, 1));
     assert!(told.sent >= heard_of && told.dropped > 500, "{told:?}, {heard_of} heard");
     heard.iter().for_each(require_sent);
-    // Numbers tell the reader exactly what is missing.
+    // Sequence numbers show the reader exactly which records are missing.
     let expected = Counts { records: heard_of, lost: 1001 - heard_of, ..Counts::default() };
     assert_eq!(decoder.counts(), expected);
 }

@@ -1,4 +1,4 @@
-//! How much memory `elsa run` takes at its peak.
+//! Tests the peak memory of `elsa run`.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -97,7 +97,7 @@ fn headers_take_memory_in_proportion() {
     within(&desk, &format!("run --q @many.npz#q {KEYS}"), 2, 100 * MB);
 }
 
-/// An output that is much larger than the inputs is in memory once.
+/// Checks that an output much larger than the inputs is in memory once.
 #[test]
 fn an_output_is_held_once() {
     let desk = Desk::new();
@@ -108,11 +108,11 @@ fn an_output_is_held_once() {
     let output = queries * values * 4;
     let inputs = "run --q @q.npy --k @k.npy --v @v.npy --threads 1 --backend scalar";
     within(&desk, &format!("{inputs} --out @y.safetensors#y"), 0, output * 3 / 2);
-    // Neither is what the file holds already.
+    // The tensors that the file already holds are not in memory twice either.
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 
-/// Elements that are not aligned in their file are in memory once.
+/// Checks that elements that are not aligned in their file are in memory once.
 #[test]
 fn an_input_is_held_once() {
     let desk = desk();

@@ -1,9 +1,10 @@
-//! Files that other programs write: Fortran order, headers of Python 2, types that no flag takes beside those that it does.
+//! Tests files that other programs write: Fortran order, headers of Python 2, and tensors of unsupported types next to
+//! supported ones.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise, npy};
 
-/// The elements of `[1, heads, tokens, dim]` in Fortran order, whose first axis is the fastest.
+/// Reorders the elements of `[1, heads, tokens, dim]` to Fortran order, whose first axis is the fastest.
 fn turned(x: &[f32], [h, n, d]: [usize; 3]) -> Vec<f32> {
     let mut to = Vec::new();
     for c in 0..d {
@@ -124,7 +125,7 @@ fn a_type_that_nothing_reads_leaves_the_others_readable() {
             desk.ok(&format!("run --q @in.safetensors#q --k @k.npy --v @v.npy --out @y.npy {more}"));
             assert_eq!(desk.read("y.npy"), desk.read("want.npy"));
         }
-        // It is kept beside what is written.
+        // The tensor is kept next to the output.
         desk.ok("run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#y");
         let bytes = std::fs::read(desk.path("in.safetensors")).unwrap();
         let at = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -1,5 +1,5 @@
-//! Of which run's tensors the files of tasks are, through the binary: what is left of another frame is refused, by names of runs
-//! or by checksums of tokens, as are states that no run leaves, and sizes that the arrays do not have.
+//! Tests the origin of task files through the binary: files left over from another frame are refused, by the names of runs or by
+//! checksums of tokens, as are states that no run leaves, and sizes that the arrays do not have.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
@@ -9,7 +9,7 @@ const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const SHAPE: [usize; 4] = [2, 2, 17, 4];
 const COUNT: usize = 2 * 2 * 17 * 4;
 
-/// A desk with queries, keys, values and the gradient of an output, and each once more, of which one token differs.
+/// Creates a desk with queries, keys, values and an output's gradient, and a copy of each in which one token differs.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (i, name) in ["q", "k", "v", "dy"].into_iter().enumerate() {
@@ -202,7 +202,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
     );
 }
 
-/// The bytes of an array of f32 in which one number is another.
+/// Returns the bytes of an f32 array with one number replaced.
 fn changed(archive: &[u8], name: &str, at: usize, number: f32) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -265,7 +265,7 @@ fn states_that_no_run_leaves_are_refused() {
     desk.ok(&format!("backward {FILES} --causal --d-out @dy.npy --state @y.npz --dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy"));
 }
 
-/// The bytes of an array of an archive.
+/// Reads the bytes of an array in an archive.
 fn array(archive: &[u8], name: &str) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -273,7 +273,8 @@ fn array(archive: &[u8], name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Sizes that the arrays do not have, and lists that are too long, take no memory: the process may have 400 MB.
+/// Checks that sizes larger than the arrays, and lists that are too long, allocate nothing: the process is limited to
+/// 400 MB.
 #[test]
 fn sizes_are_those_of_arrays() {
     if common::emulated() {
@@ -316,7 +317,7 @@ fn sizes_are_those_of_arrays() {
         deflated(name);
         limited(name);
     }
-    // Of the right fingerprint, a shape of 2^32 values of a head.
+    // With the right fingerprint: a shape of 2^32 values of a head.
     let shape = [2i64, 2, 2, 17, 17, 4, 1 << 32];
     let rules = [0i64, 0, -1, -1, 0, 0];
     let lists: [&[i64]; 5] = [&[3], &shape, &rules, &[i64::from(0.5f32.to_bits()), 0], &[]];

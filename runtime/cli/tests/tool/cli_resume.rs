@@ -1,4 +1,4 @@
-//! `elsa run --host-budget --resume`: a run goes on where it was killed, and only that run.
+//! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and no other run resumes it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
         same(&desk, "a.safetensors", "b.safetensors");
         assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
     }
-    // What was kept is another file by now.
+    // The file whose tensors are kept has been replaced since.
     std::fs::write(&target, &before).unwrap();
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "2")]).status.success());
     std::fs::write(&target, [&before[..], b""].concat()).unwrap();

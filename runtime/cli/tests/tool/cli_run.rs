@@ -1,5 +1,5 @@
-//! `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and must
-//! make a difference.
+//! Tests `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and
+//! must make a difference.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
@@ -181,7 +181,7 @@ fn masks_of_every_kind_and_rank_act() {
     }
 }
 
-/// A transformer layer: twelve heads, a padded batch, a boolean mask whose hidden keys hold NaN.
+/// Runs a transformer layer: twelve heads, a padded batch, and a boolean mask whose hidden keys hold NaN.
 #[test]
 fn a_padded_layer_of_twelve_heads() {
     let n = Sizes { b: 3, h: 12, hk: 12, nq: 77, nk: 77, d: 64, dv: 64 };
@@ -214,7 +214,7 @@ fn a_padded_layer_of_twelve_heads() {
     assert!(desk.read("y.npy").1.iter().any(|x| x.is_nan()));
 }
 
-/// Shapes and elements of m, S and W in `state.npz`.
+/// Reads shapes and elements of m, S and W in `state.npz`.
 fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
     ["m", "S", "W"].map(|name| {
@@ -224,7 +224,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     })
 }
 
-/// Scores of two keys in four rows: 3e7 and more, up to 3e22, of which the second key's is the largest, or both are.
+/// Computes scores of two keys in four rows, from 3e7 to 3e22: the second key's score is the largest, or equal to the
+/// first's.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();
@@ -540,7 +541,8 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// What only the CPU or only a GPU heeds is reported on the other. The stage `host` of the tests runs this with a GPU as well.
+/// Checks that a flag of one processor is reported as unused on the other. The stage `host` of the tests runs this with a GPU
+/// as well.
 #[test]
 fn flags_of_the_other_processor_are_reported() {
     let (desk, _) = desk(N);
@@ -567,7 +569,7 @@ fn flags_of_the_other_processor_are_reported() {
     assert!(matches!(status, Some(0 | 5)), "{status:?} {both}");
 }
 
-/// `elsa warmup` loads every kernel, or those of the given shapes. On the CPU there is nothing to load.
+/// Checks that `elsa warmup` loads every kernel, or those of the given shapes. The CPU has nothing to load.
 #[test]
 fn warmup_loads_what_the_back_end_needs() {
     let warm = |flags: &[&str]| {

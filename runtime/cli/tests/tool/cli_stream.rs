@@ -1,4 +1,4 @@
-//! `elsa run --host-budget`: the bits of a run in memory, within the budget, also after kills.
+//! Tests `elsa run --host-budget`: a run has the bits of one in memory and stays within the budget, even after kills.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-/// Queries of four heads, and keys and values of two, of `n` and `m` tokens.
+/// Creates a desk with `n` queries of four heads and `m` keys and values of two.
 pub fn desk(n: usize, m: usize) -> Desk {
     let desk = Desk::new();
     desk.f32("q.npy", &[1, 4, n, 16], &noise(1, 4 * n * 16));
@@ -22,7 +22,7 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a refusal adds to the smallest budget, by which the next process may need more.
+/// Bytes that a refusal adds to the smallest budget, since the next process may need more.
 const MARGIN: usize = 3 << 20;
 
 /// Returns the smallest budget of a run, which its refusal names, plus `more` bytes.
@@ -32,12 +32,12 @@ pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     needed(&said(&output)).unwrap() - MARGIN + more
 }
 
-/// The budget that a refusal names.
+/// Parses the budget that a refusal names.
 pub fn needed(text: &str) -> Option<usize> {
     text.split("at least ").nth(1)?.split(' ').next()?.parse().ok()
 }
 
-/// Runs `line` within the smallest budget and `more` bytes. Returns what it printed, and the budget.
+/// Runs `line` within the smallest budget and `more` bytes. Returns its output, and the budget.
 fn within(desk: &Desk, line: &str, more: usize) -> (String, usize) {
     let mut budget = smallest(desk, line, more);
     for _ in 0..8 {
@@ -162,7 +162,7 @@ fn types_of_files_are_those_of_runs_in_memory() {
     );
 }
 
-/// An archive of arrays.
+/// Writes an archive of arrays.
 fn archive(desk: &Desk, name: &str, arrays: &[&str], method: zip::CompressionMethod) {
     let file = std::fs::File::create(desk.path(name)).unwrap();
     let mut zip = zip::ZipWriter::new(file);
@@ -197,7 +197,7 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
         same(&desk, "y0.npy", "y1.npy");
         std::fs::remove_file(desk.path("y1.npy")).unwrap();
     }
-    // What is unpacked leaves nothing behind.
+    // Unpacked files are removed.
     assert_eq!(desk.list(), ["deflated.npz", "k.npy", "q.npy", "stored.npz", "v.npy", "y0.npy"]);
     // A budget that is too small is told before anything is unpacked, and damage before anything is computed.
     let output = desk.call(&format!("{} --host-budget 1MiB", line("deflated")));
@@ -293,7 +293,7 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// The peak stays within the budget, and where more rows would help nearly all of it is used.
+/// Checks that the peak stays within the budget, and that nearly all of the budget is used where more rows would help.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {
@@ -330,8 +330,8 @@ fn the_account_is_printed() {
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
 
-/// Whatever the system refuses, streamed runs, tasks, merges and gradients end with one line and no output, or with the whole
-/// output; no signal ends them. Below the first limit the program itself has no room to start.
+/// Checks that streamed runs, tasks, merges and gradients end with one line and no output, or with the whole output, for any
+/// allocation that the system refuses. No signal ends them. Below the first limit the program itself has no room to start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
@@ -417,15 +417,15 @@ fn a_gpu_streams_within_its_budget() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("--device-budget: 1000 bytes; allowed: at least "), "{}", said(&output));
     assert!(!desk.path("y3.npy").exists());
-    // There is one memory for both, of which the smaller budget is the limit.
+    // Both share one memory, which the smaller budget limits.
     let output = desk.call(&run("--host-budget 8GiB --device-budget 1000", 3));
     assert!(output.status.code() == Some(2) && said(&output).contains("1000 bytes"), "{}", said(&output));
     let output = desk.call(&format!("{} --certificate", run("--host-budget 64MiB", 3)));
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Whatever changes scores, and a past: the bits of a GPU's stream do not depend on its chunks, and the answer is that of a
-/// run in memory.
+/// Checks, with a past and with everything that changes scores, that the bits of a GPU's stream do not depend on its chunks
+/// and that the answer is that of a run in memory.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {

@@ -1,4 +1,4 @@
-//! `elsa bench --compare` and `--spot` over tables that nobody meant well with, and outputs that nobody reads.
+//! Tests `elsa bench --compare` and `--spot` with hostile tables, and outputs that are closed.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -16,14 +16,14 @@ fn table(desk: &Desk, name: &str, rows: impl Iterator<Item = (String, f64)>) {
     std::fs::write(desk.path(name), text).unwrap();
 }
 
-/// Work that grows with the square of the rows would take minutes here: 1.6 billion comparisons of five texts.
+/// Checks that the work is not quadratic in the rows: 1.6 billion comparisons of five texts would take minutes here.
 #[test]
 fn many_rows_are_compared_by_name() {
     let desk = Desk::new();
     let rows = 40_000;
     let shape = |i: usize| format!("1,1,{i},{i},64");
     table(&desk, "a.csv", (0..rows).map(|i| (shape(i), 1.0)));
-    // In another order, with another row in front, and one row twice, of which the first counts.
+    // In another order, with another row in front, and one row twice; its first value counts.
     let other = (0..rows).rev().map(|i| (shape(i), if i == 7 { 2.0 } else { 1.0 }));
     table(&desk, "b.csv", std::iter::once(("new".into(), 1.0)).chain(other).chain([(shape(3), 1.0)]));
     let output = desk.call("bench --compare @a.csv @b.csv --json");

@@ -1,5 +1,5 @@
-//! `elsa run --task` and `elsa merge` through the binary: tasks in processes of their own merge to the answer of attention
-//! in f64, and files that do not make a whole are refused.
+//! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the answer of
+//! attention in f64, and files that do not make a whole are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
@@ -56,7 +56,7 @@ fn numbers(n: usize) -> Vec<String> {
     (0..n).map(|i| i.to_string()).collect()
 }
 
-/// Tasks with `flags` merge to the answer of `score`.
+/// Checks that tasks with `flags` merge to the answer of `score`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -155,7 +155,7 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Exponentials of these scores without a maximum are infinite; the paper's sums would be.
+/// Checks scores whose exponentials without a maximum are infinite, as the paper's sums would be.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };
@@ -233,14 +233,14 @@ fn every_layout_and_type_is_gathered_from_its_file() {
         };
         let (merged, memory) = (read("y.safetensors"), read("m.safetensors"));
         let merged: Vec<f32> = merged.iter().map(|x| *x as f32).collect();
-        // Both are rounded to the type, which may differ by one unit where they lie on its border.
+        // Both are rounded to the type, and may differ by one unit if they are near its border.
         assert!(merged.len() == count(&N.out()) && distance(&merged, &memory) < 1e-3);
         std::fs::remove_file(desk.path("y.safetensors")).unwrap();
         std::fs::remove_file(desk.path("m.safetensors")).unwrap();
     }
 }
 
-/// A board that holds the tokens of its task alone writes the same file.
+/// Checks that a board that holds only the tokens of its task writes the same file.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk(N, 4.0);
@@ -334,7 +334,7 @@ fn what_does_not_make_a_whole_is_refused() {
     bent[at] ^= 1;
     std::fs::write(desk.path("bent.npz"), &bent).unwrap();
     refused(&desk, &merge("@0.npz @bent.npz @2.npz"), "STATES: |bent.npz: |allowed: ");
-    // Whole archives with right checksums, of which one array says something else.
+    // Whole archives with right checksums, in which one array is wrong.
     let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
     for (name, array, words) in [
         ("version", list(&[1], &[1]), "version [1]; allowed: version 2"),
@@ -359,7 +359,7 @@ fn what_does_not_make_a_whole_is_refused() {
     desk.ok(&merge("@0.npz @1.npz @2.npz"));
 }
 
-/// The archive with another array of the name.
+/// Replaces the array of this name in the archive.
 pub fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
     let mut from = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut to = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -410,7 +410,7 @@ fn tasks_that_do_not_exist_are_refused() {
     );
 }
 
-/// The arrays of a file are those that its description lists, and NumPy's own reader finds them.
+/// Checks that a file has exactly the arrays that its description lists, and that NumPy's own reader finds them.
 #[test]
 fn the_file_says_what_it_is() {
     let (desk, _) = desk(N, 1.0);

@@ -1,4 +1,4 @@
-//! Schedules and error budgets on the command line: what is left out, what is said of it, and what is refused.
+//! Tests schedules and error budgets on the command line: skipped blocks, their report, and refused requests.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy --scale 0.693147180559945 --backend scalar --threads 2";
 
-/// Two heads whose scores, in base 2, are 0 in the first of three blocks of keys and −20 in the others. Value `j` is `j`.
+/// Creates two heads whose scores, in base 2, are 0 in the first of three blocks of keys and −20 in the others. Value `j`
+/// is `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let k: Vec<f32> = (0..2 * 192).map(|j| if j % 192 < 64 { 0.0 } else { -20.0 }).collect();
@@ -17,7 +18,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// The share of the weights that lies in the last two blocks.
+/// Returns the last two blocks' share of the weights.
 fn share() -> f64 {
     let block = (-20.0f64).exp2();
     2.0 * block / (1.0 + 2.0 * block)
@@ -84,7 +85,7 @@ fn a_run_says_what_it_left_out() {
     assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
 }
 
-/// What a mask and norms tell to be light is named apart.
+/// Checks that blocks skipped because of their mask and norms are listed separately.
 #[test]
 fn blocks_that_go_before_their_first_product_are_named() {
     let desk = desk();
@@ -118,7 +119,7 @@ fn what_is_left_out_counts_in_the_bound() {
         let case: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!((&case["verdict"], &case["beyond"]), (&"PASS".into(), &0.into()), "{flags}: {case}");
         assert_eq!((&case["p_rows"], &case["left_out"]["rows"]), (&0.into(), &140.into()), "{flags}: {case}");
-        // The error is what was left out, of which the bound is twice as much, and that of rounding.
+        // The error is that of rounding, and the share left out; the bound is twice that share.
         if flags != "--schedule vfa" {
             let error = case["y_max_abs"]["total"].as_f64().unwrap();
             assert!((error - share() * (127.5 - 31.5)).abs() < 1e-5, "{flags}: {error}");

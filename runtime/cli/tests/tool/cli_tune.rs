@@ -1,4 +1,4 @@
-//! `elsa tune`, `--tuned`, and what `elsa info` says of a tuned file.
+//! Tests `elsa tune`, `--tuned`, and the report of `elsa info` on a tuned file.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa_with};
@@ -23,7 +23,7 @@ fn info(variables: &[(&str, &str)]) -> serde_json::Value {
     json(&elsa_with(&["info", "--json"], variables).stdout).remove(0)
 }
 
-/// Whether the tool finds a GPU where this test runs.
+/// Returns `true` if the tool finds a GPU on this machine.
 fn has_gpu() -> bool {
     let info = info(&[]);
     let backends = info["backends"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! What the tool says of a wrong command line, of flags without an effect, and of an output that it cannot print to;
-//! and that the examples of its help run.
+//! Tests the messages about a wrong command line, flags without an effect, and an output that cannot be printed; and
+//! runs the examples of the help.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
@@ -76,7 +76,7 @@ fn text_that_is_not_utf8_is_named_by_its_flag() {
         "--k: '|.npy' is not UTF-8; allowed: UTF-8",
     );
     wrong(&[arg("run"), OsStr::from_bytes(b"--v=\xff.npy")], "--v: '|is not UTF-8");
-    // The archive of states is a plain path, which may be any; the value behind it is not.
+    // The archive of states is a plain path, which may be any; the value after it is not.
     let archive = OsStr::from_bytes(b"\xff.npz");
     wrong(&[arg("run"), arg("--state-out"), archive, arg("--mask"), bad], "--mask: '|is not UTF-8");
     wrong(&[bad], "'|.npy'|allowed");
@@ -113,7 +113,7 @@ fn a_variable_has_its_name_in_the_message() {
     );
 }
 
-/// Numbers in the help are those that the library has.
+/// Checks that the numbers in the help are those of the library.
 #[test]
 fn limits_in_the_help_are_those_that_hold() {
     let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
@@ -147,7 +147,7 @@ fn flags_that_nothing_heeds_are_refused() {
             &format!("{name}: given without --shape; allowed: with --shape"),
         );
     }
-    // Where the environment names the CPU: the call does what it says, unless it needs a GPU.
+    // If the environment names the CPU, the call runs as requested, unless it needs a GPU.
     let cpu = |flag: &str| {
         let line = format!("bench --force {shape} {flag}");
         elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
@@ -250,7 +250,7 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         let output = command.spawn().unwrap().wait_with_output().unwrap();
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
     }
-    // What is wrong with a request is told whatever happens to standard output or standard error.
+    // Faults of a request are reported, even if standard output or standard error fails.
     for script in ["\"$0\" \"$@\" > /dev/full", "\"$0\" \"$@\" 2> /dev/full", "\"$0\" \"$@\" 2>&-"] {
         assert_eq!(by_shell(&desk, script, "frob").status.code(), Some(2), "{script}");
     }

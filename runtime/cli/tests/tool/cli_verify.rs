@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 
-/// The case and the summary that a call prints, and its exit status.
+/// Returns the case and the summary that a call prints, and its exit status.
 fn judged(desk: &Desk, line: &str) -> (Value, Value, Option<i32>) {
     let output = desk.call(&format!("verify {line} --json"));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -19,7 +19,7 @@ fn judged(desk: &Desk, line: &str) -> (Value, Value, Option<i32>) {
 
 const SIZES: Sizes = Sizes { b: 1, h: 2, hk: 2, nq: 12, nk: 40, d: 16, dv: 8 };
 
-/// Files of tensors with entries up to `size`.
+/// Writes files of tensors with entries up to `size`.
 fn tensors(size: f32) -> (Desk, [Vec<f32>; 3]) {
     let desk = Desk::new();
     let n = SIZES;
@@ -31,7 +31,7 @@ fn tensors(size: f32) -> (Desk, [Vec<f32>; 3]) {
     (desk, data)
 }
 
-/// The exact answer, rounded to f32.
+/// Computes the exact answer, rounded to f32.
 fn exact([q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
     let scale = f64::from((SIZES.d as f32).sqrt().recip());
     let answer = attention(SIZES, scale, [q, k, v], |_, _, _, _, s| s);

@@ -1,4 +1,4 @@
-//! `elsa verify` and `elsa info` through the binary, and the back end that both and `elsa bench` use.
+//! Tests `elsa verify` and `elsa info` through the binary, and the back end that both and `elsa bench` use.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, noise};

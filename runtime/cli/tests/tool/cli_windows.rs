@@ -1,5 +1,5 @@
-//! Windows of a picture, biases and tables of relative positions through the binary: against attention in f64 with all
-//! of it written out, against each other, and what is refused.
+//! Tests windows of a picture, biases and tables of relative positions through the binary: against attention in f64
+//! with everything written out, against each other, and requests that are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
@@ -19,13 +19,13 @@ const N: Sizes = Sizes { b: 2 * WINDOWS, h: HEADS, hk: HEADS, nq: TOKENS, nk: TO
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRID: &str = "--windows 2x3 --picture 4x6";
 
-/// Entry of the table for a query token and a key token, by their coordinates.
+/// Returns the entry of the table for a query token and a key token, by their coordinates.
 fn entry(i: usize, j: usize) -> usize {
     let [down, right] = [i / 3 + 1 - j / 3, i % 3 + 2 - j % 3];
     down * 5 + right
 }
 
-/// The corner of the picture from which a token of window `w` was rolled.
+/// Returns the corner of the picture from which a token of window `w` was rolled.
 fn region(w: usize, token: usize, shift: [usize; 2]) -> [bool; 2] {
     let at = [w / 2 * WINDOW[0] + token / 3, w % 2 * WINDOW[1] + token % 3];
     [0, 1].map(|axis| shift[axis] > 0 && at[axis] >= PICTURE[axis] - shift[axis])
@@ -48,7 +48,7 @@ impl Case {
         case
     }
 
-    /// The answer with the table and a shift, by definition.
+    /// Computes the answer with the table and a shift from the definition.
     fn expected(&self, table: &[f32], shift: [usize; 2]) -> Vec<f64> {
         let [q, k, v] = &self.data;
         let scale = f64::from((1.0 / (N.d as f64).sqrt()) as f32);
@@ -66,7 +66,7 @@ impl Case {
         y
     }
 
-    /// The distance of the answer with `flags` from the one with the table and a shift.
+    /// Returns the distance between the answer with `flags` and the one with the table and a shift.
     fn from(&self, flags: &str, shift: [usize; 2]) -> f64 {
         distance(&self.run(flags), &self.expected(&self.table, shift))
     }
@@ -83,7 +83,7 @@ fn a_table_in_shifted_windows_has_the_answer_of_the_definition() {
         let far = case.from(&flags, [shift[0], (shift[1] + 1) % 3]);
         assert!(far > 1e-2, "{flags}: makes no difference, {far:e}");
     }
-    // Without a shift the picture makes no difference, and need not be named.
+    // The picture makes no difference without a shift, and need not be named.
     for flags in [format!("{table} {GRID}"), format!("{table} --windows 2x3")] {
         assert!(case.from(&flags, [0, 0]) < 1e-6, "{flags}");
     }

@@ -1,4 +1,4 @@
-//! Shared by the tests of the tool: calls, files, and attention in f64 after its definition.
+//! Shared code of the tool's tests: calls, files, and attention in f64 from its definition.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use elsa_core::random;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The command, with arguments, that runs programs of this architecture on a machine of another; none on a machine
-/// of this one. Cargo runs the tests themselves with the same variable.
+/// Returns the command, with arguments, that runs programs of this architecture on a machine of another, or `None` on a
+/// machine of this one. Cargo runs the tests themselves with the same variable.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -18,7 +18,7 @@ pub fn emulated() -> bool {
     runner().is_some()
 }
 
-/// The words that call the tool: its path, with the emulator in front where there is one.
+/// Returns the words that call the tool: its path, after the emulator's if there is one.
 pub fn tool() -> Vec<String> {
     let runner = runner().unwrap_or_default();
     runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_owned).collect()
@@ -29,7 +29,7 @@ pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
 }
 
-/// As `elsa`, with variables of the environment.
+/// Does the same as `elsa`, with environment variables.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let words = tool();
     let mut command = Command::new(&words[0]);
@@ -47,7 +47,7 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     output
 }
 
-/// The rows that `elsa bench --json` has printed.
+/// Parses the rows that `elsa bench --json` has printed.
 pub fn cells(text: &[u8]) -> Vec<serde_json::Value> {
     let lines = std::str::from_utf8(text).unwrap().lines();
     let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -98,7 +98,7 @@ impl Desk {
             .unwrap()
     }
 
-    /// As `call`, and requires success. Returns the standard output.
+    /// Does the same as `call` and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
@@ -119,7 +119,7 @@ impl Desk {
         text
     }
 
-    /// The files in the folder, and the bytes of those that can be read.
+    /// Lists the files in the folder, with the bytes of each readable file.
     fn contents(&self) -> Vec<(String, Option<Vec<u8>>)> {
         self.list().into_iter().map(|name| (name.clone(), std::fs::read(self.path(&name)).ok())).collect()
     }
@@ -140,12 +140,12 @@ impl Desk {
         std::fs::write(self.path(name), npy(descr, "False", shape, bytes)).unwrap();
     }
 
-    /// The shape and elements of an f32 `.npy` file, read without the tool's own reader.
+    /// Reads the shape and elements of an f32 `.npy` file without the tool's own reader.
     pub fn read(&self, name: &str) -> (Vec<usize>, Vec<f32>) {
         read_f32(&std::fs::read(self.path(name)).unwrap())
     }
 
-    /// Names of the files in the folder.
+    /// Lists the names of the files in the folder, sorted.
     pub fn list(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(self.0.path())
             .unwrap()
@@ -156,7 +156,7 @@ impl Desk {
     }
 }
 
-/// The bytes of a `.npy` file of version 1, written without the tool's own writer.
+/// Encodes a `.npy` file of version 1 without the tool's own writer.
 pub fn npy(descr: &str, fortran: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     let axes: String = shape.iter().map(|n| format!("{n}, ")).collect();
     let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({axes}), }}\n");
@@ -174,7 +174,7 @@ pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
     (shape, file.into_vec::<f32>().unwrap())
 }
 
-/// Numbers in −1 .. 1.
+/// Returns `count` random numbers in −1 .. 1.
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     random::noise(seed, count).collect()
 }
@@ -216,8 +216,8 @@ pub struct Answer {
     pub lse: Vec<f64>,
 }
 
-/// Attention in f64. `score(b, h, i, j, s)` returns the score of the scaled dot product `s`, and `−∞` for a key
-/// that is not attended.
+/// Computes attention in f64. `score(b, h, i, j, s)` returns the score of the scaled dot product `s`, and `−∞` for a
+/// key that is not attended.
 pub fn attention(
     n: Sizes,
     scale: f64,
@@ -255,7 +255,7 @@ pub fn attention(
     answer
 }
 
-/// `‖a − b‖ / ‖b‖`.
+/// Computes `‖a − b‖ / ‖b‖`.
 pub fn distance(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();

@@ -4,8 +4,8 @@
 //! become `c^L` tasks of `N (l / c)^L` tokens. Three things follow, and the paper's `n_total ≈ N² / x²` hides the second:
 //!
 //! - each token is in `l^L` tasks, so it moves as many times;
-//! - a kernel that computes every pair of a task and masks what others own does `(l² / c)^L` times the work of plain
-//!   attention: 9 / 7 per level at c = 7. One that skips what is masked does the work of plain attention;
+//! - a kernel that computes every pair of a task and masks the pairs of other tasks does `(l² / c)^L` times the work of
+//!   plain attention: 9 / 7 per level at c = 7. One that skips those pairs does the work of plain attention;
 //! - a task needs `(l / c)^L` of the memory.
 
 use libm::pow;
@@ -28,7 +28,7 @@ impl Division {
         Division { tokens, chunks: chunks as f64, members: members as f64 }
     }
 
-    /// Tokens of a task after `level` levels.
+    /// Returns the number of tokens of a task after `level` levels.
     #[must_use]
     pub fn task_tokens(self, level: f64) -> f64 {
         self.tokens * pow(self.members / self.chunks, level)

@@ -1,7 +1,7 @@
 //! Least squares without negative coefficients.
 //!
-//! Minimised is the sum over samples of `(Σ_k a_k f_k(x) / y − 1)²` over all `a ≥ 0`: errors count relative to what was
-//! measured, so that a size which takes a microsecond weighs as much as one that takes a minute.
+//! The fit minimises the sum over samples of `(Σ_k a_k f_k(x) / y − 1)²` over all `a ≥ 0`. Errors count relative to the
+//! measured time, so that a size that takes a microsecond weighs as much as one that takes a minute.
 //!
 //! Plain least squares may answer with a negative coefficient, and then promises negative times for short sequences. With
 //! the bound `a ≥ 0` the best coefficients are plain least squares over those that are not zero (Lawson and Hanson, Solving
@@ -20,7 +20,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Why there is no fit.
+/// Reason why a fit failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FitError {
@@ -31,13 +31,13 @@ pub enum FitError {
         /// Required number.
         needed: usize,
     },
-    /// A sample that is no measurement: tokens and value must be positive and finite.
+    /// An invalid sample: tokens and value must be positive and finite.
     Value {
-        /// Its number in the slice.
+        /// Number in the slice.
         index: usize,
-        /// Its tokens.
+        /// Tokens.
         tokens: f64,
-        /// Its value.
+        /// Value.
         value: f64,
     },
 }

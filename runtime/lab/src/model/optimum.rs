@@ -1,16 +1,16 @@
 //! The size of a task that costs least (Stream-CQSA, appendix C).
 //!
-//! With `c ≈ l²`, N tokens are `N² / x²` tasks of x tokens. One after the other they take `N² g(x)`, and as many at a time
-//! as the memory M holds, at full speed each, `N² f(x) / M`:
+//! With `c ≈ l²`, N tokens are `N² / x²` tasks of x tokens. They take `N² g(x)` one after another, and `N² f(x) / M` if
+//! the memory M is filled with concurrent tasks at full speed:
 //!
 //! ```text
 //! g(x) = (A x² + B x + C) / x²                       (equation 14)
 //! f(x) = (A x² + B x + C) (D x + E) / x²             (equation 10)
 //! ```
 //!
-//! Whoever reads an optimum off these functions must look at the signs first. With A, B and C not negative, g falls in x: the
-//! largest tasks that fit are the fastest. Only a negative C makes g rise from x = 0 on to a maximum, and what lies before it
-//! are sizes at which the time itself is negative or nearly so.
+//! The signs decide about an optimum of these functions. With A, B and C not negative, g falls in x: the largest tasks that
+//! fit are the fastest. Only a negative C makes g rise from x = 0 on to a maximum, and at sizes below it the time itself is
+//! negative or nearly so.
 
 use super::cost::{Bytes, Seconds};
 use libm::sqrt;
@@ -46,8 +46,8 @@ pub fn serial(time: Seconds) -> Extremum {
     if b < 0.0 || c < 0.0 { Extremum::Rises } else { Extremum::Falls }
 }
 
-/// Returns the turning points of f: as many tasks at a time as memory holds, each at full speed. Its derivative times
-/// `x³` is `A D x³ − (B E + C D) x − 2 C E` (equation 12).
+/// Returns the turning points of f: tasks fill the memory, each at full speed. Its derivative times `x³` is
+/// `A D x³ − (B E + C D) x − 2 C E` (equation 12).
 #[must_use]
 pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     let Seconds { square: a, linear: b, constant: c } = time;

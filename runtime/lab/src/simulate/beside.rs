@@ -2,7 +2,8 @@
 //!
 //! Both compute the same random tensors, and their answers must agree. A budget is a share of the tensors of the whole.
 //!
-//! - **Streaming** is [`Engine::stream`] with that budget beyond what the process has; bytes held are those of its account.
+//! - **Streaming** is [`Engine::stream`] with that budget on top of the process's own memory; bytes held are those of its
+//!   account.
 //! - **Quorums** take the fewest levels whose tasks hold no more than the budget: the task's own tokens, its states and its
 //!   workspace. Tasks run one after the other, each with its tokens gathered first, and their states are merged. Time is that
 //!   of gathering, planning, running and merging. The states of the whole, into which they merge, are not counted.
@@ -91,7 +92,7 @@ impl Whole {
         Ok(Whole { shape, q, k, v })
     }
 
-    /// Bytes of queries, keys, values and outputs.
+    /// Returns the bytes of queries, keys, values and outputs.
     fn bytes(&self) -> f64 {
         (4 * self.q.len() * size_of::<f32>()) as f64
     }
@@ -213,7 +214,7 @@ impl Whole {
     }
 }
 
-/// Options with half of what this machine has left.
+/// Returns options with half of the machine's available memory.
 fn ample() -> StreamOptions {
     let bytes = elsa_runtime::available_memory().map_or(1 << 40, |available| available.bytes / 2);
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))

@@ -64,7 +64,7 @@ impl Pass {
 /// Costs of a machine, for tensors of one kind.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Its name in `--board`.
+    /// Name in `--board`.
     pub name: String,
     /// The machine.
     pub title: String,

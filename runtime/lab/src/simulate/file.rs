@@ -49,7 +49,7 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
 /// Reads costs.
 ///
 /// # Errors
-/// A file that cannot be read or is none of these, measurements that are not positive, too few sizes.
+/// A file that cannot be read or has another content, measurements that are not positive, too few sizes.
 pub fn read(path: &Path) -> Result<Costs, Error> {
     let failed = |source| FileError::Read { argument: "fit", path: path.to_path_buf(), source };
     let refuse = |found: String| Error::Argument {

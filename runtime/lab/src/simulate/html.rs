@@ -116,7 +116,7 @@ fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>
     Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
 
-/// Places from `low` to `high`, by equal factors.
+/// Returns places from `low` to `high`, by equal factors.
 fn places(low: f64, high: f64) -> Vec<f64> {
     (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
 }
@@ -246,7 +246,7 @@ fn fits(costs: &Costs) -> Vec<Chart> {
     charts
 }
 
-/// Figures 5 and 6.
+/// Draws figures 5 and 6.
 fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     let names = ["forward", "backward"];
     let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
@@ -322,7 +322,7 @@ fn drawn(schedule: &Schedule) -> Option<Drawn> {
     Some(Drawn { words, leaves })
 }
 
-/// Rows of table 1.
+/// Formats the rows of table 1.
 fn levels(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for level in &report.levels {
@@ -350,7 +350,7 @@ fn levels(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-/// Rows of table 2.
+/// Formats the rows of table 2.
 fn shares(report: &Report) -> Vec<Vec<String>> {
     let row = |shares: &study::Shares| {
         let both = shares.modelled.iter().zip(shares.printed);

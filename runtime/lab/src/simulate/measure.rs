@@ -26,11 +26,11 @@ const NAIVE: usize = 4096;
 pub struct Check {
     /// Tokens.
     pub tokens: usize,
-    /// Measured.
+    /// Measured seconds.
     pub seconds: f64,
-    /// As the fit says.
+    /// Seconds by the fit.
     pub fitted: f64,
-    /// Fitted over measured, less one.
+    /// Fitted over measured seconds, minus one.
     pub off: f64,
 }
 
@@ -58,7 +58,7 @@ pub struct Measured {
     pub kernels: Vec<Kernels>,
 }
 
-/// Bytes of tensors and workspace. None where the method has no plan for so many tokens.
+/// Returns the bytes of tensors and workspace, or `None` if the method has no plan for so many tokens.
 fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
     let problem = shape.problem(DType::F32)?;
     let plan = match engine.plan(&problem, &PlanOptions::default().method(method)) {
@@ -94,7 +94,7 @@ impl Subject {
         Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
     }
 
-    /// Seconds of a call: of the clock, or for which this thread had a processor.
+    /// Measures the seconds of a call: by the clock, or those for which this thread had a processor.
     fn call(&mut self, by: ClockId) -> Result<f64, Error> {
         let Subject { plan, workspace, data, output, .. } = self;
         let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
@@ -113,7 +113,7 @@ impl Subject {
     }
 }
 
-/// Sizes between those of the fit, and one beyond the last.
+/// Returns sizes between those of the fit, and one beyond the last.
 fn unseen(sizes: &[usize]) -> Vec<usize> {
     let between = sizes.windows(2).map(|two| (two[0] as f64 * two[1] as f64).sqrt().round() as usize);
     let beyond = sizes.last().map(|last| last + last / 2);
@@ -205,7 +205,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
     Ok(Measured { costs, samples, checks, kernels })
 }
 
-/// Bytes of both methods at growing sizes, from their plans; nothing is run.
+/// Counts the bytes of both methods at growing sizes from their plans; nothing runs.
 ///
 /// # Errors
 /// Errors of a plan.

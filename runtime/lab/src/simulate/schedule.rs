@@ -4,9 +4,9 @@
 //! those again, so that small tasks fill the memory that large ones leave. Tasks share nothing, so any order is right: the
 //! largest that fits starts first.
 //!
-//! The paper's figure lets as many tasks run as memory holds, each at the speed that it has alone. A GPU that one task fills
-//! does not do that, and the paper's own experiments run one task at a time. So a schedule has two times: `at_once`, under
-//! the figure's assumption, and `serial`, the sum.
+//! The paper's figure runs tasks until the memory is full, each at the speed that it has alone. A GPU that one task fills
+//! cannot do that, and the paper's own experiments run one task at a time. So a schedule has two times: `at_once`, under the
+//! figure's assumption, and `serial`, the sum.
 
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -42,7 +42,7 @@ pub struct Step {
 /// Tasks in time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// When the last one ends.
+    /// Time when the last one ends, in seconds.
     pub seconds: f64,
     /// The most bytes in use.
     pub peak_bytes: f64,

@@ -1,12 +1,12 @@
-//! Costs that are known without a measurement: the paper's A100, an H200 that was measured, and what follows from the
+//! Costs that are known without a measurement: the paper's A100, an H200 that was measured, and predictions from the
 //! profiles of boards.
 //!
 //! - **a100**, published. Stream-CQSA prints parabolas and lines of one head of 128 in f16 (section 3.3). Its parabola of the
-//!   forward pass is negative below 27,985 tokens. So it stands beside a fit without negative coefficients to the five rows
-//!   of its table 1, each the seconds of seven tasks.
+//!   forward pass is negative below 27,985 tokens. So there is also a fit without negative coefficients to the five rows of
+//!   its table 1, each the seconds of seven tasks.
 //! - **h200**, measured. Eight heads of 64 in f32, by this library.
 //! - **A Jetson**, predicted: the share of the FP32 peak that the same PTX reaches on the H200, and the memory's bandwidth
-//!   for what a call reads and writes once. The launch of a call costs nothing here.
+//!   for the bytes that a call reads and writes once. The launch of a call costs nothing here.
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use crate::model::{Bytes, Sample, Seconds};
@@ -150,8 +150,8 @@ fn a100() -> Result<Costs, Error> {
 
 /// Returns the costs of 64 heads on the A100, of the study of a million tokens.
 ///
-/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to
-/// the first two and to the whole.
+/// The study's third row prints 4.13 GiB and 4.13 s. The first two are on a line that gives 9.67 GiB there, so the
+/// bytes are fitted to the first two and to the whole.
 ///
 /// # Errors
 /// None: the numbers are good.

@@ -121,9 +121,9 @@ pub struct Streaming {
 pub struct Shares {
     /// Levels.
     pub level: u32,
-    /// As printed.
+    /// Shares as printed.
     pub printed: [f64; 8],
-    /// As modelled.
+    /// Shares as modelled.
     pub modelled: [f64; 8],
 }
 
@@ -162,7 +162,7 @@ pub struct Study {
     pub uniform: Vec<Uniform>,
     /// The hybrid schedule that ends first.
     pub hybrid: Option<Schedule>,
-    /// Its tasks, as `elsa run --task-path` takes them.
+    /// Tasks, as `elsa run --task-path` takes them.
     pub hybrid_paths: Vec<String>,
 }
 
@@ -182,13 +182,13 @@ pub struct Both {
 pub struct Optimum {
     /// `forward` or `backward`.
     pub pass: &'static str,
-    /// Whose fit.
+    /// Fit that it is computed from.
     pub fit: &'static str,
     /// The size below which it is negative.
     pub negative_below: Option<f64>,
     /// One task at a time: in words, with sizes and levels.
     pub serial: String,
-    /// As many at once as memory holds.
+    /// The same, with as many tasks at once as memory holds.
     pub parallel: String,
     /// The cheapest level whose tasks fit and have a time; exact, one task at a time.
     pub best_level: Option<u32>,
@@ -215,7 +215,7 @@ pub struct Report {
     pub optimum: Vec<Optimum>,
 }
 
-/// Bytes of a token of one head: what a call reads and writes once, as queries, keys, values and states.
+/// Returns the bytes that a call transfers once per token of a head: for its query, its key and value, and its state.
 fn per_token(costs: &Costs) -> (f64, f64, f64) {
     let (dim, element) = (costs.dim as f64, costs.element as f64);
     // m, S and W are f32.
@@ -261,7 +261,7 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
     })
 }
 
-/// Bytes into and out of the tasks of a level: queries, keys and values, and states.
+/// Returns the bytes into and out of the tasks of a level: queries, keys and values, and states.
 #[must_use]
 pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     let (query, keys, state) = per_token(costs);
@@ -424,8 +424,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at
-/// these sizes.
+/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits if they exist: they were made at these
+/// sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -439,7 +439,7 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Computes appendix C, with the printed fit where there is one, and with the one made here.
+/// Computes appendix C, with the printed fit if it exists, and with the one made here.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();

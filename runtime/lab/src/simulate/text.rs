@@ -13,7 +13,7 @@ use std::io::{Result, Write};
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
-/// Bytes in the largest unit that leaves a whole number.
+/// Formats bytes in the largest unit of which there is at least one.
 #[must_use]
 pub fn size(bytes: f64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -24,7 +24,7 @@ pub fn size(bytes: f64) -> String {
     }
 }
 
-/// Seconds in a unit that people use.
+/// Formats seconds in a readable unit.
 #[must_use]
 pub fn time(seconds: f64) -> String {
     match seconds {
@@ -36,7 +36,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Tokens in few letters.
+/// Formats a number of tokens in a few characters.
 #[must_use]
 pub fn count(n: f64) -> String {
     match n {
@@ -299,7 +299,7 @@ fn schedule(schedule: &Schedule) -> String {
     )
 }
 
-/// Figures 4, 8 and 9.
+/// Prints the numbers of figures 4, 8 and 9.
 fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     let (tokens, heads) = (count(study.tokens), heads(study.heads));
     writeln!(out, "\n{tokens} tokens, {heads}, under {} (figures 4, 8, 9)", size(study.limit))?;
@@ -347,7 +347,7 @@ fn study(out: &mut impl Write, study: &Study) -> Result<()> {
     )
 }
 
-/// Figures 5 and 6.
+/// Prints the numbers of figures 5 and 6.
 fn kernels_and_passes(
     out: &mut impl Write,
     costs: &Costs,

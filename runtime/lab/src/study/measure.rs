@@ -75,7 +75,7 @@ impl Errors {
 pub struct Outcome {
     /// The schedule.
     pub setting: Setting,
-    /// Its counts.
+    /// Counts of the run.
     pub report: Report,
     /// Errors of its answers.
     pub errors: Errors,
@@ -187,7 +187,7 @@ fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
 
-/// Multiply-adds of some schedules over some tiles.
+/// Counts the multiply-adds of some schedules over some tiles.
 fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedules: usize) -> u64 {
     let dims = (problem.head_dim() + problem.value_dim()) as u64;
     let pairs = |place: &Place| {
@@ -348,7 +348,7 @@ impl Values<'_> {
 }
 
 /// Compares the answer of a row with exact attention and its bounds. `m` is the reference of its state in base-2 units,
-/// `share` what it left out.
+/// and `share` the share of the weights that it left out.
 fn compare(
     values: &Values<'_>,
     arithmetic: Arithmetic,

@@ -12,14 +12,14 @@
 //!                     NEON   12: 2 for the whole part, 6 of the polynomial in pairs, 2 copies, 2 for the power
 //! ```
 //!
-//! Loads and stores, which accompany multiply-adds, are not counted, nor is what happens once per row of a block.
+//! Loads and stores, which accompany multiply-adds, are not counted, nor are operations once per row of a block.
 
 use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
 
 /// An instruction set with the operations of its exponential.
 #[derive(Clone, Copy, Debug)]
 pub struct Isa {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Vector operations of an exponential.
     pub exponential: f64,

@@ -91,7 +91,7 @@ fn case(study: &Study) -> Case<'_> {
     }
 }
 
-/// Draws figure 1: operations by what they do, a bar for each instruction set and head size.
+/// Draws figure 1: operations by purpose, a bar for each instruction set and head size.
 fn parts(study: &Study) -> Picture {
     let bars: Vec<(String, Operations)> = ISAS
         .into_iter()
@@ -216,7 +216,7 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
     Raw::new(name, points.iter().map(point))
 }
 
-/// Curves of queries and keys, a picture for each.
+/// Draws curves of queries and keys, a picture for each.
 fn both(
     study: &Study,
     names: (&'static str, &'static str),

@@ -76,7 +76,7 @@ impl Seen {
             let mut top: Option<(usize, f64)> = None;
             for (j, s) in row.iter().copied().enumerate().filter(|(_, s)| *s > f64::NEG_INFINITY) {
                 let block = j / keys;
-                // Only what exceeds it moves a running maximum.
+                // Only a larger score moves a running maximum.
                 if top.is_none_or(|(_, most)| s > most) {
                     top = Some((block, s));
                 }
@@ -98,7 +98,7 @@ impl Seen {
         }
     }
 
-    /// Takes in what later tiles have shown.
+    /// Adds the observations of later tiles.
     pub fn merge(&mut self, later: Seen) {
         for (block, rows) in later.stable {
             *self.stable.entry(block).or_default() += rows;

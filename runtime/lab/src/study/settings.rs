@@ -8,18 +8,18 @@ use elsa_core::state::HEADROOM;
 pub enum Table {
     /// The article's table 3.
     Third,
-    /// Its table 4.
+    /// The article's table 4.
     Fourth,
-    /// Error budgets, and what else the article does not have.
+    /// Error budgets and other settings that the article does not have.
     Budgets,
 }
 
 /// A schedule that is studied.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its table.
+    /// Table that it is from.
     pub table: Table,
-    /// Its name there.
+    /// Name in the table.
     pub name: &'static str,
     /// The article's result: the score of a language model in table 3, sparsity in table 4.
     pub published: &'static str,

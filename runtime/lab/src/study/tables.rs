@@ -9,11 +9,11 @@ use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3};
 /// A table of the page.
 #[derive(Debug)]
 pub struct Shown {
-    /// Its id in the page's markup.
+    /// Id in the page's markup.
     pub id: &'static str,
-    /// Its heading.
+    /// Heading.
     pub title: &'static str,
-    /// Its text.
+    /// Text.
     pub words: String,
     /// Names of the columns; the first is a word.
     pub head: Vec<String>,
@@ -106,8 +106,8 @@ pub fn operations(study: &Study) -> Shown {
     }
 }
 
-/// Builds figure 1 as a table: what a part takes of all operations, by instruction set and head size, and what leaving
-/// work out would bring by counting.
+/// Builds figure 1 as a table: the share of each part in all operations, by instruction set and head size, and the
+/// savings by count if work is left out.
 pub fn shares(study: &Study) -> Shown {
     let budget = study.outcome(&Schedule::within(1e-2)).map_or(0.0, |x| x.report.row_sparsity());
     let mut rows = Vec::new();
@@ -205,7 +205,7 @@ pub fn third(study: &Study) -> Shown {
     }
 }
 
-/// λ or the budget of a schedule.
+/// Formats the λ or the budget of a schedule.
 fn parameter(schedule: &Schedule) -> String {
     match schedule.skip {
         Skip::Never => "–".to_owned(),
@@ -244,7 +244,7 @@ fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     study.of(table).map(row).collect()
 }
 
-/// The columns behind the first two or three.
+/// The columns after the first two or three.
 const LEFT_OUT: [&str; 7] = [
     "D/(S+D) worst",
     "mean",
@@ -278,7 +278,7 @@ pub fn fourth(study: &Study) -> Shown {
     }
 }
 
-/// Builds error budgets, and what else the article does not have.
+/// Builds the table of error budgets and other settings that the article does not have.
 pub fn budgets(study: &Study) -> Shown {
     let mut head = strings(&["setting", "E"]);
     head.extend(SPARSITY.map(str::to_owned));

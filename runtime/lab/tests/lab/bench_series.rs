@@ -1,4 +1,4 @@
-//! `elsa-lab bench-series`: every way of every cell, and its bound.
+//! Tests `elsa-lab bench-series`: every way of every cell, and its bound.
 
 use super::Desk;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `elsa-lab depth-curve`: how each order of the additions grows, and what is refused.
+//! Tests `elsa-lab depth-curve`: the growth of each order of the additions, and refused requests.
 
 use super::Desk;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The tests of the laboratory, in one program: what they share is compiled and linked once.
+//! The tests of the laboratory, in one program, so that their shared code is compiled and linked once.
 #![allow(clippy::unwrap_used)]
 
 mod bench_series;
@@ -43,7 +43,7 @@ impl Desk {
         assert!(words.iter().all(|word| text.contains(word)), "{line}: {text}");
     }
 
-    /// Names of the files in the folder.
+    /// Lists the names of the files in the folder, sorted.
     fn list(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<String> =

@@ -1,9 +1,9 @@
-//! `elsa-lab predict`: the default grid beside the paper, other shapes and boards, and what is refused.
+//! Tests `elsa-lab predict`: the default grid compared with the paper, other shapes and boards, and refused requests.
 
 use super::Desk;
 use serde_json::Value;
 
-/// The lines of a prediction as JSON.
+/// Parses the JSON lines of a prediction.
 fn predicted(arguments: &str) -> Vec<Value> {
     let text = Desk::new().ok(&format!("predict --json --board {arguments}"));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

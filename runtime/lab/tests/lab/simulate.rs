@@ -1,4 +1,4 @@
-//! `elsa-lab simulate`: the paper's numbers, fits that are kept, the page, and requests that are refused.
+//! Tests `elsa-lab simulate`: the paper's numbers, kept fits, the page, and refused requests.
 
 use super::{Desk, assert_alone};
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn a_billion_tokens_are_told_as_the_paper_tells_them() {
             assert!((hours / printed - 1.0).abs() < 0.02, "{hours} {printed}");
         }
     }
-    // Plain streaming beside it, by the printed fit and by the one without negative coefficients.
+    // Plain streaming for comparison, by the printed fit and by the one without negative coefficients.
     let streaming = &all["streaming"];
     assert_eq!(streaming["printed_fit_hours"][0][1].as_f64().unwrap().round(), 2603.0);
     assert!(streaming["hours"][0][1].as_f64().unwrap() < 2800.0);
@@ -172,7 +172,7 @@ fn requests_that_make_no_sense_are_refused() {
     ] {
         desk.refused(&format!("simulate {line}"), &[words]);
     }
-    // A file that is read is no output, and what is no file is neither read nor waited for.
+    // A file that is read cannot be an output, and a path that is not a file is neither read nor waited for.
     desk.ok("simulate --tokens 1M --measure=64,96,128 --threads 1 --save-fit fit.json");
     for output in ["fit.json", "./fit.json"] {
         let line = format!("simulate --tokens 1M --fit fit.json --html {output}");

@@ -1,4 +1,5 @@
-//! The page of `elsa-lab study`: its tables with the numbers that a case has by hand, and what is refused.
+//! Tests the page of `elsa-lab study`: its tables have the numbers that a case has by hand. Also tests refused
+//! requests.
 
 use super::{Desk, assert_alone};
 use std::fs::File;
@@ -17,7 +18,7 @@ fn write(desk: &Desk, name: &str, numbers: &[f32]) {
     writer.finish().unwrap();
 }
 
-/// One head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
+/// Creates one head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let keys = 64 * BLOCKS;
@@ -31,7 +32,7 @@ fn desk() -> Desk {
 
 const LINE: &str = "study --q q.npy --k k.npy --v v.npy --scale 0.693147180559945";
 
-/// The cells of a table of the page, row by row, without its head.
+/// Extracts the cells of a table of the page, row by row, without its head.
 fn table(page: &str, id: &str) -> Vec<Vec<String>> {
     let from = page.split(&format!("<table data-table=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("{id}"));
     let body = from.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();
@@ -50,7 +51,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     assert_eq!(desk.list(), ["k.npy", "q.npy", "study.html", "v.npy"]);
     let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
     assert_alone(&page);
-    // Of head sizes there are 1, 32, 64 and 128.
+    // Head sizes are 1, 32, 64 and 128.
     for (id, rows) in [("1", 11), ("figure-1", 12), ("3", 10), ("4", 21), ("budgets", 6)] {
         let found = table(&page, id);
         assert_eq!(found.len(), rows, "table {id}");

@@ -114,7 +114,7 @@ impl Made {
         })
     }
 
-    /// The rest behind scores: softmax, product with values, transposition, rows.
+    /// Adds the nodes after the scores: softmax, product with values, transposition, rows.
     pub fn finish(&mut self, scores: &str, v: &str, rows: &[i64]) -> String {
         let weights = self.node("Softmax", &[scores], &[("axis", &[3])]);
         let y = self.node("MatMul", &[&weights, v], &[]);
@@ -180,7 +180,7 @@ impl Made {
         rewritten(&self.bytes(), Limits::WHOLE).unwrap()
     }
 
-    /// Requires that all is replaced, `count` times, each time by what `words` say.
+    /// Requires that all is replaced, `count` times, each time by the node that `words` describe.
     pub fn becomes(&self, count: usize, words: &str) {
         let (found, bytes) = self.rewritten();
         let said: Vec<&str> = found.iter().map(|a| a.words.as_str()).collect();

@@ -1,4 +1,4 @@
-//! No replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
+//! Tests that no replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -16,7 +16,8 @@ fn size(g: &mut Made, x: &str, axis: f64) -> String {
     g.node("Gather", &[&shape, &axis], &[("axis", &[0])])
 }
 
-/// Queries `[b, 4, n, 8]`, keys and values `[b, 4, m, 8]`, with the product of the first two.
+/// Adds queries `[b, 4, n, 8]` and keys and values `[b, 4, m, 8]`. Returns the product of queries and keys, and the
+/// values.
 fn heads(g: &mut Made, n: &'static str, m: &'static str) -> (String, String) {
     let q = g.input("q", Kind::F32, &["b", "4", n, "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "4", m, "8"]));
@@ -30,13 +31,13 @@ fn weigh(g: &mut Made, scores: &str, v: &str) {
     g.output(&y);
 }
 
-/// Scores where `mask` is true, and the lowest f32 elsewhere.
+/// Keeps the scores where `mask` is true, and puts the lowest f32 elsewhere.
 fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])
 }
 
-/// Queries and keys of the same tokens, with the part of a constant of 400 tokens that they need.
+/// Builds queries and keys of the same tokens, with the part that they need of a constant for 400 tokens.
 fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
@@ -52,7 +53,8 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Where a key is not behind the query's own place, counted from the last key. Tokens are the axis `axis` of q and k.
+/// Adds the condition that a key is not behind the query's own place, counted from the last key. Tokens are the axis
+/// `axis` of q and k.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);
@@ -66,7 +68,7 @@ fn not_behind(g: &mut Made, axis: f64) -> String {
     g.node("LessOrEqual", &[&columns, &rows], &[])
 }
 
-/// Keys up to the query's own place, counted from the last key.
+/// Builds attention of keys up to the query's own place, counted from the last key.
 fn last_aligned(fill: f64) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
@@ -77,7 +79,7 @@ fn last_aligned(fill: f64) -> Made {
     g
 }
 
-/// Scores times what `factor` makes of the number of tokens.
+/// Builds attention whose scores are multiplied by a factor that `factor` computes from the number of tokens.
 fn scaled(factor: impl Fn(&mut Made, &str) -> String) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
@@ -102,7 +104,7 @@ fn step(g: &mut Made, n: &str) -> String {
     g.node("Where", &[&short, &one, &ten], &[])
 }
 
-/// The replacement, as the worlds of a proof make it, computed with the free axes at `tried`.
+/// Proves the replacement that the worlds of a proof produce, with the free axes at the sizes of `tried`.
 fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
@@ -244,7 +246,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Places of `[n, m]` pairs: rows, from `more` on, and columns.
+/// Adds the places of `[n, m]` pairs: rows, from `more` on, and columns.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));

@@ -51,7 +51,7 @@ impl Numbers {
 
 const NO: f64 = f64::NEG_INFINITY;
 
-/// Attention of 2 × 4 heads of 12 tokens of 16 elements, of rank 4, to which cases make their changes.
+/// Builds attention of rank 4 with 2 × 4 heads of 12 tokens of 16 elements, which each case changes.
 fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
     let dims = [2, 4, 12, 16];
     let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();
@@ -157,7 +157,7 @@ pub fn cases(half: bool) -> Vec<Case> {
     cases
 }
 
-/// Windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
+/// Changes a case to windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
 fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
     case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
     case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));
@@ -181,7 +181,7 @@ fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tens
 }
 
 impl Case {
-    /// Queries, keys with their past, and values with theirs.
+    /// Returns the queries, the keys after their past, and the values after theirs.
     pub fn heads(&self) -> Option<[Heads; 3]> {
         let input = |name| {
             let mut inputs = self.inputs.iter();

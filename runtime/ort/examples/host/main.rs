@@ -92,7 +92,7 @@ fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
     Ok(worst)
 }
 
-/// Every case of a type.
+/// Runs every case of a type.
 fn all_cases(
     runtime: &Runtime,
     operator: &str,
@@ -115,7 +115,7 @@ fn all_cases(
     }
 }
 
-/// Everything that must be refused; the session then serves another request.
+/// Checks that every bad case is refused, and that the session then serves another request.
 fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, Result<String, String>)) {
     let (good, bad) = (cases(false), refusals());
     let Some(plain) = good.first() else { return };
@@ -202,7 +202,7 @@ fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     results.into_iter().collect::<Result<Vec<()>, String>>().map(|_| "120 runs, equal bits".to_owned())
 }
 
-/// More shapes than plans are kept, in one session.
+/// Runs more shapes in one session than it keeps plans.
 fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let mut numbers = cases::Numbers::new(5);
     let all = cases(false);
@@ -216,7 +216,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Numbers of threads in a session's configuration, where the engine runs with two.
+/// Checks numbers of threads in a session's configuration, while the engine runs with two.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

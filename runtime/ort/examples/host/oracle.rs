@@ -27,7 +27,7 @@ impl Heads {
         }
     }
 
-    /// `past` before these along the tokens.
+    /// Prepends `past` along the tokens.
     pub fn after(self, past: Heads) -> Heads {
         let n = past.shape[2];
         let [b, h, tokens, d] = self.shape;

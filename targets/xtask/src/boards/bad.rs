@@ -68,7 +68,7 @@ impl Trials<'_> {
     }
 }
 
-/// A function with one instruction beyond ARMv8.0-A: `ldadd x0, x1, [x2]` of ARMv8.1-A.
+/// Writes a function with one instruction beyond ARMv8.0-A: `ldadd x0, x1, [x2]` of ARMv8.1-A.
 fn atomic(function: &str) -> String {
     format!(
         "void {function}(void);\n__asm__(\".text\\n.global {function}\\n.type {function}, %function\\n{function}:\\n\
@@ -76,7 +76,7 @@ fn atomic(function: &str) -> String {
     )
 }
 
-/// A program with a compressed PTX module inside.
+/// Writes a program with a compressed PTX module inside.
 fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     // Long enough to be worth compressing.
     let body = "ret;\n".repeat(100);

@@ -41,25 +41,25 @@ const WITHOUT_TABLES: &str = "targets/tool.ld";
 struct Part {
     profile: &'static str,
     packages: &'static str,
-    /// A flag of the compiler. Instructions that recur become a function of their own where the shortest code is wanted.
+    /// A flag of the compiler. For the shortest code, instructions that recur become a separate function.
     flag: &'static str,
 }
 
-/// The libraries, which no panic leaves. A function's place in the tables for unwinding takes 36 bytes, which LLVM leaves
-/// out of account: what saves less by becoming one grows the file.
+/// The libraries, which no panic leaves. A function's entry in the unwinding tables takes 36 bytes, which LLVM does not
+/// count: a new function that saves less makes the file larger.
 const LIBRARIES: Part = Part {
     profile: "shipped",
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
-/// The tool, which a panic ends. A folder of its own keeps cargo from building everything again for the flags of the other.
+/// The tool, which a panic ends. Its separate folder keeps cargo from rebuilding everything for the other part's flags.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
-/// What [`quick`] needs of a command of cargo's. An example is among it, since only then cargo selects the features that
-/// tests need, and builds nothing twice.
+/// Flags that [`quick`] adds to a command of cargo's. They include an example, since only then cargo selects the
+/// features that tests need, and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
-/// The folders of what cargo makes.
+/// The folders of cargo's products.
 struct Products {
     libraries: PathBuf,
     tool: PathBuf,
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// `cargo xtask build`.
+/// Runs `cargo xtask build`.
 pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     let ran = build(tree, &Target::named(tree, name)?, cubins)?;
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
@@ -172,7 +172,7 @@ fn part(
     })
 }
 
-/// GPU code for one architecture, assembled from the committed PTX; returns its files.
+/// Assembles GPU code for one architecture from the committed PTX. Returns its files.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
     let from = tree.root.join(ptx::MODULES);
@@ -244,7 +244,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
-/// A copy without symbols, or without debugging information only.
+/// Copies a file without symbols, or only without debugging information.
 pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;
@@ -315,8 +315,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the products and the folder `dist`; prints what each check found. Whether it is handed out decides on sizes and
-/// paths.
+/// Checks the products and the folder `dist`, and prints the finding of each check. If it is handed out, sizes and paths
+/// count too.
 fn examine(
     tree: &Tree,
     target: &Target,

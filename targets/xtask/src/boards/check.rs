@@ -1,4 +1,4 @@
-//! Reads built artefacts and refuses what does not load, run or fit on a board.
+//! Reads built artefacts and refuses those that do not load, run or fit on a board.
 //!
 //! | check | refuses |
 //! |---|---|
@@ -70,7 +70,7 @@ pub fn machine(bytes: &[u8], target: &Target) -> Found {
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Versions of symbols that the file needs from shared libraries, none above `glibc`.
+/// Checks the versions of symbols that the file needs from shared libraries: none is above `glibc`.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;
@@ -102,7 +102,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Returns the strings of the dynamic section behind entries of one kind.
+/// Returns the strings that entries of one kind refer to in the dynamic section.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
@@ -115,7 +115,7 @@ pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     dynamic(bytes, DT_NEEDED)
 }
 
-/// Libraries that the loader must find.
+/// Checks the libraries that the loader must find.
 pub fn libraries(bytes: &[u8]) -> Found {
     let names = needed(bytes)?;
     let known =
@@ -163,7 +163,7 @@ fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> R
     Ok(())
 }
 
-/// Undefined names, of a program, a shared library, or the members of a static one that no member defines.
+/// Lists undefined names: those of a program or a shared library, or those that no member of a static library defines.
 pub fn driver_symbols(bytes: &[u8]) -> Found {
     let (mut undefined, mut defined) = (BTreeSet::new(), BTreeSet::new());
     let mut add = |bytes: &[u8]| -> Result<(), String> {
@@ -229,14 +229,15 @@ pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     compare(&exported(bytes)?.into_iter().map(shown).collect(), &wanted)
 }
 
-/// A library that a host loads by its path exports one function.
+/// Checks that a library that a host loads by its path exports this one function.
 pub fn entry(bytes: &[u8], function: &str) -> Found {
     let found = defined(bytes)?;
     refuse(found.iter().filter(|name| *name != function).cloned(), function)?;
     if found.is_empty() { Err(format!("none; allowed: {function}")) } else { Ok(function.to_owned()) }
 }
 
-/// Returns the names that the members of an archive give to a program which links them, and which a plugin would export.
+/// Returns the global names of an archive's members: a program that links the archive gets them, and a plugin would
+/// export them.
 pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     let mut found = BTreeSet::new();
     members(bytes, |bytes| {
@@ -311,7 +312,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Functions of llvm-objdump's listing that hold encodings unknown to it, without the exceptions, and the number of
+/// Finds the functions in llvm-objdump's listing with encodings unknown to it, except the exceptions, and counts the
 /// instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
@@ -331,7 +332,7 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Instructions of a file that is not stripped. Boards share one build: the same bytes are looked through once.
+/// Checks the instructions of a file that is not stripped. Boards share one build, so the same bytes are checked once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
     let bytes = files::bytes(path)?;
@@ -433,13 +434,13 @@ fn plain(bytes: &[u8]) -> Result<Vec<Module>, String> {
     Ok(modules)
 }
 
-/// `62` as 6.2, `100` as 10.0.
+/// Parses a compute capability: `62` as 6.2, `100` as 10.0.
 fn capability(digits: &str) -> Option<Version> {
     let number: u32 = digits.parse().ok()?;
     Some(Version { major: number / 10, minor: number % 10 })
 }
 
-/// GPU kernels in a file.
+/// Checks the GPU kernels in a file.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
     let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
@@ -457,14 +458,14 @@ pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required
     Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
 }
 
-/// GPU kernels that were assembled for the board, each whole in the file.
+/// Checks that the file contains each GPU kernel assembled for the board, complete.
 pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
     let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
     let told = format!("{found} of {}", cubins.len());
     if found == cubins.len() { Ok(told) } else { Err(format!("{told} are in the file; allowed: all")) }
 }
 
-/// Length of a stripped file.
+/// Checks the length of a stripped file.
 pub fn size(bytes: u64, most: u64) -> Found {
     if bytes <= most { Ok(format!("{bytes} bytes")) } else { Err(format!("{bytes} bytes; allowed: {most}")) }
 }

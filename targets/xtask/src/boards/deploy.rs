@@ -58,7 +58,7 @@ const NO_CONNECTION: i32 = 255;
 pub const UNCLEAN: i32 = 5;
 
 /// A script that prints the facts of the board as `key=value` lines, without those that it cannot find. `$1` is the
-/// folder. Sensors and clocks are left to `elsa info`, which knows what misleads there.
+/// folder. Sensors and clocks are left to `elsa info`, which knows their pitfalls there.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -150,7 +150,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Returns the rows of `elsa bench`. Those of a machine that was not quiet say so themselves.
+    /// Returns the rows of `elsa bench`. A row is marked if the machine was not quiet.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)
@@ -195,7 +195,7 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
     }
 }
 
-/// Bytes of the files of a folder, in KiB, each rounded up to a block.
+/// Returns the size of a folder's files in KiB, each rounded up to a block.
 fn kib(path: &Path) -> Result<u64, String> {
     let file = fs::symlink_metadata(path).map_err(at(path))?;
     if !file.is_dir() {
@@ -241,7 +241,7 @@ fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     std::iter::once(path("")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| path(""))
 }
 
-/// `cargo xtask deploy`.
+/// Runs `cargo xtask deploy`.
 pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let dir = &arguments.dir;
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);

@@ -5,7 +5,7 @@
 //! some of them twice. So:
 //!
 //! 1. The members that the functions of `elsa.h` need become one relocatable object. Its sections stay apart, so that a
-//!    program that is linked with `--gc-sections` still drops what it does not call.
+//!    program linked with `--gc-sections` still drops the functions that it does not call.
 //! 2. Every symbol becomes local but those functions. Groups of sections are dissolved before: their signatures would
 //!    be merged with those of other libraries by name.
 //! 3. Bitcode for optimisation between crates is left out.

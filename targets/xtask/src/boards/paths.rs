@@ -5,7 +5,7 @@ use crate::setup;
 use crate::shell::Tree;
 use std::path::PathBuf;
 
-/// A folder of this machine, with what its path is called in artefacts.
+/// A folder of this machine, and the name that replaces its path in artefacts.
 struct Folder {
     path: PathBuf,
     name: &'static str,
@@ -29,8 +29,8 @@ fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     Ok(folders)
 }
 
-/// Returns the argument of cargo that makes the compiler write names in place of the folders. Flags that another file of
-/// configuration names for the target stay; the variable RUSTFLAGS of the user's would go before both.
+/// Returns the argument of cargo that makes the compiler write names in place of the folders. Flags for the target in
+/// another configuration file still apply; the user's variable RUSTFLAGS would take precedence over both.
 pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
     let flags: Vec<String> = folders(tree)?.into_iter().map(flag).collect();

@@ -18,7 +18,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Names that `--target` takes.
+    /// Returns the names that `--target` accepts.
     pub fn names() -> Vec<&'static str> {
         elsa_targets::NAMES.into_iter().chain([HOST]).collect()
     }
@@ -31,7 +31,7 @@ impl Target {
         Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
     }
 
-    /// Name.
+    /// Returns the name of the target.
     pub fn name(&self) -> &str {
         match self {
             Target::Host(_) => HOST,
@@ -39,7 +39,7 @@ impl Target {
         }
     }
 
-    /// Rust's name of the platform.
+    /// Returns Rust's name of the platform.
     pub fn triple(&self) -> &str {
         match self {
             Target::Host(triple) => triple,

@@ -14,7 +14,7 @@ const TESTS: [&str; 2] = ["crossing", "no_allocation"];
 /// Programs of `tests/capi` that a real driver can run.
 const C_PROGRAMS: [&str; 5] = ["plain", "buffers", "device", "copies", "graph"];
 
-/// Executables that a cargo command with JSON messages has made, by the name of their target.
+/// Lists the executables that a cargo command with JSON messages has made, with the names of their targets.
 pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
     messages
         .lines()

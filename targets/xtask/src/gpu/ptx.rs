@@ -31,8 +31,8 @@ pub const NEWEST_ISA: u32 = 65;
 /// 0.4 MB for the quadratic form with delta rules and gates for each dim, in modules of their own: a process compiles those of
 /// its plans alone.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Seconds of a processor that ptxas is meant to take for a module, and those that a slow machine is allowed. The least
-/// of up to `TIMES` counts: as long as it is above what is meant, it is measured again.
+/// Processor seconds that ptxas should take for a module, and the seconds allowed on a slow machine. The least of up to
+/// `TIMES` counts is used: a module that takes longer than it should is measured again.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
@@ -50,7 +50,7 @@ struct Resources {
 }
 
 impl Resources {
-    /// Threads that an SM holds at once.
+    /// Returns the number of threads that an SM holds at once.
     fn resident(&self) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(SM[3]);
         let registers = self.registers.next_multiple_of(8) * self.threads;
@@ -117,7 +117,7 @@ pub fn write_costs(tree: &Tree) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", sass::TABLE))
 }
 
-/// Threads of a block, by the launch bounds in a module.
+/// Returns the number of threads in a block, by the launch bounds in a module.
 fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
@@ -252,16 +252,15 @@ fn compile(
     Ok((text, most, cost))
 }
 
-/// Device sources and the headers that they include, in order of path, without the host's part.
+/// Lists the device sources and the headers that they include, without the host's, sorted by path.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     let mut paths = files::below(&tree.root.join(SOURCES), &["cu", "cuh"])?;
     paths.retain(|path| !path.ends_with("host.cuh"));
     Ok(paths)
 }
 
-/// The same instructions in fewer bytes: no comments, no optional spaces, short names of registers, of labels, of the
-/// parameter and of the shared memory of the only entry point, `kernel`; short
-/// statements share a line.
+/// Packs the same instructions into fewer bytes: without comments and optional spaces, with short names for registers,
+/// labels, and the parameter and shared memory of the only entry point, `kernel`. Short statements share a line.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -286,7 +285,7 @@ fn pack(kernel: &str, text: &str) -> String {
     fill(&short_names(&packed))
 }
 
-/// Statements and labels side by side, in lines of at most `WIDTH` bytes.
+/// Joins statements and labels into lines of at most `WIDTH` bytes.
 fn fill(text: &str) -> String {
     const WIDTH: usize = 120;
     let ends = |line: &str| line.ends_with([';', ':']);
@@ -304,11 +303,11 @@ fn fill(text: &str) -> String {
     filled + "\n"
 }
 
-/// Registers of the compiler's classes by one letter and a number, the more frequent ones by shorter numbers.
+/// Renames registers of the compiler's classes to one letter and a number; more frequent ones get shorter numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
-    // A piece that follows a percent sign: class, number where it is a register's, what follows.
+    // Splits a piece that follows a percent sign: the class, the number if it is a register's, and the rest.
     let register = |piece: &str| {
         CLASSES.iter().enumerate().find_map(|(class, (name, _))| {
             let rest = piece.strip_prefix(name)?;
@@ -375,8 +374,8 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
     None
 }
 
-/// Seconds of a processor in the last line that the shell's `times` prints, as in `0m1.250s 0m0.030s`; infinite where there
-/// are none.
+/// Sums the processor seconds in the last line that the shell's `times` prints, as in `0m1.250s 0m0.030s`. Returns infinity
+/// if there are none.
 fn worked(said: &str) -> f64 {
     let last = said.lines().last().unwrap_or_default();
     let seconds = |time: &str| {

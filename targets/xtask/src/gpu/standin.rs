@@ -1,5 +1,4 @@
-//! Building the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a
-//! `libcuda.so.1`.
+//! Builds the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a `libcuda.so.1`.
 
 use crate::files;
 use crate::setup;
@@ -12,14 +11,14 @@ use std::time::SystemTime;
 pub enum Variant {
     /// Threads of a block are stacks that one thread switches between.
     Plain,
-    /// Under AddressSanitizer.
+    /// Instrumented with AddressSanitizer.
     Address,
-    /// Under ThreadSanitizer.
+    /// Instrumented with ThreadSanitizer.
     Thread,
 }
 
 impl Variant {
-    /// Folder, and the compiler's name of its sanitizer.
+    /// Returns the name of the folder, which is also the compiler's name of the sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
@@ -46,14 +45,14 @@ const KERNELS: &str = "kernels/cuda";
 /// Programs built with the library, each from one source; `true` if the program runs blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
-/// When the youngest of `paths` was written; `None` when one is missing.
+/// Returns the time when the youngest of `paths` was written, or `None` if one is missing.
 fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     let times: Option<Vec<SystemTime>> =
         paths.iter().map(|path| path.metadata().and_then(|data| data.modified()).ok()).collect();
     times.and_then(|times| times.into_iter().max())
 }
 
-/// Builds what is not up to date; returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
+/// Builds all outdated files. Returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
 ///
 /// # Errors
 /// A compiler that is missing, sources that do not compile.
@@ -92,7 +91,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
                 run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }
-            // What switches lanes is not checked for races, and tells the sanitizer of each switch.
+            // The code that switches lanes is not checked for races, and reports each switch to the sanitizer.
             let own = if source.ends_with("block.cpp") && variant == Variant::Thread {
                 "-fno-sanitize=thread"
             } else {

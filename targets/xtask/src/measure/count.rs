@@ -31,7 +31,7 @@ const DISPATCHED: f64 = 3.0;
 /// Cycles that a line from L2 and one from memory are assumed to stall where nothing hides them.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
-/// Cycles of a call, estimated: by the busiest of the pipes, and with the stalls of all lines on top.
+/// Estimates the cycles of a call: by the busiest of the pipes, and with the stalls of all lines on top.
 fn estimate(call: &Counted) -> [f64; 2] {
     // A pair of registers is two micro-operations; nothing else that is frequent here is.
     let moved = call.loads + call.stores;
@@ -71,8 +71,8 @@ impl Counted {
     }
 }
 
-/// Four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 an FMA. The name of a plan may
-/// follow.
+/// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 per FMA. The name
+/// of a plan may follow.
 fn useful(shape: &str) -> Result<u64, String> {
     let numbers: Result<Vec<u64>, _> = shape.split(',').take(3).map(str::parse).collect();
     let product = match numbers.as_deref() {
@@ -91,7 +91,7 @@ fn program(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join(setup::reference()?.build.triple).join("release/examples/count"))
 }
 
-/// `cargo xtask count`.
+/// Runs `cargo xtask count`.
 pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
     let useful = shapes.iter().map(|shape| useful(shape)).collect::<Result<Vec<u64>, String>>()?;
     setup::program(tree, "cc", "gcc")?;

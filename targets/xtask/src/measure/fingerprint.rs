@@ -1,4 +1,4 @@
-//! The lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
+//! Prints the lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
 
 use crate::gpu::standin::{self, Variant};
 use crate::setup;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Random problems where a call takes long.
 const FEW: &str = "--random 100";
 
-/// `cargo xtask fingerprint`: writes the lines into `file`, each after the place where it ran.
+/// Runs `cargo xtask fingerprint`, which writes the lines into `file`, each after the place where it ran.
 pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
     const EXAMPLE: &str = "build --release -p elsa-tests --example fingerprint";
     let driver = standin::build(tree, Variant::Plain)?;

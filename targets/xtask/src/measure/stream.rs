@@ -1,4 +1,4 @@
-//! `cargo xtask stream-figures`: what streamed runs of the tool take and how fast they are on this machine.
+//! `cargo xtask stream-figures`: memory and speed of streamed runs of the tool on this machine.
 //!
 //! Every figure is made of reports of `elsa run --json`, in files of random numbers that are removed at the end. Times of
 //! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
@@ -93,7 +93,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Share of a budget that is used if more rows would help.
+    /// Measures the share of a budget that is used if more rows would help.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than that: its query twice, its output and its state.
@@ -117,7 +117,7 @@ impl Bench<'_> {
         ])
     }
 
-    /// Speed of a streamed run, whose files are in the page cache, over that of one in memory.
+    /// Measures the speed of a streamed run, whose files are in the page cache, relative to one in memory.
     fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
         self.tensor("q.npy", RESIDENT)?;
         self.tensor("k.npy", KEYS)?;
@@ -157,7 +157,7 @@ impl Bench<'_> {
         ])
     }
 
-    /// A file of keys and values that is larger than the budget.
+    /// Measures a run over a file of keys and values that is larger than the budget.
     fn large(&self, gib: f64) -> Result<Row, String> {
         let keys = (gib * GIB as f64) as usize / (2 * DIM * 4);
         self.tensor("some.npy", 256)?;
@@ -202,7 +202,7 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// Returns the bytes before the elements of a `.safetensors` file of as many keys `k` and values `v`.
+/// Returns the bytes before the elements of a `.safetensors` file of `keys` keys `k` and values `v`.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {
@@ -221,7 +221,7 @@ fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> 
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }
 
-/// Median and quartiles.
+/// Formats median and quartiles.
 fn shown(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {

@@ -24,9 +24,9 @@ const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmu
 pub struct Runtime {
     /// Version.
     pub version: &'static str,
-    /// For x86-64.
+    /// Library for x86-64.
     pub here: PathBuf,
-    /// For arm64.
+    /// Library for arm64.
     pub board: PathBuf,
 }
 
@@ -94,7 +94,7 @@ pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "ort-venv", &NEWEST_PACKAGES, &NEWEST_PACKAGES.join(", "))
 }
 
-/// Python 3.6 with ONNX Runtime 1.10, as JetPack 4.6 has them; `None` where there is no Python 3.6.
+/// Provides Python 3.6 with ONNX Runtime 1.10, the versions of JetPack 4.6, or `None` without Python 3.6.
 pub fn oldest(tree: &Tree) -> Result<Option<PathBuf>, String> {
     old_python(tree, "3.6", "ort36-venv", &OLDEST_PACKAGES)
 }

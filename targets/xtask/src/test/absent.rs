@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-/// Returns a line for each back end that none of `stages`, which have passed, executed. `info` is what `elsa info --json` says
-/// about this machine. In a fast run the stage `host` runs no stand-in.
+/// Returns a line for each back end that none of `stages`, which have passed, executed. `info` is the output of
+/// `elsa info --json` on this machine. In a fast run the stage `host` runs no stand-in.
 ///
 /// # Errors
 /// Text that does not list the back ends.

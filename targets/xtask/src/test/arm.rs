@@ -1,5 +1,5 @@
-//! The stages `arm` and `aarch64`: what boards run, emulated. One configuration of cargo's builds the tests and the files of a
-//! board's folder, with the paths that are handed out; the folder that is handed out is the stage `boards`'.
+//! The stages `arm` and `aarch64`: the code of the boards, emulated. One configuration of cargo's builds the tests and the
+//! files of a board's folder, with the paths that are handed out; the stage `boards` tests the folder that is handed out.
 
 use super::capi::abi;
 use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
@@ -43,7 +43,7 @@ const AS_WELL: [&str; 17] = [
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// Returns the folder of the products, apart from that of the host, so that neither waits for the other.
+/// Returns the folder of the products, which is separate from the host's, so that neither waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }
@@ -55,7 +55,7 @@ pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     Ok(run.arg("--target-dir").arg(folder(tree)))
 }
 
-/// Returns the folder of what such a command has built.
+/// Returns the folder of the products of such a command.
 pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(folder(tree).join(setup::reference()?.build.triple).join("debug"))
 }
@@ -109,7 +109,7 @@ pub fn every_test(tree: &Tree) -> Ran {
     })
 }
 
-/// The bits of the program without an operating system on an emulated Cortex-M4F, and here.
+/// Compares the bits of the program without an operating system on an emulated Cortex-M4F with those on this machine.
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;

@@ -1,4 +1,5 @@
-//! The stage `boards`: what boards get, optimised as a whole, is built, examined, linked against and run by emulation.
+//! Runs the stage `boards`: the files of the boards, optimised as a whole, are built, examined, linked against and run
+//! by emulation.
 
 use super::capi;
 use super::dist::dist;

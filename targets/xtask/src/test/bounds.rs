@@ -1,11 +1,11 @@
-//! The hunt for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
+//! Hunts for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
 
 use super::ask::Ask;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::time::Duration;
 
-/// `cargo xtask hunt`.
+/// Runs `cargo xtask hunt`.
 pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     let build = Run::new(tree, "cargo build --release -p elsa-tests --example hunt");
     build.arg("--target-dir").arg(&tree.target).run().text("the hunt does not build")?;

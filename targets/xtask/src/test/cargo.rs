@@ -59,7 +59,7 @@ pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     ran.add(&line, out.ok, passed, failed);
 }
 
-/// Runs commands side by side, and shows what each wrote when it has ended.
+/// Runs commands side by side, and shows the output of each when it has ended.
 pub fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
     side_by_side(runs, |run| {
         let line = run.line();

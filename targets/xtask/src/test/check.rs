@@ -1,4 +1,4 @@
-//! The stage `check`: what needs no test to run. Formatting, structure, lints, dependencies, documentation.
+//! Runs the stage `check`, whose checks run no test: formatting, structure, lints, dependencies, documentation.
 
 use super::cargo::{JSON, bare_metal_run, builds};
 use super::house::house;

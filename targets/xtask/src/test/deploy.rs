@@ -1,4 +1,4 @@
-//! The stage `deploy`: deploys over ssh to this machine, and tries what must be refused.
+//! Runs the stage `deploy`: deploys over ssh to this machine, and tries requests that must be refused.
 
 use crate::boards::deploy;
 use crate::boards::library::Abi;

@@ -31,7 +31,7 @@ pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// When a file was written, in nanoseconds.
+/// Returns the time when a file was written, in nanoseconds.
 fn written(path: &Path) -> Option<u128> {
     Some(path.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos())
 }

@@ -1,5 +1,5 @@
-//! The stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the folders
-//! that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the
+//! folders that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
 
 use super::dist::dist;
 use super::vision::{MODEL, count, for_board, make, program, refusals};
@@ -89,7 +89,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The snippets that need the library alone, against the folder `dist`: a part of the stage `host`.
+/// Runs the snippets that need only the library, against the folder `dist`: a part of the stage `host`.
 pub fn snippets(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     let dir = tree.target.join("snippets/quick");
     make(tree, SNIPPETS, &PLAIN, None, &dir, dist, &ALONE.map(str::to_owned))?;
@@ -107,7 +107,7 @@ fn run_snippets(tree: &Tree, ran: &mut Ran, names: &[&str], dir: &Path, driver: 
     }
 }
 
-/// A snippet prints `ok` and how large its largest error was.
+/// Checks that a snippet succeeded: it prints `ok` and its largest error.
 fn says_ok(out: &Output) -> Result<String, String> {
     let found = out.stdout.lines().last().unwrap_or_default();
     if out.ok && found.starts_with("ok: ") {
@@ -150,7 +150,8 @@ fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) 
     }
 }
 
-/// The loop here: with pictures and without, ended by a signal, and on a GPU that is there, absent or lost.
+/// Runs the loop on this machine: with and without pictures, ended by a signal, and on a GPU that works, is missing or
+/// gets lost.
 fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path) {
     let here = |rest: &str| asked(tree, "", dir, rest);
     let out = here("--rate 200 --frames 360 --backend scalar").arg(pictures).run();

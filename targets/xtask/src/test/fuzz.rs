@@ -1,4 +1,4 @@
-//! The stage `fuzz`: the lints of `tests/fuzz`, and every target of its `src/bin` in its share of the time.
+//! Runs the stage `fuzz`: the lints of `tests/fuzz`, and every target of its `src/bin` in its share of the time.
 
 use super::ask::Ask;
 use super::cargo::{JSON, builds, together};

@@ -1,4 +1,4 @@
-//! Where this machine lets tests make control groups that limit memory.
+//! Finds the place where this machine lets tests make control groups that limit memory.
 
 use std::path::{Path, PathBuf};
 

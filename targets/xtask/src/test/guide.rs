@@ -181,7 +181,7 @@ mod tests {
         assert!(!same_output(&["a", "b"], "a\nc\n"));
     }
 
-    /// A block of every page is run, followed or marked.
+    /// Checks that every block of every page is run, followed or marked.
     #[test]
     fn every_block_has_a_known_language() {
         let tree = Tree::find().unwrap();

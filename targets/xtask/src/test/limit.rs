@@ -1,4 +1,4 @@
-//! How long the short run may take, and whether the machine was quiet enough to say so.
+//! Limits the time of the short run, and checks that the machine is quiet enough for the limit.
 
 use std::time::Instant;
 
@@ -48,14 +48,14 @@ fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<St
     (quiet && seconds > OVER * limit).then(text)
 }
 
-/// Seconds that all processors have worked since the system started, for anyone: those stolen by the host of a virtual
-/// machine included.
+/// Returns the seconds that all processors have worked since the system started, including those that the host of a
+/// virtual machine stole.
 fn busy() -> Option<f64> {
     parse(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// The first line lists hundredths: user, nice, system, idle, waiting, interrupts (two), stolen, and guests, which are
-/// part of user and nice.
+/// Parses the first line, which lists hundredths: user, nice, system, idle, waiting, interrupts (two), stolen, and
+/// guests, which are part of user and nice.
 fn parse(text: &str) -> Option<f64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const CONSUMER: &str = "targets/xtask/consumer";
 
-/// A copy of a folder elsewhere, with its links.
+/// Copies a folder to another place, with its links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     empty(to)?;
     let run = Run::new(tree, "cp -a").arg(dist.join(".")).arg(to);
@@ -112,7 +112,7 @@ fn with_cmake(
     Ok(Made { fixed: [fixed, folders[0].join("gone/build/without")], shared })
 }
 
-/// The links of this machine.
+/// Links and runs the programs of this machine.
 pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let (abi, home) = (Abi::read(tree)?, tree.target.join("links/host"));
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
@@ -141,7 +141,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs that are linked with what pkg-config prints: their names, compilers and questions.
+/// Programs that are linked with the output of pkg-config: their names, compilers and questions.
 const DRIVERS: [(&str, &str, &str); 6] = [
     ("gcc", "gcc", "--libs elsa"),
     ("g++", "g++", "--libs elsa"),
@@ -187,7 +187,7 @@ fn with_pkg_config(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: 
     Ok(())
 }
 
-/// A plugin that holds the library.
+/// Links a plugin that contains the library, and checks its exports.
 fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let path = home.join("plugin.so");
     let line = printed(tree, library, "--cflags --libs elsa")?;
@@ -197,8 +197,8 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// A program with the library and a copy of it whose functions have other names, which stands for a second library in
-/// Rust: both hold the whole standard library. Each answers a call.
+/// Links a program with the library and with a copy of it whose functions have other names. The copy acts as a second
+/// library in Rust: both contain the whole standard library. Each answers a call.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -291,7 +291,7 @@ pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<
     Ok(())
 }
 
-/// Processor that zig's compiler tunes for on a board.
+/// Returns the processor that zig's compiler tunes for on a board.
 fn tuned_by_zig(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-Xclang -tune-cpu -Xclang cortex-a78ae",

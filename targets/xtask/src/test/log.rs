@@ -22,7 +22,7 @@ pub fn show(path: &Path, name: &str, outcome: &Outcome) {
     println!("[{name}] the whole log: {}", path.display());
 }
 
-/// Returns the ends of the commands in a log that faults name. A command begins with its line behind `$ ` and ends before the next.
+/// Returns the ends of the commands in a log that faults name. A command begins with its line after `$ ` and ends before the next.
 fn ends(log: &str, faults: &[String]) -> Vec<String> {
     let lines: Vec<&str> = log.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("$ ")).collect();

@@ -1,5 +1,6 @@
-//! The stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated Cortex-A57,
-//! and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX Runtime.
+//! Runs the stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated
+//! Cortex-A57, and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX
+//! Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;
@@ -59,8 +60,8 @@ pub fn every(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the program that loads a runtime and the operator of a folder. Two threads: a number that the host compares with its
-/// own.
+/// Returns the program that loads a runtime and the operator of a folder. It gets two threads, and compares this number with
+/// its own setting.
 fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
     let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
     let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");
@@ -92,7 +93,7 @@ fn check(ran: &mut Ran, what: &str, run: Run) {
     }
 }
 
-/// The cases of ONNX, by the newest runtime of Python.
+/// Runs the cases of ONNX with Python's newest runtime.
 fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let attention = tree.root.join("runtime/ort/tests/attention.py");
@@ -108,8 +109,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Models that the tool rewrites: the answers of `count` random ones before and after, and the tool's own check in every
-/// runtime.
+/// Checks models that the tool rewrites: compares the answers of `count` random ones before and after, and runs the
+/// tool's own check in every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,
@@ -130,7 +131,7 @@ fn rewritten(
     Ok(())
 }
 
-/// The quick start by Python 3.6 and the runtime of its time.
+/// Runs the quick start with Python 3.6 and the runtime of its time.
 fn oldest(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     match setup::ort::oldest(tree)? {
         Some(oldest) => {

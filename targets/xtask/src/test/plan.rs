@@ -1,4 +1,4 @@
-//! Scheduling of stages: parts of the long run, lanes of a part, and the remaining time.
+//! Schedules stages: parts of the long run, lanes of a part, and the remaining time.
 
 use super::results::Outcome;
 use super::stages::Stage;
@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Stages that search for a given time: each gets half of the minutes.
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
-/// Seconds that a stage takes.
+/// Estimates the seconds that a stage takes.
 fn seconds(stage: &Stage, minutes: u64) -> f64 {
     stage.seconds + if SEARCHES.contains(&stage.name) { minutes as f64 * 30.0 } else { 0.0 }
 }
@@ -81,7 +81,7 @@ impl Progress {
         Progress { lanes, expected, running: Mutex::default() }
     }
 
-    /// Stages that take turns, for each lane.
+    /// Returns the stages of each lane, which run one after another.
     pub fn lanes(&self) -> Vec<Vec<&'static Stage>> {
         self.lanes.clone()
     }
@@ -97,7 +97,7 @@ impl Progress {
         }
     }
 
-    /// A stage begins.
+    /// Records that a stage begins.
     pub fn begin(&self, stage: &Stage) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.0.insert(stage.name, Instant::now());
@@ -126,7 +126,7 @@ impl Progress {
     }
 }
 
-/// Seconds in words.
+/// Formats seconds in words.
 fn minutes(seconds: f64) -> String {
     if seconds < 90.0 { format!("{seconds:.0} s left") } else { format!("{:.0} min left", seconds / 60.0) }
 }

@@ -1,9 +1,9 @@
-//! What ran, read from what cargo, libtest, rustfmt, libFuzzer and the bare-metal program print.
+//! Counts of what ran, read from the output of cargo, libtest, rustfmt, libFuzzer and the bare-metal program.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Passed, failed and ignored, summed over the lines `test result: …` of libtest.
+/// Sums passed, failed and ignored tests over libtest's lines `test result: …`.
 pub fn libtest(text: &str) -> (u64, u64, u64) {
     let mut sum = (0, 0, 0);
     for line in text.lines().filter_map(|line| line.trim().strip_prefix("test result:")) {
@@ -28,13 +28,13 @@ pub fn failures(text: &str) -> Vec<&str> {
     lines.filter_map(|line| line.split(' ').next()).collect()
 }
 
-/// Files that rustfmt names when it is verbose.
+/// Counts the files that rustfmt names when it is verbose.
 pub fn formatted(text: &str) -> u64 {
     let files: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("Formatting ")).collect();
     files.len() as u64
 }
 
-/// Targets of local packages among cargo's JSON messages: package, target and kind.
+/// Lists the targets of local packages among cargo's JSON messages: package, target and kind.
 pub fn built(messages: &str) -> BTreeSet<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     messages
@@ -57,13 +57,13 @@ pub fn value(text: &str, name: &str) -> Option<u64> {
     objects.filter_map(|object| object[name].as_u64()).next()
 }
 
-/// Executions that libFuzzer reports in its final statistics.
+/// Counts the executions that libFuzzer reports in its final statistics.
 pub fn executions(text: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("stat::number_of_executed_units:"));
     lines.filter_map(|n| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// Words that agree between what the board and the host printed, and the first disagreement.
+/// Counts the words that agree and those that differ between board and host, and describes the first disagreement.
 ///
 /// Each line is a case, the kind of row and words in hexadecimal; the last is `end` and the number of words
 /// (see `tests/bare-metal`). Besides agreeing, the words must be as many as announced on both sides, no

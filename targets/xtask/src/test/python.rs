@@ -23,7 +23,7 @@ const DEVICE: &str = "runtime/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 
-/// A part of the stage `host`: by this machine's Python.
+/// Runs a part of the stage `host` with this machine's Python.
 pub fn newest(tree: &Tree, ran: &mut Ran, folder: &Path, driver: &Path) -> Result<(), String> {
     run(tree, ran, &setup::ort::newest(tree)?, folder, driver)
 }

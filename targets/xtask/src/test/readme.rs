@@ -43,7 +43,7 @@ pub fn repeats(tree: &Tree, text: &str) -> Result<bool, String> {
     Ok(!part.is_empty() && whole.windows(part.len()).any(|lines| lines == part))
 }
 
-/// Returns the output of the last command of a block, which the comment behind the command promises.
+/// Returns the output that the comment after the last command of a block promises.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
@@ -84,7 +84,7 @@ fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
     ran.failed += u64::from(!good);
 }
 
-/// The quick start of Rust. Dependencies are of the versions of the tree.
+/// Runs the quick start of Rust. Its dependencies have the versions of the tree.
 pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &[])?;
@@ -109,7 +109,7 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// First lines of the programs of the quick start of Rust, and of the blocks with what they print.
+/// First lines of the programs of the quick start of Rust, and of the blocks with their output.
 const RUST: [(&str, &str); 2] =
     [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 
@@ -129,7 +129,7 @@ pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
+/// Runs the quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
 pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -144,7 +144,7 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Res
     Ok(())
 }
 
-/// The same for the board, whose folder has been made, run by `emulator`.
+/// Does the same with the board's folder, which has been made, and runs the program by `emulator`.
 pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -169,7 +169,7 @@ mod tests {
         assert!(block(page, "end").is_err() && block(page, "int x;").is_err());
     }
 
-    /// README.md and the head of the crate repeat the first program of Rust.
+    /// Checks that README.md and the head of the crate repeat the first program of Rust.
     #[test]
     fn the_first_program_is_the_same_everywhere() {
         let tree = Tree::find().unwrap();

@@ -1,4 +1,5 @@
-//! Release stages: dependencies and their licences, contents and interface of packages, and the oldest supported compiler.
+//! Runs the release stages: dependencies and their licences, contents and interface of packages, and the oldest supported
+//! compiler.
 
 use super::cargo::{JSON, builds};
 use super::readme;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 /// Rules for dependencies.
 const RULES: &str = "deny.toml";
-/// Checks of cargo-deny that need nothing but the tree and what cargo has downloaded.
+/// Checks of cargo-deny that need only the tree and cargo's downloads.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 /// Warnings about a rule that one workspace does not need and another does.
 const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encountered \
@@ -21,7 +22,7 @@ const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encou
 /// Fields of a package that a registry shows.
 const SHOWN: [&str; 7] =
     ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
-/// The file that names the commit of the last release, or says that there is none.
+/// The file that names the commit of the last release, or says "none".
 const RELEASED: &str = "targets/released.txt";
 /// The facade, and the crates from which it re-exports: cargo-semver-checks reads one crate at a time, and skips what
 /// others define.
@@ -29,7 +30,7 @@ const INTERFACE: &str = "-p elsa-edge -p elsa-core -p elsa-runtime";
 /// Message of cargo about a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
-/// Licences, versions and sources of the dependencies: a part of the stage `check`.
+/// Checks licences, versions and sources of the dependencies: a part of the stage `check`.
 pub fn deny(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let program = setup::deny(tree)?;
@@ -58,7 +59,7 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Known faults of dependencies, from a database that is fetched. Where it cannot be, this counts as nothing.
+/// Checks the dependencies for known faults, in a database that is fetched. Without the database nothing is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
@@ -192,7 +193,7 @@ fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The commit that the file of the last release names; `None` for the word "none".
+/// Parses the commit that the file of the last release names; `None` for the word "none".
 fn released(text: &str) -> Result<Option<String>, String> {
     match text.trim() {
         "none" => Ok(None),
@@ -203,7 +204,7 @@ fn released(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Fields that a registry shows and that `package` leaves empty.
+/// Lists the fields that a registry shows and that `package` leaves empty.
 fn missing(package: &Value) -> Vec<String> {
     let empty = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The toolchain of the tree is at least as new as the version that the packages declare.
+    /// Checks that the toolchain of the tree is at least as new as the version that the packages declare.
     #[test]
     fn the_toolchain_of_the_tree_is_new_enough() {
         let tree = Tree::find().unwrap();

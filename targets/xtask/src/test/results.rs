@@ -1,5 +1,5 @@
-//! What stages came to: told by the process of a stage to the one that started it, and kept by the content of the tree,
-//! so that a long run goes on where it was interrupted.
+//! Outcomes of stages: reported by the process of a stage to the one that started it, and kept by the content of the
+//! tree, so that a long run resumes where it was interrupted.
 
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The hashes of what stages guard, which a long run writes into the tree.
+/// Hashes of the content that stages guard, which a long run writes into the tree.
 pub const FILE: &str = "targets/guards.toml";
 
 /// Outcome of a stage.
@@ -20,18 +20,18 @@ pub struct Outcome {
     pub failed: u64,
     /// Counts of the stage, with a remark.
     pub summary: String,
-    /// Why it failed; empty when it passed.
+    /// Reasons of a failure; empty when it passed.
     pub faults: Vec<String>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Seconds that processors worked for it.
     pub worked: f64,
-    /// For how many minutes it was asked to search.
+    /// Minutes for which it was asked to search.
     pub minutes: u64,
 }
 
 impl Outcome {
-    /// Result of a stage that ended without reporting one.
+    /// Creates the result of a stage that ended without reporting one.
     pub fn untold(how: &str) -> Outcome {
         let faults = vec![format!("ended without a result: {how}")];
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
@@ -92,14 +92,14 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The results that are kept for one content of the tree, and how long stages took last.
+/// Results kept for one content of the tree, and the latest duration of each stage.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,
 }
 
 impl Results {
-    /// Hashes of the tree as it is.
+    /// Hashes the tree in its present state.
     pub fn of(tree: &Tree) -> Results {
         Results { folder: tree.target.join("test-results"), content: content(tree) }
     }
@@ -108,7 +108,7 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// Result of a stage that passed after it searched for `minutes` or longer.
+    /// Returns the result of a stage if it passed after it searched for `minutes` or longer.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }
@@ -121,7 +121,7 @@ impl Results {
         }
     }
 
-    /// Seconds that stages took when they passed last.
+    /// Returns the seconds that each stage took when it last passed.
     pub fn seconds(&self) -> BTreeMap<String, f64> {
         read(&self.folder.join("seconds.json")).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! The stage `robot`: what of `examples/robot` takes long or needs pictures. The stage `host` runs its other tests, on the
-//! stand-in GPU as well.
+//! Runs the stage `robot`: tests of `examples/robot` that take long or need pictures. The stage `host` runs its other
+//! tests, on the stand-in GPU as well.
 
 use super::arm;
 use super::cargo::tests;

@@ -1,5 +1,5 @@
-//! The stages `asan` and `tsan`: what works with raw memory and with threads, instrumented: Rust, the stand-in GPU and C
-//! programs, in one build each.
+//! Runs the stages `asan` and `tsan`: code that works with raw memory and with threads, instrumented: Rust, the
+//! stand-in GPU and C programs, in one build each.
 
 use super::capi::instrumented;
 use super::cargo::{KERNELS, tests, widest, with_standin};
@@ -29,7 +29,7 @@ pub(super) struct Sanitizer<'a> {
 }
 
 impl<'a> Sanitizer<'a> {
-    /// AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
+    /// Prepares AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
     ///
     /// # Errors
     /// A toolchain that cannot be installed.
@@ -38,7 +38,7 @@ impl<'a> Sanitizer<'a> {
         Sanitizer::new(tree, Variant::Address, "", without)
     }
 
-    /// ThreadSanitizer, with the kernels without vectors.
+    /// Prepares ThreadSanitizer, with the kernels without vectors.
     ///
     /// # Errors
     /// A toolchain that cannot be installed.
@@ -97,7 +97,7 @@ impl<'a> Sanitizer<'a> {
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
 
-    /// Kernels and back end of the stand-in GPU, at small sizes.
+    /// Runs the kernels and the back end of the stand-in GPU, at small sizes.
     fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.

@@ -1,4 +1,4 @@
-//! Inputs that the fuzzer starts from, made anew from integers on every run.
+//! Inputs that the fuzzer starts from, generated from integers on every run.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -23,7 +23,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Random bytes.
+/// Returns `n` random bytes.
 fn bytes(seed: u64, n: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..n).map(|_| random.below(256) as u8).collect()
@@ -97,7 +97,7 @@ fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     file.unwrap_or_default()
 }
 
-/// Archives of one and two stored members.
+/// Builds archives of one and two stored members.
 fn npz() -> Vec<Vec<u8>> {
     let members = npy();
     let mut files = Vec::new();
@@ -108,7 +108,7 @@ fn npz() -> Vec<Vec<u8>> {
     files
 }
 
-/// Files of tasks of two tokens in three chunks, whole and with one array bent.
+/// Builds files of tasks of two tokens in three chunks, intact and with one array changed.
 fn states() -> Vec<Vec<u8>> {
     let list = |data: &[i64]| {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -242,7 +242,7 @@ fn telemetry() -> Vec<Vec<u8>> {
     streams
 }
 
-/// Models with one attention each: with and without a mask that is added, with the batch free, and in one node.
+/// Builds models with one attention each: with and without an additive mask, with a free batch, and in one node.
 fn onnx() -> Vec<Vec<u8>> {
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         // Lengths of up to 14 bits.
@@ -289,7 +289,7 @@ fn onnx() -> Vec<Vec<u8>> {
     vec![model(2, false, false), model(0, true, false), model(0, false, true), model(1, true, false)]
 }
 
-/// Journals of elsa run --resume.
+/// Builds journals of elsa run --resume.
 fn journal() -> Vec<Vec<u8>> {
     let head = r#"{"sizes":[1,4,9,3,512],"run":["q 64769:131 4194432 1700000000.000000000","k"]}"#;
     let units = |n: usize| (0..n).map(|unit| format!("unit {unit}\n")).collect::<String>();
@@ -297,7 +297,7 @@ fn journal() -> Vec<Vec<u8>> {
     vec![of(0, ""), of(3, ""), of(12, "commit [\"1:2 3\",\"\"]\n"), of(2, "unit 1\n"), of(1, "commit 3\n")]
 }
 
-/// Tables of elsa bench, alone and two with a zero between them.
+/// Builds tables of elsa bench, alone, and two with a zero between them.
 fn table() -> Vec<Vec<u8>> {
     let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
     let row = |shape: &str, ms: &str| {

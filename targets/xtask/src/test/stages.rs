@@ -22,7 +22,7 @@ pub struct Stage {
     /// Seconds on two idle cores from an empty build folder, while the other lane is running. Zero for stages that run
     /// for a given time.
     pub seconds: f64,
-    /// What of the tree it guards: after a change there, the short run takes the stage as well.
+    /// Parts of the tree that the stage guards: after a change there, the short run includes the stage.
     pub guards: &'static [&'static str],
     /// Sets up the requirements, runs the stage and counts.
     pub run: fn(&Tree, Ask) -> Ran,

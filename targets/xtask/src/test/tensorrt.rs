@@ -1,5 +1,5 @@
-//! The stage `tensorrt`: the plugin `examples/tensorrt`, compiled against TensorRT's headers, and driven through its own
-//! interface by a stand-in for TensorRT, through the stand-in driver.
+//! Runs the stage `tensorrt`: the plugin `examples/tensorrt`, compiled against TensorRT's headers, and driven through
+//! its own interface by a stand-in for TensorRT, through the stand-in driver.
 
 use super::cargo::with_standin;
 use super::dist::dist;

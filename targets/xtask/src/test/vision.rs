@@ -1,5 +1,5 @@
-//! The stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers for
-//! every picture that was held out as PyTorch did: here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers as
+//! PyTorch did for every held-out picture: here, through the stand-in driver, and on an emulated board.
 //!
 //! Classes must be the same. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the
 //! longest path from a pixel to a score. Roundings of either sign add up like steps of a random walk, so that K of
@@ -207,7 +207,7 @@ pub(super) fn make(
         run = run.arg(define);
     }
     run.machine().run().text("configuring")?;
-    // One target at a time is what CMake takes before 3.15.
+    // CMake before 3.15 builds one target at a time.
     for target in targets {
         let run = Run::new(tree, "").arg(&cmake).arg("--build").arg(dir).arg("--target").arg(target);
         run.args("-- -j2").run().text("building")?;
@@ -225,7 +225,7 @@ pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String;
     ])
 }
 
-/// Returns the program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
+/// Returns the program `name` of `dir`, after `front`, an emulator with its arguments or nothing.
 pub(super) fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
@@ -335,7 +335,7 @@ fn differs(record: &Record, out: &Output) -> Result<String, String> {
     }
 }
 
-/// Every picture must have the class that it has as PNG.
+/// Checks that every picture has the same class as in PNG.
 fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     let (lines, _) = lines(out)?;
     let (same, all) = (same_classes(record, &lines), record.pictures.len());
@@ -343,7 +343,7 @@ fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     if same == all && lines.len() == all { Ok(found) } else { Err(found) }
 }
 
-/// Every beginning of a JPEG file must be refused, each by its name, and the whole file not.
+/// Checks that every proper prefix of a JPEG file is refused by its name, and that the complete file is not.
 fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<String, String> {
     let first = fs::read_dir(pictures).map_err(files::at(pictures))?.flatten().next();
     let path = first.ok_or_else(|| format!("{}: empty", pictures.display()))?.path();
@@ -361,8 +361,8 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     if good { Ok(found) } else { Err(found) }
 }
 
-/// Failures of the device and of the system, which are no fault of the request; and a GPU that fails while the CPU
-/// may take its place.
+/// Provokes failures of the device and of the system, which are no fault of the request, and a GPU failure after which
+/// the CPU may take over.
 fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
     let ask = |rest: &str| {
         let run =
@@ -410,7 +410,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
     }
 }
 
-/// Requests that a program must reject, each with text from the message.
+/// Sends requests that a program must reject, each with text from the message.
 pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&str, &str)]) {
     for (rest, names) in requests {
         let out = ask(rest).quiet().run();

@@ -1,5 +1,5 @@
-//! The stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written against the
-//! libraries; and the stage `miri`.
+//! Runs the stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written
+//! against the libraries; and the stage `miri`.
 //!
 //! Cargo rebuilds a crate when other packages are selected with it, because the features of its dependencies then
 //! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.
@@ -47,7 +47,7 @@ pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join("debug"))
 }
 
-/// The tests of the same programs with a GPU as one more back end.
+/// Runs the tests of the same programs with a GPU as one more back end.
 fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     // One test of a process after the other: the stand-in refuses to free page-locked memory while any work is under way.
     // Sizes of blocks are the processor's.

@@ -1,5 +1,5 @@
-//! The C ABI under hostile calls: random descriptions, sizes and handles over valid memory. Nothing may crash or panic,
-//! every status is one that the header names, and a refusal has a message.
+//! Calls the C ABI with random descriptions, sizes and handles over valid memory. Nothing may crash or panic, every
+//! status is one that the header names, and a refusal has a message.
 //!
 //! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
 //! described, occasionally misaligned, short, overlapping or null. Structs that begin with their size are occasionally

@@ -1,4 +1,4 @@
-//! The reader of journals: any bytes are the journal of a run, the beginning of one, or refused with a reason; a
+//! Reads any bytes as a journal: they are the journal of a run, the beginning of one, or refused with a reason. A
 //! truncated journal is that of fewer units.
 #![no_main]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The reader of `.npy` files: any bytes are a tensor with as many elements as its shape, or a typed error.
+//! Reads any bytes as a `.npy` file: they are a tensor with the number of elements of its shape, or a typed error.
 #![no_main]
 
 use elsa_files::{Fault, Format, Header, npy};

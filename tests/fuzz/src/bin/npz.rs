@@ -1,5 +1,5 @@
-//! The reader of `.npz` files: under any name, any bytes are a tensor with as many elements as its shape, or a typed
-//! error.
+//! Reads any bytes as a `.npz` file under any name: they are a tensor with the number of elements of its shape, or a
+//! typed error.
 #![no_main]
 
 use elsa_files::Format;

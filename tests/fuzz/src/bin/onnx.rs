@@ -1,4 +1,4 @@
-//! The rewriter: any bytes are a model, whose attention is replaced or stays, or a typed error.
+//! Rewrites any bytes: they are a model, whose attention is replaced or stays, or a typed error.
 #![no_main]
 
 use elsa_onnx::{Limits, rewritten};

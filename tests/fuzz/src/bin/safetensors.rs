@@ -1,5 +1,5 @@
-//! The reader and the writer of `.safetensors` files: under any name, any bytes are a tensor with as many elements as
-//! its shape, or a typed error. Writing a new tensor leaves the other tensors of a file unchanged.
+//! Reads any bytes as a `.safetensors` file under any name: they are a tensor with the number of elements of its shape,
+//! or a typed error. Writing a new tensor leaves the other tensors of a file unchanged.
 #![no_main]
 
 use elsa_files::safetensors::{self, Directory};

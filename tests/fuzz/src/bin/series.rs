@@ -1,5 +1,5 @@
-//! Recurrences, selective scans and convolutions from hostile shapes: nothing may panic, refusals have a message, and
-//! accepted problems are computed, by the scalar code of core and by an engine, within the bound of the f64 oracle.
+//! Runs recurrences, selective scans and convolutions with hostile shapes: nothing may panic, refusals have a message,
+//! and accepted problems are computed, by the scalar code of core and by an engine, within the bound of the f64 oracle.
 //!
 //! The input drives choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end of
 //! the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers too short.

@@ -1,4 +1,4 @@
-//! The reader of a task's file: any bytes are a description with states or shares of its shape, or a typed error.
+//! Reads any bytes as a task's file: they are a description with states or shares of its shape, or a typed error.
 #![no_main]
 
 use elsa_files::Fault;

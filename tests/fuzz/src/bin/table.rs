@@ -1,5 +1,5 @@
-//! The reader of tables of `elsa bench`, and the comparison of two tables: any bytes are rows without a change compared
-//! with themselves, or no table.
+//! Reads any bytes as tables of `elsa bench`, and compares two: they are rows without a change compared with
+//! themselves, or no table.
 #![no_main]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The frames of telemetry: any bytes are records or counted losses, a decoded record passes through a frame again
-//! unchanged, and data after a zero is read regardless of earlier bytes.
+//! Reads any bytes as frames of telemetry: they are records or counted losses, a decoded record passes through a frame
+//! again unchanged, and data after a zero is read regardless of earlier bytes.
 #![no_main]
 
 use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};

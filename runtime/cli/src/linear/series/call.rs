@@ -260,8 +260,8 @@ pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
-/// Compares the output of a call with the exact one, which `each` calls its last argument with for every token of a batch
-/// and channel. Returns the largest error relative to its bound.
+/// Compares the output of a call with the exact values: for a batch and a channel, `each` passes every token and its
+/// exact value to its last argument. Returns the largest error relative to its bound.
 pub fn worst(
     outputs: &Outputs,
     series: &Series,

@@ -41,7 +41,7 @@ const TX2: GpuMachine = GpuMachine {
     efficiency: 0.9,
 };
 
-/// Batch, heads, tokens, head size.
+/// Returns the spec of these numbers of sequences, heads and tokens, and this head size.
 fn spec([batch, heads, tokens, d]: [usize; 4], dtype: DType) -> Spec {
     let view = View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
     Spec::new(dtype, view, view, view, view)
@@ -95,7 +95,7 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
         let found = forecast(&problem, &H200, false).unwrap();
         let predicted = found.prediction.us();
         let apart = (predicted / measured - 1.0).abs();
-        // The kernel of four rows waits for memory once where the model adds up what it waits for.
+        // The kernel of four rows waits for memory once, while the model adds up its waits.
         let most = if found.kernel.contains("_q4k") { 0.75 } else { 0.25 };
         assert!(apart <= most, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
     }

@@ -75,7 +75,7 @@ impl Instruction {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }
 
-    /// Returns the operands, the destination first, without what marks a kept one.
+    /// Returns the operands, the destination first, without the mark of a kept one.
     pub fn operands(&self) -> impl Iterator<Item = &str> {
         let rest = self.text.split_once(char::is_whitespace).map_or("", |(_, rest)| rest);
         rest.split(',').map(|operand| operand.trim().trim_end_matches(".reuse"))
@@ -155,7 +155,8 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     Ok(code)
 }
 
-/// `SYNC` leaves the innermost part of the code that an `SSY` begins, `BRK` that of a `PBK`.
+/// Finds the target of each `SYNC` and `BRK`: the end of the innermost part of the code that an `SSY` or a `PBK`
+/// begins.
 fn meet(code: &mut [Instruction]) {
     let begun = |name: &str| -> Vec<(usize, usize)> {
         let begins = code.iter().filter(|x| x.name == name);

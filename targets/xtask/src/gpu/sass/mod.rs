@@ -104,9 +104,9 @@ const CHANGED: [&str; 2] = ["_added", "_within"];
 /// Prefixes of the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
-/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or
-/// of series, for one that only problems with masks or biases use, and, with a line that says why, for one whose loops are not
-/// understood: nothing predicts its time.
+/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. Returns `None` for kernels whose time
+/// nothing predicts: those of linear attention and of series, those that only problems with masks or biases use, and, with a
+/// line that gives the reason, those whose loops are not understood.
 ///
 /// # Errors
 /// A listing that is not understood.
@@ -149,8 +149,8 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs of halves.
-    /// Blocks of few rows share them otherwise.
+    /// Counts the multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs
+    /// of halves. Blocks of few rows share them otherwise.
     fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
         (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])

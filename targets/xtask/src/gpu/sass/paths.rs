@@ -3,8 +3,9 @@
 //! Machine code is walked in the order of addresses. A jump back closes a loop. Forward,
 //!
 //! - a jump that no predicate guards is taken;
-//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds or what it leaves out is rare: stores to global memory or calls within a tile
-//!   (a row's reference that moved, a division), or loops without a multiply-add (masks, biases).
+//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
+//!   stores to global memory or calls within a tile (a row's reference that moved, a division), or loops without a multiply-add
+//!   (masks, biases).
 //!
 //! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
 //! loop whose end only a predicate knows, which another one becomes, goes round twice. What remains unknown follows
@@ -91,7 +92,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
         let needed = exps || (adds && !calls) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || calls || loops.iter().any(useless);
-        // Of two alternatives, the one with more multiply-adds: the other one checks each value.
+        // Takes the alternative with more multiply-adds: the other one checks each value.
         let other =
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
@@ -136,8 +137,8 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     })
 }
 
-/// Returns the value of an operand that a loop does not change. The smaller one of a constant and of what depends on the call is
-/// the constant: a head as long as the kernel's.
+/// Returns the value of an operand that a loop does not change. The minimum of a constant and a value that depends on the call
+/// is taken to be the constant: a head as long as the kernel's.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
     if let Some(value) = constant(Some(operand)) {
@@ -196,7 +197,7 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
 /// Trips beyond which a counter was misread.
 const MOST_TRIPS: usize = 256;
 
-/// `way` with every loop in it repeated.
+/// Returns `way` with every loop in it repeated.
 pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {
@@ -220,11 +221,11 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: as many for the
-/// scores, before the first exponential, as for the weighted values, behind it.
+/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: for the scores,
+/// before the first exponential, and for the weighted values, after it.
 ///
 /// # Errors
-/// More than one loop of a product whose trips its counter does not tell, or a product of another size.
+/// More than one loop of a product whose trips do not follow from its counter, or a product of another size.
 pub fn counted(
     code: &[Instruction],
     way: &[usize],
@@ -278,7 +279,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Instructions of eight bytes each: predicate or nothing, text, the number of the instruction jumped to.
+    /// Makes instructions of eight bytes each from a predicate or nothing, a text, and the number of the instruction
+    /// jumped to.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,
@@ -359,7 +361,7 @@ mod tests {
             ("P1", "BRA `(.L_x_0)", 1),
         ]);
         assert_eq!(trips(&twice, &Loop { first: 1, last: 3 }), Some(2));
-        // The alternative behind has more multiply-adds.
+        // The alternative that follows has more multiply-adds.
         let either = code(&[
             ("P0", "BRA `(.L_x_0)", 3),
             ("", "FFMA R2, R3, R4, R2", 0),

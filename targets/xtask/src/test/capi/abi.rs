@@ -33,7 +33,7 @@ pub struct Write {
     write: bool,
 }
 
-/// `cargo xtask abi`.
+/// Runs `cargo xtask abi`.
 pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
     let ran = Ran::of("checks", |ran| check(tree, ran, write));
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
@@ -125,7 +125,7 @@ fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// Returns the number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
+/// Returns the number of facts if both lists have the same ones; otherwise the facts that only one of them has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     let only = |a: &str, b: &str, sign: &str| {
         let there: Vec<&str> = facts(b).collect();
@@ -138,8 +138,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
-/// That the fields of structs that grow follow each other without a gap, and end with the struct: a byte that belongs
-/// to no field could hold anything, and a longer struct must be zero where this one ends.
+/// Checks that the fields of structs that grow follow each other without a gap, and end with the struct: a byte that
+/// belongs to no field could hold anything, and a longer struct must be zero where this one ends.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {

@@ -1,4 +1,4 @@
-//! The headers, each alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
+//! Compiles each header alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
 
 use crate::files;
 use crate::ran::Ran;

@@ -50,7 +50,7 @@ impl Header {
     /// Reads the headers of a tree, in the order of their names.
     ///
     /// # Errors
-    /// A declaration that is none of the kinds above.
+    /// A declaration of another kind.
     pub fn read(tree: &Tree) -> Result<Header, String> {
         let mut header = Header::default();
         for path in files::below(&tree.root.join(HEADERS), &["h"])? {
@@ -137,7 +137,7 @@ fn without_comments(text: &str) -> String {
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// Words with one space between them.
+/// Separates words by single spaces.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -28,7 +28,7 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
     });
 }
 
-/// The lines that must not compile, by these compilers.
+/// Checks that these compilers refuse the lines that must not compile.
 pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = crate::files::text(&path)?;
@@ -50,7 +50,7 @@ pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> R
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
 }
 
-/// Numbers of the marked lines, from one, and why they must not compile.
+/// Returns the numbers of the marked lines, from one, and the reasons why they must not compile.
 fn marked(text: &str) -> Vec<(usize, &str)> {
     let mark = |(number, line)| -> Option<(usize, &str)> { Some((number, str::split_once(line, MARK)?.1)) };
     (1..).zip(text.lines()).filter_map(mark).collect()

@@ -9,13 +9,13 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Programs that measure what instrumentation changes: the stack that calls need.
+/// Programs that measure a quantity that instrumentation changes: the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 6] =
     ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
 
-/// Under AddressSanitizer, with the archive of the library.
+/// Runs the programs under AddressSanitizer, with the archive of the library.
 pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
     // The system's heap and thread stacks must contain no leaked memory.
@@ -26,7 +26,7 @@ pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     run(tree, ran, archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
 }
 
-/// Under ThreadSanitizer.
+/// Runs the programs with threads under ThreadSanitizer.
 pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
     // Its symbols are local, because panics unwind in the shipped library. (AddressSanitizer registers the

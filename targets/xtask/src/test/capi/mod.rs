@@ -1,10 +1,10 @@
-//! C and C++ programs against the folder for this machine.
+//! Tests C and C++ programs against the folder for this machine.
 //!
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each ends with the number of its checks. The
-//! stage `host` compiles them by gcc and runs them, those that use a GPU, and what happens to one, through the stand-in
-//! driver, and one under valgrind, which sees reads of what nothing has written. The stages `asan` and `tsan` run them with
-//! sanitizers against a library that panics on request, `boards` on an emulated board, and `shipped` by clang and linked in
-//! every way that the folder that is handed out is made for. The headers alone compile in every standard.
+//! stage `host` compiles them with gcc and runs them. Those that use a GPU, or test its failures, run through the stand-in
+//! driver, and one runs under valgrind, which finds reads of uninitialised memory. The stages `asan` and `tsan` run them
+//! with sanitizers against a library that panics on request, `boards` on an emulated board, and `shipped` with clang and
+//! linked in every way that the handed-out folder supports. The headers alone compile in every standard.
 
 pub mod abi;
 pub mod board;
@@ -23,7 +23,7 @@ use crate::shell::Tree;
 use programs::Compilers;
 use std::path::Path;
 
-/// The part of the stage `host`: by gcc, against the folder `dist`, with the stand-in driver of the folder `driver`.
+/// Runs the part of the stage `host`: with gcc, the folder `dist`, and the stand-in driver of the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     setup::programs(tree, &["cmake", "make", "g++", "valgrind"])?;
     let home = programs::home(tree, "host")?;

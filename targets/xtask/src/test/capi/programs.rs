@@ -1,4 +1,4 @@
-//! The programs of `tests/capi`: compiled without warnings, linked, run, and their checks counted.
+//! Compiles the programs of `tests/capi` without warnings, links and runs them, and counts their checks.
 
 use super::super::cargo::with_standin;
 pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
@@ -83,17 +83,17 @@ pub struct Compilers {
 }
 
 impl Compilers {
-    /// GNU's.
+    /// Names GNU's compilers.
     pub fn gcc() -> Compilers {
         Compilers { c: "gcc".to_owned(), cpp: "g++".to_owned() }
     }
 
-    /// LLVM's.
+    /// Names LLVM's compilers.
     pub fn clang() -> Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
-    /// Compilers for the boards, with the emulators of their programs.
+    /// Prepares the compilers for the boards, with the emulators of their programs.
     pub fn boards(tree: &Tree) -> Result<Compilers, String> {
         setup::board(tree)?;
         let python = setup::zig(tree)?.join("python");
@@ -157,7 +157,7 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Every program by a compiler.
+/// Builds every program with a compiler, and runs it.
 pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home: &Path, skip: &[&str]) {
     // The last are C++, which takes longest.
     let programs = PROGRAMS.iter().rev().filter(|(source, _)| !skip.contains(source));
@@ -189,13 +189,13 @@ fn compiled(
     compiled.count(ran).then_some(program)
 }
 
-/// One program under valgrind, which [`all`] has made.
+/// Runs one program that [`all`] has built under valgrind.
 pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
     let run = Run::new(tree, VALGRIND).arg(home.join(UNDER_VALGRIND));
     checks(ran, &format!("{UNDER_VALGRIND} under valgrind"), run);
 }
 
-/// The programs that use a GPU through the stand-in driver of the folder `driver`, faults of the driver included.
+/// Runs the programs that use a GPU through the stand-in driver of the folder `driver`, faults of the driver included.
 pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path, home: &Path) {
     let sources: BTreeSet<&str> = ON_A_GPU.iter().map(|(source, ..)| *source).collect();
     ran.each(sources.into_iter().collect(), |ran, source| {

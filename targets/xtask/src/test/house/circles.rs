@@ -1,9 +1,9 @@
 //! Finds which modules use which, and circles among them.
 //!
-//! A module uses another when an import or a path in its code names something that the other defines. What a module
-//! re-exports counts for the module that defines it. Not a use: `mod child;`, the re-export of what a descendant
-//! defines, a method call, and the import of a module, since the paths that start with the module count. In the body
-//! of a macro that import counts as well, since those paths may stand in the body of another macro.
+//! A module uses another when an import or a path in its code names something that the other defines. A re-exported
+//! item counts for the module that defines it. Four things are no use: `mod child;`, the re-export of an item that a
+//! descendant defines, a method call, and the import of a module, since the paths that start with the module count.
+//! Inside a macro's body that import counts as well, since those paths may be in the body of another macro.
 //!
 //! `cargo modules --acyclic` does not serve: it reads no paths in function bodies, it does not charge the import of an
 //! item to the item's module, and installing it compiles rust-analyzer.

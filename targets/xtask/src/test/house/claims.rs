@@ -1,4 +1,4 @@
-//! What documents claim of the source: where `unsafe` is, which names there are, and one row for each thing.
+//! Checks what documents claim of the source: the places of `unsafe`, names, and one row for each thing.
 
 use super::files::spans;
 use proc_macro2::{TokenStream, TokenTree};
@@ -16,7 +16,7 @@ fn is_unsafe(stream: TokenStream) -> bool {
     })
 }
 
-/// Files of Rust that have unsafe code outside the rooms that the document lists, and rooms that have none.
+/// Finds Rust files with unsafe code outside the rooms that the document lists, and rooms without unsafe code.
 pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let below = text.lines().skip_while(|line| *line != ROOMS).skip(1);
     let section = below.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n");
@@ -64,7 +64,8 @@ pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
     files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()
 }
 
-/// Names in code spans of a document that are no word of the sources, nor a part of one between underscores: `Name`, `module::name`, `name()`.
+/// Finds names in a document's code spans, `Name`, `module::name` or `name()`, that are neither a word of the sources nor a part of
+/// one between underscores.
 pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();
@@ -99,7 +100,7 @@ fn subjects(cell: &str) -> Vec<String> {
     vec![format!("{first}{tail}"), second.to_owned()]
 }
 
-/// Rows of one table that are about the same.
+/// Finds rows of one table that are about the same thing.
 pub fn repeated(document: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut known: Vec<(String, usize)> = Vec::new();

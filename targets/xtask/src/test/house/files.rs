@@ -1,11 +1,11 @@
-//! Files: their length, whether a crate reads them, and the paths that documents name.
+//! Checks files: their length, whether a crate reads them, and the paths that documents name.
 
 use std::path::Path;
 
 /// Lines that a file of source may have.
 const MOST_LINES: usize = 600;
 
-/// Files of more lines than allowed, and exceptions that are none.
+/// Finds files with more lines than allowed, and exceptions for files that are short enough.
 pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<String> {
     let excepted = |path: &str| longer.iter().any(|(longer, _)| *longer == path);
     let long = |text: &str| text.lines().count() > MOST_LINES;
@@ -66,7 +66,7 @@ pub fn spans(text: &str) -> Vec<(usize, &str)> {
     spans
 }
 
-/// Paths that a document names in code spans and that do not exist.
+/// Finds paths in a document's code spans that do not exist.
 pub fn missing(document: &str, text: &str, exists: impl Fn(&str) -> bool) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();

@@ -1,5 +1,5 @@
-//! Structure checks of the stage `check`: modules of a crate must not use each other in a circle; no file may be too
-//! long to read or unknown to the compiler; and claims of the documents about the source must hold: paths and names
+//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; no file may be
+//! too long to read or unknown to the compiler; and claims of the documents about the source must hold: paths and names
 //! exist, `unsafe` is where it is listed, no table has two rows for the same subject.
 //!
 //! | file | contents |
@@ -40,7 +40,7 @@ const ARCHITECTURE: &str = "ARCHITECTURE.md";
 /// Documents whose paths and names must exist.
 const DOCUMENTS: [&str; 3] = [ARCHITECTURE, "CONTRIBUTING.md", "SECURITY.md"];
 
-/// Goes over the workspaces.
+/// Checks the workspaces.
 pub fn house(tree: &Tree) -> Ran {
     Ran::of("modules, files and paths", |ran| {
         for dir in [".", BARE_METAL, FUZZ] {

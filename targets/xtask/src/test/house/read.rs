@@ -1,4 +1,4 @@
-//! Reads the modules of a crate from the tokens of its source: what each defines, imports and names.
+//! Reads the modules of a crate from the tokens of its source: their definitions, imports and mentioned names.
 //!
 //! Code under `#[cfg(test)]` and modules called `tests` are left out. Every other `cfg` counts as true, so that one
 //! machine sees the code of all.
@@ -59,7 +59,7 @@ pub struct Module {
     pub items: BTreeSet<String>,
     /// The macros among them.
     pub macros: BTreeSet<String>,
-    /// Its own scope first, then those of its items.
+    /// The module's own scope first, then those of its items.
     pub scopes: Vec<Scope>,
     /// The paths in its code.
     pub mentions: Vec<Mention>,
@@ -91,7 +91,7 @@ fn is_word(token: Option<&TokenTree>, words: &[&str]) -> bool {
     matches!(token, Some(TokenTree::Ident(ident)) if words.iter().any(|word| ident == word))
 }
 
-/// Returns whether an attribute compiles what follows for tests only.
+/// Returns whether an attribute limits the next item to tests.
 fn is_test(attribute: &Group) -> bool {
     fn implies(condition: &[TokenTree]) -> bool {
         match condition {
@@ -305,7 +305,7 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// Returns the path that starts at `i`, and the position behind it: behind its last `::` where no name follows that.
+/// Returns the path that starts at `i`, and the position after it, or after its last `::` if no name follows that.
 fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(i) {
@@ -354,7 +354,7 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
             continue;
         }
         let (names, next) = path(item, i);
-        // A field or method, a lifetime, a parameter of the macro, a path from outside or behind generics.
+        // A field or method, a lifetime, a parameter of the macro, a path from outside or after generics.
         let member = is(before(i, 1), '.') && !is(before(i, 2), '.');
         let other = ident == "_" || is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
         let outside = is(before(i, 1), ':') && is(before(i, 2), ':');
@@ -365,7 +365,7 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
         let variable = names.len() == 1
             && ident.to_string().starts_with(char::is_lowercase)
             && !(call || item.get(next).is_some_and(of_call));
-        // `const` and `mut` behind a pointer, a reference or a lifetime belong to a type.
+        // `const` and `mut` after a pointer, a reference or a lifetime belong to a type.
         let of_type = is_word(before(i, 1), &["const", "mut"])
             && match before(i, 2) {
                 Some(TokenTree::Ident(_)) => !is_word(before(i, 2), &["let", "ref", "pub"]),
@@ -380,8 +380,8 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
     }
 }
 
-/// The tokens between `use` and `;`, or those of a part of a group, with the line, and whether it is a re-export and made by
-/// a macro.
+/// Reads the tokens between `use` and `;`, or those of a part of a group. `of` is the line, and whether the import is a
+/// re-export and comes from a macro.
 fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
     let start = usize::from(is(tokens.first(), '$'));
     let (names, next) = path(tokens, start);

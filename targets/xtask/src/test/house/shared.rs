@@ -1,4 +1,4 @@
-//! What operators share names none of them, as ARCHITECTURE.md says.
+//! Checks that shared code names no operator, as ARCHITECTURE.md says.
 
 use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
@@ -57,7 +57,7 @@ fn named(stream: TokenStream) -> Option<&'static str> {
     None
 }
 
-/// Shared files that name an operator and are not among those that the document excepts, and those among these that name none.
+/// Finds shared files that name an operator and that the document does not except, and excepted files that name none.
 pub fn shared(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let Some((_, list)) = text.split_once(EXCEPT) else {
         return vec![format!("{document}: has no '{EXCEPT}'")];

@@ -95,7 +95,7 @@ impl Command {
     /// Parses the command of a line, in this tree, and sets up its requirements.
     ///
     /// # Errors
-    /// A line that is none; a tool that is missing; a library or a stand-in driver that does not compile.
+    /// A line that is not a command; a tool that is missing; a library or a stand-in driver that does not compile.
     pub fn of(tree: &Tree, line: &str) -> Result<Command, String> {
         match Kind::parse(line)? {
             Kind::Tests(how, words) => tests(tree, how, words),

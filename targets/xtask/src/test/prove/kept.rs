@@ -1,4 +1,4 @@
-//! What proofs of a commit have found, in a file that a run leaves after each of them.
+//! Results of proving a commit, in a file that a run writes after each proof.
 
 use crate::shell::Tree;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Findings of earlier runs of this commit; empty for another commit.
+    /// Reads the findings of earlier runs of this commit; empty for another commit.
     pub fn read(tree: &Tree, commit: &str) -> Kept {
         let path = tree.target.join("prove/found.json");
         let text = std::fs::read(&path).unwrap_or_default();
@@ -22,13 +22,13 @@ impl Kept {
         Kept { path, commit: commit.to_owned(), all: all.unwrap_or_default() }
     }
 
-    /// Result of `key`: seconds, and the stage that turned red.
+    /// Returns the result of `key`: seconds, and the stage that turned red.
     pub fn found(&self, key: &str) -> Option<(f64, String)> {
         let found = self.all.get(key)?;
         Some((found["seconds"].as_f64()?, found["red"].as_str()?.to_owned()))
     }
 
-    /// Keeps what `key` came to. A file that cannot be written costs another run its time.
+    /// Keeps the result of `key`. If the file cannot be written, another run repeats the proof.
     pub fn keep(&mut self, key: &str, seconds: f64, red: &str) {
         self.all.insert(key.to_owned(), json!({ "seconds": seconds, "red": red }));
         let text = json!({ "commit": self.commit, "found": self.all }).to_string();

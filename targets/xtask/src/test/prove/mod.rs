@@ -295,7 +295,7 @@ mod tests {
         assert!(red(&fault, &out(false, "test z ... FAILED\n")).unwrap_err().contains("without 'x::y'"));
     }
 
-    /// A repository with one file, a fault that a command sees, and one that it does not.
+    /// Plants two faults in a repository with one file: one that a command sees, and one that it does not.
     #[test]
     fn a_fault_is_planted_found_and_taken_back() {
         let dir = tempfile::tempdir().unwrap();
