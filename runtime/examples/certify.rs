@@ -28,16 +28,17 @@ const SHAPES: [[usize; 5]; 6] = [
     [4, 12, 197, 197, 64],
     [1, 12, 1, 4096, 64],
 ];
-/// Seconds of a slice.
+/// Length of a slice in seconds.
 const SLICE: f64 = 8e-3;
 
-/// Seconds on a clock.
+/// Reads `clock` in seconds.
 fn now(clock: ClockId) -> f64 {
     let now = clock_gettime(clock);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Seconds of a call, on the clock and, on a GPU, on the device.
+/// Measures calls for one slice. Returns the seconds per call by `clock` and by the GPU's events; the latter is NaN on a
+/// CPU.
 fn slice(bound: &mut Bound<'_>, clock: ClockId) -> Result<[f64; 2], Failure> {
     bound.run_resident()?;
     let (start, mut calls, mut device) = (now(clock), 0.0, 0.0);
@@ -61,7 +62,7 @@ fn slice(bound: &mut Bound<'_>, clock: ClockId) -> Result<[f64; 2], Failure> {
     Ok([wall, device / timed])
 }
 
-/// The three quartiles.
+/// Returns the three quartiles of `x`.
 fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
 }

@@ -7,14 +7,14 @@ use crate::product::for_quad;
 /// tiny. It is subtracted afterwards.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
-/// Subtracts the start values of `sums` sums from their total.
+/// Subtracts the start values of `sums` sums from `sum`, their total.
 #[inline(always)]
 pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))
 }
 
-/// Computes `x S` for `R` rows `x`: sums over the rows of a strip of `V` vectors, `stride` apart. With `FOUR` each has
-/// four independent sums, otherwise one.
+/// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Each result is accumulated in
+/// four independent sums with `FOUR`, otherwise in one.
 ///
 /// # Safety
 /// - `dim` values, a multiple of four, are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`.
@@ -55,8 +55,8 @@ pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: 
     whole
 }
 
-/// Computes `x S` for `R` rows `x`, `x_stride` apart, and a strip of `V` vectors with rows `stride` apart. A single row
-/// has four sums.
+/// Computes `x S` for `R` rows `x`, `x_stride` apart, and a strip of `V` vectors whose rows are `stride` apart. Each
+/// result is accumulated in one sum, or in four independent sums if there is a single row.
 ///
 /// # Safety
 /// - As for [`sums`].

@@ -18,25 +18,26 @@ const LINE: usize = 1024;
 pub struct Times {
     /// Time in which cores were busy.
     pub busy: u64,
-    /// Time that a hypervisor gave to another machine.
+    /// Time that a hypervisor gave to other virtual machines.
     pub stolen: u64,
     /// Busy time of this process, in the kernel or not.
     pub own: u64,
 }
 
-/// Load of others over an interval, in cores.
+/// Load over an interval, in cores, that this process did not cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Others {
     /// Load of other processes.
     pub load: f64,
-    /// Load of other machines of the hypervisor.
+    /// Load of the hypervisor's other virtual machines.
     pub stolen: f64,
-    /// Error of both, because times are whole ticks.
+    /// Maximum error of both loads: times are whole ticks.
     pub error: f64,
 }
 
 impl Times {
-    /// Computes the load of others since `before`, `elapsed` ago, on `cores` cores.
+    /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
+    /// which lie `elapsed` apart. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();

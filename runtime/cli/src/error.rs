@@ -57,7 +57,7 @@ pub enum Error {
         /// The tensors that disagree: flag, file, type and shape of each.
         files: String,
     },
-    /// A division by quorums, or a task of one, that does not exist.
+    /// A division by quorums that does not exist, or one without the given task.
     #[error("--{argument}: {source}")]
     Quorum {
         /// The flag, without its dashes.
@@ -65,7 +65,7 @@ pub enum Error {
         /// The fault.
         source: Refused,
     },
-    /// Files of tasks that do not make a whole.
+    /// Files of tasks that do not add up to a complete problem.
     #[error("STATES: {0}")]
     States(String),
     /// A failing GPU.
@@ -80,7 +80,7 @@ pub enum Error {
     /// A run that failed.
     #[error("{0}")]
     Run(#[from] RunError),
-    /// Writing failed although the folder is writable: a full disk, a failing device.
+    /// A failed write to a writable folder: the disk is full, or the device fails.
     #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
     Write {
         /// The flag, without its dashes.
@@ -104,7 +104,7 @@ pub enum Error {
         /// The fault.
         source: PortError,
     },
-    /// Records that a serial line lost or damaged.
+    /// A serial line that lost or damaged records.
     #[error("{port}: {what}; what came whole is right, and all that is missing is counted")]
     Line {
         /// The port.
@@ -118,7 +118,7 @@ pub enum Error {
     /// The answer is wrong.
     #[error("verification failed: {0}")]
     Verification(String),
-    /// Nothing can be said about the answer.
+    /// No claim can be made about the answer.
     #[error("no claim: {0}")]
     NoClaim(String),
     /// A file that is not a table of results.

@@ -84,7 +84,7 @@ impl Directory {
     /// Finds the tensor called `name`; returns its header and the offset of its elements in the file.
     ///
     /// # Errors
-    /// Returns an error if the file does not hold the name, or if no argument takes the type.
+    /// Returns an error if the file has no tensor called `name`, or if the type of its elements is not supported.
     pub fn find(&self, name: &str) -> Result<(Header, u64), TensorError> {
         let found = self.tensors.iter().find(|(found, _)| found == name);
         let (_, info) = found.ok_or_else(|| TensorError::Name {

@@ -40,7 +40,7 @@ impl Band {
         })
     }
 
-    /// Returns the other distances, if they are one band.
+    /// Returns the complement, if it is a single band.
     fn others(&self) -> Option<Band> {
         let one = Size::from(1);
         match (&self.low, &self.high) {
@@ -50,7 +50,7 @@ impl Band {
         }
     }
 
-    /// Returns the distances after columns, less rows, are moved by `by`.
+    /// Returns the band after the distance of columns from rows grows by `by`.
     fn moved(&self, by: &Size) -> Option<Band> {
         let end = |end: &Option<Size>| match end {
             Some(end) => Some(Some(end.plus(by)?)),
@@ -377,7 +377,7 @@ fn turned(formula: Formula, order: &[usize]) -> Option<Formula> {
     }
 }
 
-/// Returns the formula of a part of a tensor of `shape`.
+/// Returns the formula of the output of `node`, a `Slice` of a tensor with `formula` and `shape`.
 fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) -> Option<Formula> {
     let rank = shape.len();
     let sizes = |i: usize| site.symbols.sizes(node.input(i)?);
@@ -395,7 +395,7 @@ fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) ->
             Some(n) if n < 0 => start.plus(&shape[axis])?,
             _ => start.clone(),
         };
-        // Clamped at neither end: a part that begins after the last element has none.
+        // No clamping is needed at either end: a slice that begins after the last element is empty.
         start.is_count().then_some(())?;
         formula = match formula {
             Formula::Number(x) => Formula::Number(x),

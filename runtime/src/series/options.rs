@@ -12,13 +12,13 @@ use elsa_core::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecurrenceOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Number of parts of the tokens, for few channels and many tokens: the states before the parts are computed first,
-    /// then all parts in parallel. `None` means a single pass on the CPU; on a GPU the number then follows from the
-    /// tokens, the channels and the device. It changes the order of operations and so the last bits.
+    /// Number of parts into which the tokens are divided, for few channels and many tokens. The state before each part is
+    /// computed first, then all parts in parallel. `None` means a single pass on the CPU; on a GPU it derives the number
+    /// from the tokens, the channels and the device. The number changes the order of operations and so the last bits.
     pub parts: Option<usize>,
 }
 
@@ -31,12 +31,12 @@ pub struct RecurrenceOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SelectiveOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Number of parts of the tokens on a GPU; `None` derives it from the tokens, the channels and the device. It
-    /// changes the order of operations and so the last bits. The CPU makes a single pass.
+    /// Number of parts into which a GPU divides the tokens; `None` derives it from the tokens, the channels and the device.
+    /// It changes the order of operations and so the last bits. The CPU makes a single pass.
     pub gpu_parts: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ pub struct SelectiveOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvolutionOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,

@@ -2,9 +2,9 @@
 
 use elsa_core::random::Random;
 
-/// Creates keys and values in which block 0 weighs one, and each of `blocks` others an equal part of `share` times
-/// `budget`, in one of its keys. Values are as far from those of block 0 as `D` assumes: 1 in block 0, and −1 in the
-/// others.
+/// Creates keys and values for `blocks + 1` blocks. A single key carries the weight of each block: 1 in block 0, and in
+/// each other block an equal part of `share · budget / (1 − budget)`. Values are 1 in block 0 and −1 in the others,
+/// which is the distance that `D` assumes.
 #[must_use]
 pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<f32>; 2] {
     let budget = f64::from(budget);
@@ -16,8 +16,8 @@ pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<
     [k, v]
 }
 
-/// Creates `count` keys whose scores occasionally rise from block to block by three times `step`, and otherwise fall by
-/// it; within a block they scatter. Values are around three.
+/// Creates `count` keys. The scores of a block exceed those of the previous block by three times `step` in a third of
+/// the cases, and fall below them by `step` otherwise; within a block they scatter. Values scatter around three.
 #[must_use]
 pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec<f32>; 2] {
     let mut level = 0.0f32;
@@ -32,8 +32,8 @@ pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec
     [k, (0..count).map(|_| random.normal() + 3.0).collect()]
 }
 
-/// Creates keys and values in which block 1 fits a budget of 0.1, and so does block 3, relative to a reference twenty
-/// bits higher; relative to that of block 0 it would not.
+/// Creates keys and values for four blocks. Blocks 1 and 3 fit a budget of 0.1. Block 3 fits it only relative to block 2,
+/// whose reference is twenty bits above that of block 0.
 #[must_use]
 pub fn rising_once(keys: usize) -> [Vec<f32>; 2] {
     let mut k = vec![-100.0f32; 4 * keys];
@@ -44,8 +44,9 @@ pub fn rising_once(keys: usize) -> [Vec<f32>; 2] {
     [k, v]
 }
 
-/// Creates queries, keys and values in which one of `blocks` blocks weighs its number of keys relative to the reference
-/// zero. The others weigh so little, by different amounts in each row, that all of them fit a budget of a half.
+/// Creates queries, keys and values for `blocks` blocks. All scores of block 0 are zero, so relative to the reference
+/// zero its weight is its number of keys. The other blocks weigh so little, by different amounts in each row, that all of
+/// them together fit a budget of one half.
 #[must_use]
 pub fn little_beside_one(keys: usize, blocks: usize, rows: usize) -> [Vec<f32>; 3] {
     let q = (0..rows).map(|i| 1.0 + i as f32 / 61.0).collect();

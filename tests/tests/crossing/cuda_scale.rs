@@ -1,4 +1,4 @@
-//! Tests a real GPU at sizes at which errors and memory would grow.
+//! Tests a real GPU on problems so large that growing errors or memory would show.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

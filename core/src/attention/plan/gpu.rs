@@ -51,9 +51,10 @@ use crate::profile::GpuProfile;
 const BLOCKS_PER_SM: usize = 2;
 /// Largest number of splits of a causal problem.
 const CAUSAL_SPLITS: usize = 4;
-/// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the
-/// device, and their smallest number of keys.
+/// Largest number of splits when the blocks fill the device and a mask, a bias, shifted windows or a soft cap changes
+/// the scores.
 const EVEN_SPLITS: usize = 3;
+/// Smallest number of keys in such a split.
 const EVEN_CHUNK: usize = 256;
 /// Bytes that the partial states of a sequence may take, unless its output takes more.
 const PARTIAL_BYTES: usize = 32 << 20;

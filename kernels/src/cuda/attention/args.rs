@@ -63,7 +63,7 @@ pub struct Addend {
     pub query: i64,
     /// Stride of keys.
     pub key: i64,
-    /// Divisor [`Addend::period`].
+    /// Precomputed division by [`Addend::period`].
     pub by_period: Divisor,
     /// Number of sequences with elements of their own.
     pub period: i32,
@@ -76,11 +76,11 @@ pub struct Addend {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
-    /// Divisor [`Windows::windows`].
+    /// Precomputed division by [`Windows::windows`].
     pub by_windows: Divisor,
-    /// Divisor [`Windows::across`].
+    /// Precomputed division by [`Windows::across`].
     pub by_across: Divisor,
-    /// Divisor [`Windows::width`].
+    /// Precomputed division by [`Windows::width`].
     pub by_width: Divisor,
     /// Windows of a picture.
     pub windows: i32,
@@ -130,13 +130,13 @@ pub const NEAR: i64 = 1 << 22;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionArgs {
-    /// Divisor [`AttentionArgs::first`].
+    /// Precomputed division by [`AttentionArgs::first`].
     pub by_first: Divisor,
-    /// Divisor [`AttentionArgs::splits`].
+    /// Precomputed division by [`AttentionArgs::splits`].
     pub by_splits: Divisor,
-    /// Divisor [`AttentionArgs::heads`].
+    /// Precomputed division by [`AttentionArgs::heads`].
     pub by_heads: Divisor,
-    /// Divisor [`AttentionArgs::group`].
+    /// Precomputed division by [`AttentionArgs::group`].
     pub by_group: Divisor,
     /// Number of consecutive blocks of one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
@@ -184,7 +184,7 @@ pub struct AttentionArgs {
     pub group: i32,
     /// `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
     pub output: Tensor,
-    /// Divisor [`AttentionArgs::tokens`].
+    /// Precomputed division by [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,
     /// Head size of queries and keys.
     pub head_dim: i32,

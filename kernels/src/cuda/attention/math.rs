@@ -20,7 +20,7 @@ pub struct MathArgs {
     pub scores: u64,
     /// f32 values from one row to the next, a multiple of [`MATH_TILE`].
     pub stride: i64,
-    /// Divisor [`MathArgs::columns`].
+    /// Precomputed division by [`MathArgs::columns`].
     pub by_columns: Divisor,
     /// Blocks of columns of the product, which are keys or dims of the values.
     pub columns: i32,

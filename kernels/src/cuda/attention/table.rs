@@ -65,7 +65,8 @@ macro_rules! helper {
 
 /// Keys of a tile.
 const TILE: usize = 64;
-/// Returns the summation of a kernel with `columns` score columns per lane that adds to memory every `tiles` tiles.
+/// Returns the summation of a kernel whose lanes hold `columns` score columns each. It adds its sums to memory after every
+/// `tiles` tiles.
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }

@@ -108,19 +108,19 @@ pub const NEAR: i64 = 1 << 22;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {
-    /// Divisor [`LinearArgs::columns`].
+    /// Precomputed division by [`LinearArgs::columns`].
     pub by_columns: Divisor,
-    /// Divisor [`LinearArgs::parts`].
+    /// Precomputed division by [`LinearArgs::parts`].
     pub by_parts: Divisor,
-    /// Divisor [`LinearArgs::heads`].
+    /// Precomputed division by [`LinearArgs::heads`].
     pub by_heads: Divisor,
-    /// Divisor [`LinearArgs::readers`].
+    /// Precomputed division by [`LinearArgs::readers`].
     pub by_readers: Divisor,
-    /// Divisor: output heads per query head.
+    /// Precomputed division by the number of output heads per query head.
     pub by_sharers: Divisor,
-    /// Divisor: states per key head.
+    /// Precomputed division by the number of states per key head.
     pub by_key_group: Divisor,
-    /// Divisor [`LinearArgs::sequence_chunks`].
+    /// Precomputed division by [`LinearArgs::sequence_chunks`].
     pub by_sequence_chunks: Divisor,
     /// Blocks of columns of a state.
     pub columns: i32,
@@ -130,7 +130,7 @@ pub struct LinearArgs {
     pub heads: i32,
     /// Sequences.
     pub sequence_count: i32,
-    /// Table of `sequence_count` [`LinearSequence`]s; zero for one sequence with all tokens per index of the batch.
+    /// Table of `sequence_count` [`LinearSequence`]s; zero if every index of the batch is one sequence with all tokens.
     pub sequences: u64,
     /// Tokens of each sequence without a table.
     pub tokens: i32,
@@ -138,7 +138,7 @@ pub struct LinearArgs {
     pub sequence_chunks: i32,
     /// Prepared chunks of all sequences.
     pub chunks: i32,
-    /// Chunks per part; zero for the numbers in the table of sequences.
+    /// Chunks per part; zero if the table of sequences holds these numbers.
     pub part_chunks: i32,
     /// Rows of a state: the dims of a key.
     pub key_dim: i32,
@@ -158,7 +158,7 @@ pub struct LinearArgs {
     pub boundary_chunks: i32,
     /// Factor applied to the output.
     pub scale: f32,
-    /// Addend of [`NORMALIZE`] to a sum of squares.
+    /// Number that [`NORMALIZE`] adds to a sum of squares.
     pub epsilon: f32,
     /// `[batch, query heads, tokens, key_dim]`.
     pub query: Tensor,
@@ -183,9 +183,10 @@ pub struct LinearArgs {
     pub boundaries: States,
     /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`.
     pub records: u64,
-    /// With a gate per dim, gated keys and queries, f32 `[head][chunk][TILE_ROWS][dims]`.
+    /// Gated keys and queries, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has its own gate.
     pub tiles: u64,
-    /// Least number of tokens of the sequences in the launch. Other sequences, their states and outputs are left alone.
+    /// Least number of tokens of the sequences in the launch. The launch does not touch other sequences, their states and
+    /// outputs.
     pub least: i32,
     /// Exclusive upper bound of the tokens of the sequences in the launch.
     pub most: i32,

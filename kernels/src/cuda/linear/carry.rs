@@ -18,11 +18,11 @@ const ROWS: usize = 32;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {
-    /// Divisor [`CarryArgs::blocks`].
+    /// Precomputed division by [`CarryArgs::blocks`].
     pub by_blocks: Divisor,
-    /// Divisor [`CarryArgs::nodes`].
+    /// Precomputed division by [`CarryArgs::nodes`].
     pub by_nodes: Divisor,
-    /// Divisor [`CarryArgs::heads`].
+    /// Precomputed division by [`CarryArgs::heads`].
     pub by_heads: Divisor,
     /// Blocks per node, or per state: [`carry_blocks`].
     pub blocks: i32,

@@ -59,7 +59,7 @@ pub struct Parts {
     pub more: i32,
     /// Parts of the launch, counted from the first; one in a launch with [`CARRY`].
     pub listed: i32,
-    /// Divisor [`Parts::listed`].
+    /// Precomputed division by [`Parts::listed`].
     pub by_listed: Divisor,
 }
 
@@ -82,7 +82,7 @@ impl Parts {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RecurrenceArgs {
-    /// Divisor [`RecurrenceArgs::tiles`].
+    /// Precomputed division by [`RecurrenceArgs::tiles`].
     pub by_tiles: Divisor,
     /// Tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
@@ -116,13 +116,13 @@ pub struct RecurrenceArgs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SelectiveArgs {
-    /// Divisor [`SelectiveArgs::tiles`].
+    /// Precomputed division by [`SelectiveArgs::tiles`].
     pub by_tiles: Divisor,
-    /// Divisor [`SelectiveArgs::tiles_of_group`].
+    /// Precomputed division by [`SelectiveArgs::tiles_of_group`].
     pub by_tiles_of_group: Divisor,
-    /// Divisor [`SelectiveArgs::b_group`].
+    /// Precomputed division by [`SelectiveArgs::b_group`].
     pub by_b: Divisor,
-    /// Divisor [`SelectiveArgs::c_group`].
+    /// Precomputed division by [`SelectiveArgs::c_group`].
     pub by_c: Divisor,
     /// Tiles of channels: one per block.
     pub tiles: i32,
@@ -180,11 +180,11 @@ pub struct SelectiveArgs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConvolutionArgs {
-    /// Divisor [`ConvolutionArgs::tiles`].
+    /// Precomputed division by [`ConvolutionArgs::tiles`].
     pub by_tiles: Divisor,
-    /// Divisor [`ConvolutionArgs::blocks`].
+    /// Precomputed division by [`ConvolutionArgs::blocks`].
     pub by_blocks: Divisor,
-    /// Divisor [`ConvolutionArgs::channels`].
+    /// Precomputed division by [`ConvolutionArgs::channels`].
     pub by_channels: Divisor,
     /// Tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,

@@ -198,7 +198,8 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, answers that rounding does not explain, and answers without a claim.
+/// Returns an error if the request is wrong, if the device fails, if rounding does not explain the answer, or if nothing
+/// can be claimed about it.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();
@@ -266,7 +267,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Prints a form.
+/// Prints the verdict and the errors of one form of the computation.
 fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
     write!(out, "{verdict} {rule} {direction}, form {form}")?;

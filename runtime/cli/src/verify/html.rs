@@ -13,16 +13,16 @@ use crate::picture::{Bar, FRAME, HeatMap, Picture};
 use crate::verdict::Verdict;
 use askama::Template;
 
-/// Bins of a histogram in each factor of ten.
+/// Number of histogram bins per factor of ten.
 const BINS: f64 = 4.0;
 
 /// Template variables of a case.
 struct Shown<'a> {
     case: &'a Case,
     good: bool,
-    /// Names of the metrics with their four numbers.
+    /// Name of each metric, and its median, 95th and 99th percentile and total.
     metrics: Vec<(&'static str, [String; 4])>,
-    /// Names of the bounds, their values, the used share, and the number of violations.
+    /// For each bound, its name, its value, the share of it that errors use, and the number of violations.
     bounds: Vec<[String; 4]>,
     pictures: Vec<Picture>,
 }
@@ -42,7 +42,7 @@ struct Page<'a> {
 /// Renders the page of `cases`.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// Returns [`Error::Print`] if the template cannot be rendered. The page is written to memory, so no I/O can fail.
 pub fn page(summary: &Summary, cases: &[Case]) -> Result<String, Error> {
     let page = Page {
         summary: summary.to_string(),

@@ -4,16 +4,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes from which an allocation counts. Smaller ones are never refused: libraries make them where no error can be
-/// returned, and no size of a problem decides about them. A buffered file has 8 KiB.
+/// Smallest allocation that counts, in bytes. Smaller ones are never refused: libraries make them where they cannot return
+/// an error, and their sizes do not depend on the problem. The buffer of a file has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
-/// Number of the first refused allocation, and of the first one after the refused ones.
+/// Number of the first refused allocation, and of the first one that succeeds again.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
 /// Allocations since the last call of [`refusing`].
 static SEEN: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that are allocated, and the most that may be.
+/// Number of allocated bytes.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
+/// Maximum number of allocated bytes.
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 
 /// The system's allocator, except for the allocations that are refused.
@@ -71,20 +72,20 @@ unsafe impl GlobalAlloc for Refusing {
     }
 }
 
-/// The allocations of a call that are refused.
+/// Choice of the allocations to refuse during a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Refuse {
     /// Nothing.
     Nothing,
-    /// One, by its number from zero on.
+    /// The allocation with this number, counted from zero.
     One(usize),
-    /// This one and all later ones.
+    /// The allocation with this number and all later ones.
     From(usize),
-    /// Those that exceed this number of additional bytes in total.
+    /// Allocations that would take more than this number of bytes in total, in addition to those allocated before the call.
     Beyond(usize),
 }
 
-/// Refuses until it is dropped.
+/// Guard that ends the refusals when it is dropped.
 struct Armed;
 
 impl Drop for Armed {
@@ -94,7 +95,7 @@ impl Drop for Armed {
     }
 }
 
-/// One call at a time.
+/// Lock that the test which allocates holds.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Waits for a turn, during which only the calling test allocates in this process.

@@ -60,7 +60,7 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     }
     let mut waiting: Vec<usize> = classes.iter().map(|class| class.count).collect();
     let mut running = vec![0; classes.len()];
-    // Ends by their order; times are positive, so that their bits are ordered as they are.
+    // Ends in order of time. Positive floats have the same order as their bits.
     let mut ends: BinaryHeap<Reverse<(u64, usize, usize)>> = BinaryHeap::new();
     let (mut now, mut peak, mut steps) = (0.0f64, 0.0f64, Vec::new());
     let used = |running: &[usize]| -> f64 {
@@ -88,7 +88,7 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
         let Some(Reverse((end, i, count))) = ends.pop() else { break };
         now = f64::from_bits(end);
         running[i] -= count;
-        // All that ends at the same moment.
+        // Remove all tasks that end at the same time.
         while let Some(&Reverse((other, i, count))) = ends.peek().filter(|Reverse(next)| next.0 == end) {
             debug_assert_eq!(other, end);
             running[i] -= count;
@@ -98,22 +98,22 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     Some(Timeline { seconds: now, peak_bytes: peak, steps })
 }
 
-/// A tree of tasks: all of the level `base`; the first `divided` of them are divided, and so are the first `again` of
-/// the resulting tasks.
+/// A tree of tasks. All tasks of level `base` exist; the first `divided` of them are divided, and then the first `again`
+/// of the resulting tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tree {
-    /// c, tasks that a division makes of one.
+    /// Number of tasks that a division makes of one task, c.
     pub chunks: usize,
-    /// Levels of the largest tasks.
+    /// Level of the largest tasks.
     pub base: u32,
-    /// Tasks of that level that are divided.
+    /// Number of tasks of level `base` that are divided.
     pub divided: usize,
-    /// Tasks of the next level that are divided.
+    /// Number of tasks of level `base + 1` that are divided.
     pub again: usize,
 }
 
 impl Tree {
-    /// Leaves of the levels `base`, `base + 1` and `base + 2`.
+    /// Returns the numbers of leaves of the levels `base`, `base + 1` and `base + 2`.
     #[must_use]
     pub fn leaves(self) -> [usize; 3] {
         let whole = self.chunks.pow(self.base);
@@ -142,11 +142,11 @@ pub struct Schedule {
     /// The tree.
     #[serde(flatten)]
     pub tree: Tree,
-    /// Leaves of each of its three levels.
+    /// Number of leaves of each of its three levels.
     pub leaves: [usize; 3],
-    /// Seconds one after the other.
+    /// Seconds if the tasks run one after another.
     pub serial: f64,
-    /// Seconds and bytes, as many tasks at once as memory holds.
+    /// Timeline if as many tasks run at once as fit in memory.
     pub at_once: Timeline,
 }
 

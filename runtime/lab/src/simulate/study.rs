@@ -8,27 +8,27 @@ use crate::model::{Bytes, Division, Extremum, Sample, Seconds, fit, optimum};
 use elsa_cli::error::Error;
 use serde::Serialize;
 
-/// Keys of a buffer through which streaming passes them.
+/// Number of keys in a streaming buffer.
 const CHUNK: f64 = 4096.0;
-/// Seconds of an hour.
+/// Seconds in an hour.
 const HOUR: f64 = 3600.0;
-/// The most levels that an optimum is looked for in.
+/// Maximum number of levels in the search for an optimum.
 const DEEPEST: u32 = 24;
 
 /// Parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Tokens of the whole.
+    /// Total number of tokens.
     pub tokens: f64,
-    /// Chunks c of a division, and l of a task.
+    /// Numbers of chunks: c per division, and l per task.
     pub division: (usize, usize),
-    /// Levels; none: the first whose tasks fit, and four more.
+    /// Levels to simulate; `None` means the first level whose tasks fit, and the next four.
     pub levels: Option<&'a [u32]>,
-    /// Bytes that may be used.
+    /// Memory limit in bytes.
     pub limit: f64,
     /// Bytes per second at which tensors arrive.
     pub link: Option<f64>,
-    /// The backward pass too.
+    /// `true` to simulate the backward pass too.
     pub backward: bool,
 }
 
@@ -47,9 +47,9 @@ pub struct Paper {
     pub gib: f64,
     /// Hours of all tasks.
     pub hours: f64,
-    /// The model's memory over the printed one, less one.
+    /// Relative deviation of the model's memory from the printed one.
     pub gib_off: f64,
-    /// The model's hours over the printed ones, less one.
+    /// Relative deviation of the model's hours from the printed ones.
     pub hours_off: f64,
 }
 
@@ -64,13 +64,13 @@ pub struct Cost {
     pub fits: bool,
     /// Hours of all tasks with a kernel that also computes masked pairs.
     pub dense_hours: f64,
-    /// Hours with one that skips them.
+    /// Hours of all tasks with a kernel that skips masked pairs.
     pub hours: f64,
     /// Hours by the paper's printed fit; `None` if it is negative.
     pub printed_fit_hours: Option<f64>,
-    /// The printed fit's memory over the printed one, less one.
+    /// Relative deviation of the printed fit's memory from the printed memory.
     pub printed_fit_gib: Option<f64>,
-    /// The row of table 1, where it has one.
+    /// The row of table 1, if it has one for this cost.
     pub paper: Option<Paper>,
 }
 
@@ -83,19 +83,19 @@ pub struct Level {
     pub task_tokens: f64,
     /// Tasks.
     pub tasks: f64,
-    /// Number of tasks that contain each token, and so the number of times that it moves.
+    /// Number of tasks that contain each token; a token is moved that many times.
     pub copies: f64,
-    /// Work of a dense kernel over that of plain attention.
+    /// Ratio of a dense kernel's work to that of plain attention.
     pub dense_work: f64,
     /// Bytes into and out of all tasks of the forward pass.
     pub moved_bytes: f64,
-    /// Hours of that at the given rate.
+    /// Hours to move these bytes over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Costs of each pass.
     pub passes: Vec<Cost>,
 }
 
-/// Plain attention whose keys pass resident query rows.
+/// Plain attention that streams keys past resident query rows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Streaming {
     /// Query rows of a head that are resident.
@@ -106,13 +106,13 @@ pub struct Streaming {
     pub peak_bytes: f64,
     /// Bytes moved.
     pub moved_bytes: f64,
-    /// Hours of that at the given rate.
+    /// Hours to move these bytes over the link; `None` without a link.
     pub moved_hours: Option<f64>,
     /// Hours of computing, by pass.
     pub hours: Vec<(&'static str, f64)>,
-    /// The same by the fits that the paper prints.
+    /// Hours of computing by the fits that the paper prints, by pass.
     pub printed_fit_hours: Vec<(&'static str, f64)>,
-    /// Resident rows from which computing takes longer than reading.
+    /// Smallest number of resident rows for which computing takes longer than reading.
     pub rows_that_hide: Option<f64>,
 }
 
@@ -136,7 +136,7 @@ pub struct Uniform {
     pub bytes: f64,
     /// Seconds of a task.
     pub seconds: f64,
-    /// Tasks that memory holds at once.
+    /// Number of tasks that fit in memory at once.
     pub at_a_time: f64,
     /// GiB and seconds of a task as printed.
     pub printed: Option<[f64; 2]>,

@@ -65,7 +65,7 @@ pub(super) struct Vote<'a> {
     pub bias: Bias,
     /// The norms of the rows ([`write_norms`]).
     pub norms: *const f32,
-    /// Least scores of their own keys ([`own`](super::own)), if the block precedes the first of the tile's own.
+    /// Least score of each row's own key ([`own`](super::own)), if the block precedes the first block of own keys.
     pub own: Option<*const f32>,
 }
 
@@ -109,8 +109,8 @@ impl Vote<'_> {
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while they are
-    /// empty.
+    /// Returns the reference of row `i`: `met`, the one in its totals, or while these are empty, the least score of its own
+    /// key, rounded.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -119,7 +119,8 @@ impl Vote<'_> {
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
-    /// Returns the largest number added to scores of row `i` at the two ends of the block; `−∞` if both are masked.
+    /// Returns the larger of the two numbers added to row `i`'s scores of the first and the last key of the block; `−∞` if
+    /// both are masked.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -137,7 +138,7 @@ impl Vote<'_> {
         top
     }
 
-    /// Writes the largest numbers added to the scores of each row to `to`.
+    /// Finds the largest number added to the scores of each row in the block, and writes one number per row to `to`.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`]. `width` values are writable at `to`.

@@ -87,7 +87,7 @@ impl Drop for Server {
     }
 }
 
-/// Paths of the server in common distributions; it must be started by its absolute path.
+/// Path of the SSH server in common distributions. sshd refuses to start unless it is called by an absolute path.
 const SSHD: &str = "/usr/sbin/sshd";
 
 /// Runs the stage `deploy`.

@@ -53,7 +53,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Returns a line for a reader.
+    /// Summarizes the cost of a tile in one line of text.
     pub fn line(&self) -> String {
         let [instructions, pairs, fma, .., alone] = self.parts[1];
         let slots = instructions - pairs;
@@ -69,7 +69,7 @@ impl Cost {
     }
 }
 
-/// Returns the table's text, of kernels by their names.
+/// Renders the costs of kernels, with their names, as the Rust source of the table.
 pub fn table(costs: &[(String, Cost)]) -> String {
     let mut text = String::from(
         "//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
@@ -98,18 +98,18 @@ pub fn table(costs: &[(String, Cost)]) -> String {
     text
 }
 
-/// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
-/// predicts it.
+/// Suffixes of the names of kernels for problems with masks or biases. Their time depends on the mask or bias and is not
+/// predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
 /// Prefixes of the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
-/// Returns the cost of a kernel that ptxas has assembled, with `threads` in a block. Returns `None` for kernels whose time
-/// nothing predicts: those of linear attention and of series, those that only problems with masks or biases use, and, with a
-/// line that gives the reason, those whose loops are not understood.
+/// Returns the cost of a kernel that ptxas has assembled, with `threads` threads in a block. Returns `None` for kernels
+/// whose time is not predicted: kernels of linear attention and series, kernels for problems with masks or biases, and
+/// kernels with loops that cannot be decoded; the last case prints a line with the reason.
 ///
 /// # Errors
-/// A listing that is not understood.
+/// Returns an error if the listing cannot be parsed.
 pub fn cost(
     tree: &Tree,
     nvdisasm: &Path,

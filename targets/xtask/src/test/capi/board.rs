@@ -1,4 +1,5 @@
-//! A part of the stage `boards`: programs of `tests/capi` on an emulated Cortex-A57, linked with a board's folder, static and shared, which has moved when they run.
+//! A part of the stage `boards`: runs programs of `tests/capi` on an emulated Cortex-A57. They are linked statically and
+//! dynamically against a board's folder, which is renamed before they run.
 
 use super::programs::{Compilers, checks};
 use crate::files::{at, empty};
@@ -10,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Programs whose outcome depends on the processor or the C library, or on how C++ calls them.
+/// Programs whose outcome depends on the processor or the C library, and one that calls the library from C++.
 const PROGRAMS: [&str; 11] = [
     "plain.c",
     "floats.c",
@@ -24,7 +25,7 @@ const PROGRAMS: [&str; 11] = [
     "sizes.c",
     "whole.cpp",
 ];
-/// Libraries that a link by zig needs besides this one.
+/// Flags of the other libraries that zig must link with a static libelsa.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
 /// Compiles against a copy of the folder, renames the copy and runs.
@@ -39,7 +40,7 @@ pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
         ("static", format!("{} {BESIDE}", lib.join("libelsa.a").display())),
         ("shared", format!("-L {} -lelsa -lpthread -lm", lib.display())),
     ];
-    // What differs between the links is shown by one program.
+    // One program is enough to show the differences of shared linking.
     let of = |(name, link): &(&'static str, String)| {
         let count = if *name == "static" { PROGRAMS.len() } else { 1 };
         let programs = PROGRAMS.iter().take(count).map(|source| (*name, link.clone(), *source));
