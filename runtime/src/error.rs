@@ -317,7 +317,7 @@ pub enum PlanError {
         /// Reason why the entry is invalid.
         reason: String,
     },
-    /// A division by quorums, or a task of one, does not exist.
+    /// The division by quorums does not exist, or it does not have the task.
     #[error("task: {0}")]
     Task(#[source] ChooseError),
     /// The system refused host memory for a task or its results.

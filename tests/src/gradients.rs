@@ -187,7 +187,7 @@ impl Given {
 pub struct Exact {
     /// Gradients of queries, keys and values.
     pub sums: [Vec<f64>; 3],
-    /// Sums of the absolute terms of the same.
+    /// Sums of the absolute values of the terms of each gradient.
     pub absolute: [Vec<f64>; 3],
     /// The largest score, mask and reference, for [`Structure::bound`].
     pub largest: f64,
@@ -197,7 +197,7 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Computes them for a problem and its data.
+    /// Computes the exact gradients of a problem from its inputs.
     #[must_use]
     pub fn of(problem: &BackwardProblem, inputs: &BackwardInputs<'_>) -> Exact {
         let forward = problem.forward();

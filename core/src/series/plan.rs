@@ -20,10 +20,10 @@ use crate::series::convolution::{self, Method, fft_length};
 use crate::series::{recurrence, selective};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
-/// Tokens of a block that is brought to the kernel at once: a multiple of four.
+/// Number of tokens in a block that the kernel receives at once: a multiple of four.
 pub const BLOCK: usize = 64;
 
-/// Most parts of a recurrence.
+/// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
 /// Time of a transform per value and doubling of its length, in multiply-adds of a vector of the direct method. Measured as the
@@ -53,9 +53,9 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// `true` if all of them take part, however small the problem.
+    /// `true` if all workers take part, however small the problem.
     pub all_workers: bool,
-    /// Parts of a recurrence in two levels; `None` for one pass. Ignored by the other operators.
+    /// Number of parts of a recurrence that runs in two levels; `None` for one pass. Other operators ignore it.
     pub parts: Option<usize>,
 }
 
@@ -66,7 +66,7 @@ pub struct SeriesChoice {
     pub kernel: SeriesKernelSpec,
     /// Tiles of a sequence.
     pub tiles: usize,
-    /// Parts of the tokens; one where they are passed once.
+    /// Number of parts of the tokens; one for a single pass.
     pub parts: usize,
     /// Method of a convolution.
     pub method: Method,

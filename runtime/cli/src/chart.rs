@@ -284,7 +284,7 @@ struct Page<'a> {
 /// Returns one SVG picture of charts, each with its notes below it. `label` is its text alternative.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(label: &str, drawn: Vec<(Chart, Vec<String>)>) -> Result<String, askama::Error> {
     let names = |chart: &Chart| chart.curves.len().div_ceil(NAMES);
     let lines = drawn.iter().map(|(chart, notes)| names(chart) + notes.len()).max().unwrap_or(0);

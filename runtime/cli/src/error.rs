@@ -57,7 +57,7 @@ pub enum Error {
         /// The tensors that disagree: flag, file, type and shape of each.
         files: String,
     },
-    /// A division by quorums that does not exist, or one without the given task.
+    /// A division by quorums that does not exist or does not have the given task.
     #[error("--{argument}: {source}")]
     Quorum {
         /// The flag, without its dashes.

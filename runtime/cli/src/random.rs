@@ -30,7 +30,7 @@ impl Random {
     /// `argument`.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses memory.
     pub fn normals(
         &mut self,
         argument: &'static str,

@@ -46,7 +46,7 @@ struct Told<'a, T> {
 /// the fields of the record.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     match record {
         Record::Start(record) => json(out, &Told { what: "start", record }),
@@ -119,7 +119,7 @@ impl From<LoadedKernel> for Loaded {
 /// Writes a line for each kernel.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 pub fn loaded(out: &mut impl Write, kernels: &[Loaded]) -> Result<()> {
     for Loaded { name, form, ptx_isa, load_ms } in kernels {
         writeln!(out, "loaded    {name} from {form}, PTX ISA {ptx_isa}, in {load_ms:.1} ms")?;

@@ -85,7 +85,7 @@ impl Scenario {
     /// Builds the problems of the scenario, with their data.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses memory.
     pub fn cases(self) -> Result<Vec<Case>, Error> {
         let mut random = Random::new(1);
         let mut make = |name, spec: Spec, q_scale: f64| -> Result<Case, Error> {

@@ -19,7 +19,7 @@ use std::time::Duration;
 const LONGEST: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
-/// The fewest pairs whose quartiles say anything.
+/// Minimum number of pairs for meaningful quartiles.
 pub const PAIRS: usize = 5;
 /// Number of slices in each compared half before the measurement begins.
 pub const HALF: usize = 5;

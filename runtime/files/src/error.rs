@@ -93,7 +93,7 @@ pub enum FileError {
         path: PathBuf,
         /// The argument that reads the file.
         reader: &'static str,
-        /// `true` if the caller may force the output over the file.
+        /// `true` if the caller may overwrite the file on explicit request.
         yields: bool,
     },
     /// An output that would replace another output of the call.

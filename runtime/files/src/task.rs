@@ -40,7 +40,7 @@ use std::io::{Read, Seek};
 /// The version of the arrays.
 const VERSION: i64 = 2;
 
-/// Most bytes of a run's name.
+/// Maximum length of a run's name in bytes.
 pub const MOST_NAME: usize = 256;
 
 /// Element types by number.
@@ -429,7 +429,7 @@ impl Description {
         }
     }
 
-    /// Reads the checksums of the tokens of `task`, which is the description's, from the same file.
+    /// Reads the checksums of the tokens of `task` from the file of this description, which describes `task`.
     ///
     /// # Errors
     /// As [`Description::states`].
@@ -443,7 +443,7 @@ impl Description {
         Ok(sums)
     }
 
-    /// Reads the states of `task`, which is the description's, from the same file.
+    /// Reads the states of `task` from the file of this description, which describes `task`.
     ///
     /// # Errors
     /// Returns an error if the states have another shape or type, if the file is malformed, or if the system refuses

@@ -360,7 +360,7 @@ fn print(to: &mut impl Write, rows: &[Row]) -> Result<(), Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, and answers beyond their bound.
+/// Returns an error if the request is wrong, if the device fails, or if an answer exceeds its bound.
 pub fn bench(args: &BenchSeriesArgs) -> Result<(), Error> {
     let engine = args.host.engine()?;
     let mut lengths = args.lengths.clone();

@@ -105,7 +105,7 @@ struct Page<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, errors beyond their bound.
+/// Returns an error if the request is wrong, if the device fails, or if an error exceeds its bound.
 pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
     if args.engine.half_scores {
         let (found, allowed) = ("given, and all tensors are f32".into(), "without it".into());
@@ -351,7 +351,7 @@ fn compare(tensors: &Tensors, executed: Executed, found: Elements<'_>) -> Compar
 /// Measures every schedule at every power of two up to `longest` keys.
 ///
 /// # Errors
-/// Options that the engine refuses, failures of the device or of memory.
+/// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
 fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec<Step>, Error> {
     let lengths: Vec<usize> = LENGTHS.map(|power| 1 << power).filter(|n| *n <= longest).collect();
     // The work is that of the longest twice, at about a tenth of a microsecond a key for each row and oracle.
@@ -395,7 +395,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
 /// Writes the steps as a table, and its conclusions.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 fn print(out: &mut impl Write, steps: &[Step]) -> std::io::Result<()> {
     writeln!(
         out,

@@ -17,7 +17,7 @@ use super::symbols::Symbols;
 /// The longest walk through a chain of nodes.
 const LONGEST: usize = 40;
 
-/// A fill at or below this masks a score as well as `−∞`.
+/// Largest fill value that masks a score as well as `−∞` does.
 const LOWEST: f64 = -1e4;
 
 /// A tensor on the path back from an operand of a product; layout changes and the factor turn it into the operand.
@@ -38,8 +38,8 @@ pub struct Term {
     pub name: String,
     /// Action on the scores.
     pub action: Action,
-    /// The scores that the term applies to; their shape determines the broadcast. `None` if they have no name and have
-    /// the axes of the attention.
+    /// Name of the scores that the term applies to; their shape determines the broadcast. `None` if they have no name;
+    /// their axes are then those of the attention.
     pub scores: Option<String>,
 }
 

@@ -65,7 +65,7 @@ impl Kernel {
     /// Reads the attributes of a node. On the CPU it starts the engine, so a session fails early.
     ///
     /// # Safety
-    /// *handle* of [`Api`], for `info`.
+    /// - The clause *handle* of [`Api`], for `info`.
     pub unsafe fn new(
         api: Api,
         provider: Provider,
@@ -86,7 +86,7 @@ impl Kernel {
     /// Executes a call.
     ///
     /// # Safety
-    /// *handle* of [`Api`], for `context`.
+    /// - The clause *handle* of [`Api`], for `context`.
     pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function.
         let (values, mut shapes) = unsafe { self.shapes(context)? };
@@ -145,7 +145,7 @@ impl Kernel {
     /// Returns the inputs of a call, and the key of its plan.
     ///
     /// # Safety
-    /// *handle*.
+    /// - The clause *handle*.
     unsafe fn shapes(
         &self,
         context: *const OrtKernelContext,
@@ -185,7 +185,7 @@ impl Kernel {
     /// that in `shapes`.
     ///
     /// # Safety
-    /// *handle*.
+    /// - The clause *handle*.
     unsafe fn outputs(
         &self,
         context: *mut OrtKernelContext,
@@ -214,7 +214,7 @@ impl Kernel {
     /// Collects the memory of a call.
     ///
     /// # Safety
-    /// *handle*.
+    /// - The clause *handle*.
     unsafe fn given<'a>(
         &self,
         geometry: &'a Geometry,

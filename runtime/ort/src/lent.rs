@@ -55,7 +55,7 @@ impl Drop for Ended {
 /// Executes `work` with the threads of a call.
 ///
 /// # Safety
-/// *handle* of [`Api`], for `context`, and the runtime has the function ([`Api::lends`]).
+/// - The clause *handle* of [`Api`], for `context`, and the runtime has the function ([`Api::lends`]).
 pub(crate) unsafe fn during<T>(api: Api, context: *const OrtKernelContext, work: impl FnOnce() -> T) -> T {
     let _ended = Ended(CALL.replace(Some((api, context))));
     work()

@@ -82,7 +82,7 @@ fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
 /// Adds the operators to the options of a session.
 ///
 /// # Safety
-/// *handle* of [`Api`], for `options`.
+/// - The clause *handle* of [`Api`], for `options`.
 pub(crate) unsafe fn register(
     runtime: &Runtime,
     options: *mut OrtSessionOptions,

@@ -52,7 +52,7 @@ fn checked(
 }
 
 impl<'a> Given<'a> {
-    /// Starts without memory.
+    /// Creates an instance without addresses.
     pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Given<'a> {
         Given { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
     }
@@ -60,7 +60,7 @@ impl<'a> Given<'a> {
     /// Sets the address of an input.
     ///
     /// # Errors
-    /// Returns an error if it is not aligned, or null.
+    /// Returns an error if the address is not aligned, or if it is null although the tensor has elements.
     pub fn set_input(&mut self, input: Input, data: *mut c_void) -> Result<(), OperatorError> {
         if let Some(shape) = self.shapes.input(input) {
             self.inputs[input as usize] = checked(input.name(), data, shape)?;
@@ -71,7 +71,7 @@ impl<'a> Given<'a> {
     /// Sets the address of an output.
     ///
     /// # Errors
-    /// Returns an error if it is not aligned, or null.
+    /// Returns an error if the address is not aligned, or if it is null although the tensor has elements.
     pub fn set_output(&mut self, index: usize, data: *mut c_void) -> Result<(), OperatorError> {
         self.outputs[index] = checked(OUTPUT_NAMES[index], data, &self.geometry.outputs[index])?;
         Ok(())
@@ -109,7 +109,7 @@ impl<'a> Given<'a> {
 /// Creates a slice; empty for zero elements, with any pointer.
 ///
 /// # Safety
-/// *tensors*, for `len` elements.
+/// - The clause *tensors*, for `len` elements.
 unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
@@ -119,7 +119,7 @@ unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
 }
 
 /// # Safety
-/// *tensors*, for `len` elements.
+/// - The clause *tensors*, for `len` elements.
 unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
     // SAFETY: the clause of this function. Every pattern of bits is a number of these types.
     unsafe {
@@ -132,7 +132,7 @@ unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a
 }
 
 /// # Safety
-/// *tensors*, for `len` elements of an output.
+/// - The clause *tensors*, for `len` elements of an output.
 unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
     // A slice without elements needs an aligned, nonnull address.
     let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
@@ -153,7 +153,7 @@ fn extent(view: Option<&View>) -> usize {
 /// Returns the lengths of a call.
 ///
 /// # Safety
-/// *tensors*.
+/// - The clause *tensors*.
 unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
     let spec = given.geometry.problem.spec();
     let data = given.input(Input::KeyLengths).cast_const().cast();
@@ -165,7 +165,7 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
 /// Returns the inputs of a call on the host.
 ///
 /// # Safety
-/// *tensors*.
+/// - The clause *tensors*.
 pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
@@ -195,7 +195,7 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
 /// Returns the outputs of a call on the host.
 ///
 /// # Safety
-/// *tensors*.
+/// - The clause *tensors*.
 pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
@@ -217,7 +217,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
 /// Returns the inputs of a call on a device, with the lengths on the host.
 ///
 /// # Safety
-/// *tensors*, for the lengths.
+/// - The clause *tensors*, for the lengths.
 pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
     let place = |operand| given.place(operand).map(|data| data.addr() as u64);
     DeviceInputs {

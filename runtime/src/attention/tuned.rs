@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// Returns whether this is `other`.
+    /// Checks that device, driver and library are the same as those of `other`.
     fn check(&self, other: &Device) -> Result<(), PlanError> {
         let facts = |d: &Device| {
             [

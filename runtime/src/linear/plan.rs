@@ -21,7 +21,7 @@ pub struct LinearDivision {
     pub form: Form,
     /// Tokens of a chunk.
     pub chunk: usize,
-    /// Most parts of a sequence that are computed side by side.
+    /// Maximum number of parts of a sequence that are computed in parallel.
     pub parts: usize,
 }
 

@@ -79,7 +79,7 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
 
 /// Returns an upper bound of the weights of a row, relative to its reference `m`, in a block of `count` keys. `top` is the
 /// largest number added to its scores there, `−∞` if it attends no key, and `reach` bounds the scores before the addition
-/// ([`reach`]). NaN, which never fits, if unknown; zero for no key.
+/// ([`reach`]). Returns NaN, which never fits, if no bound is known, and zero if the row attends no key.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
@@ -91,9 +91,9 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// Returns a lower bound of the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` if it is unknown
-/// or the row does not attend the key. `products` are those of the elements of the row, times its query factor, and of the
-/// key; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added`
+/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is unknown or
+/// the row does not attend the key. `products` are the products of the row's elements, times its query factor, with the
+/// key's elements; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added`
 /// is the number added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
@@ -111,9 +111,9 @@ pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: 
     if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
 }
 
-/// Returns a lower bound of the weight of a key with at least this score ([`own_score`]), relative to the reference `m`, as
-/// any kernel computes it, except for a scale of its weights. It also bounds the sum of the weights of a row that keeps the
-/// key. Zero if the score is `−∞` or far below the reference.
+/// Returns a lower bound of the weight, relative to the reference `m`, that any kernel computes for a key with at least this
+/// score ([`own_score`]). A factor that the kernel applies to all weights is not included. The bound also holds for the sum
+/// of the weights of a row that keeps the key. It is zero if the score is `−∞` or far below the reference.
 #[must_use]
 pub fn own_weight(score: f32, m: f32) -> f32 {
     // Exceeds the roundings of the distance from any reference, and of the exponential.

@@ -1,8 +1,9 @@
 //! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its roundings:
-//! those of the recurrence within its part, and for each later part one exponential, two products and the additions of the
-//! schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term multiplied by its roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Under any schedule, a term incurs the
+//! roundings of the recurrence within its part, and for each later part those of one exponential, two products and the
+//! additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term multiplied by
+//! its number of roundings.
 //!
 //! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its error. Two
 //! maps compose by
@@ -12,8 +13,8 @@
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes requires. The scan of the run is executed over
-//! these norms.
+//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, because a product of magnitudes requires them. The bound repeats the scan of the
+//! run on these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
@@ -46,12 +47,12 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Starts with the past state.
+    /// Creates the sums of the past state.
     pub fn start(&mut self, past: &[f64]) {
         self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
     }
 
-    /// Processes a token with gates, key and value.
+    /// Updates the sums with the gates, key and value of a token.
     pub fn token(&mut self, gates: &[f64], key: &[f64], value: &[f64]) {
         self.most += self.step;
         let columns = value.len();
@@ -67,7 +68,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends a part of `parts`: the next begins with the state that the scan computed.
+    /// Ends one of `parts` parts: the next one begins with the state that the scan computed.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;

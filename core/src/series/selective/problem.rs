@@ -39,7 +39,7 @@ operands! {
     }
 }
 
-/// Most numbers of a channel's state.
+/// Maximum number of values in a channel's state.
 pub const MAX_STATES: usize = 256;
 
 /// Source of the coefficients `B` or `C`.

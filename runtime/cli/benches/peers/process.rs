@@ -10,16 +10,17 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// The workers of this library sleep within microseconds of their last job.
+/// Pause after a slice, in which workers fall asleep. Those of this library sleep within microseconds of their last job.
 const SETTLE: Duration = Duration::from_millis(1);
-/// A slice on the wall clock is disturbed if its threads waited for a processor for more than this share of its time.
+/// Largest share of its time for which the threads of a slice may wait for a processor; beyond it the slice counts as
+/// disturbed. Only slices on the wall clock are checked.
 const DISTURBED: f64 = 0.03;
 /// Number of retries of a disturbed slice before its round is dropped.
 const RETAKES: u32 = 6;
-/// Seconds of calls between two looks at the clock.
+/// Seconds of calls between two readings of the clock.
 const LOOK: f64 = 1e-4;
 
-/// The process of a script that serves as `slices.py` does.
+/// Process that runs a script with the protocol of `slices.py`.
 pub struct Peers {
     child: Child,
     to: ChildStdin,
@@ -92,8 +93,8 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice of this library, whose call is `run`, as `measure` of `slices.py` does for a peer. One thread is
-/// measured by the time that it had a processor, several by the wall clock.
+/// Measures a slice of calls of this library by `run`, as `measure` of `slices.py` does for a peer. One thread is
+/// measured by its processor time, several by the wall clock.
 pub fn own_slice(
     run: &mut dyn FnMut() -> Result<(), Failure>,
     threads: usize,

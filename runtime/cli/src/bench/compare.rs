@@ -53,7 +53,7 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-/// The fewest rows whose changes scatter in a way that says anything.
+/// Minimum number of rows for which the scatter of changes is meaningful.
 const ROWS: usize = 8;
 
 /// Returns the scatter of changes about their median: three standard deviations, estimated for normal numbers from the
@@ -121,7 +121,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
 /// Compares rows that were read from the files `before` and `after`, as for two files.
 ///
 /// # Errors
-/// Rows that became slower, and an output that fails.
+/// Returns an error if rows became slower, or if the output fails.
 pub fn changes(
     out: &mut impl Write,
     [before, after]: [&Path; 2],

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Writes the table of `cells`; without rows, only the names.
 ///
 /// # Errors
-/// None: memory takes every table.
+/// Returns an error if formatting fails, which it does not in memory.
 pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(report::columns(&Cell::default())?.iter().map(|(name, _)| name))?;
@@ -47,7 +47,7 @@ pub struct Row {
     pub clean: bool,
 }
 
-/// Most bytes of a table that are read. Rows have about 300.
+/// Maximum size of a table that is read, in bytes. Rows have about 300.
 const LONGEST: u64 = 64 << 20;
 
 /// Reads the rows of a table. `argument` is the flag that names it.

@@ -68,7 +68,7 @@ impl Records {
 /// Renders the page of a run.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(records: &Records) -> Result<String, Error> {
     let Records { start, cells, traces, end } = records;
     let end = end.as_ref();

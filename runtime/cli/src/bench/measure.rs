@@ -25,17 +25,18 @@ use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
-/// Longest time that one method runs before the next takes its turn.
+/// Longest slice of time for which one method runs before the next.
 const SLICE: Duration = Duration::from_millis(4);
-/// The shortest part of the measurement that a slice is.
+/// Minimum number of slices in a measurement.
 const SLICES: f64 = 16.0;
 /// The longest warm-up.
 const WARM: Duration = Duration::from_secs(30);
-/// Rounds that take longer than this are compared in halves of two.
+/// Duration from which a round counts as long. During warm-up, the trend of long rounds is judged from two halves of two
+/// rounds each.
 const LONG: Duration = Duration::from_millis(500);
-/// The share of the time in which calls on a GPU are divided into their parts.
+/// Share of the time that is spent on measuring the parts of GPU calls.
 const DIVIDED: f64 = 0.2;
-/// The most calls whose times are kept for `--export`, of each method.
+/// Maximum number of calls per method whose times are kept for `--export`.
 const KEPT: usize = 1 << 17;
 
 /// Settings of a measurement.
@@ -47,11 +48,11 @@ pub struct Settings<'a> {
     pub lenient: bool,
     /// Options of every plan.
     pub options: PlanOptions,
-    /// Time for a case.
+    /// Time for a case, in seconds.
     pub seconds: f64,
     /// Minimum warm-up time; `None` warms up until the latency has settled.
     pub warmup: Option<Duration>,
-    /// The fewest timed calls of each method.
+    /// Minimum number of timed calls of each method.
     pub iterations: u64,
     /// `true` if the times of calls are stored.
     pub keep: bool,
@@ -63,11 +64,11 @@ pub struct Measured {
     pub cell: Cell,
     /// The oracle's judgement of the answers.
     pub total: Total,
-    /// Start and duration of the timed calls in milliseconds, if they were to be kept.
+    /// Start and duration of each timed call in milliseconds; empty unless [`Settings::keep`] is set.
     pub times: Vec<(f64, f64)>,
 }
 
-/// A method that takes its turns.
+/// A method, bound to its tensors, and its measurements.
 struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
@@ -81,8 +82,8 @@ struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// Runs for `length`, one call at least, and returns the time of a call in milliseconds. `begin` is the time from
-    /// which the starts of timed calls are counted.
+    /// Runs calls for `length`, at least one, and returns the milliseconds per call. Calls are timed if `begin` is given;
+    /// their starts are relative to it.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -160,7 +161,7 @@ fn warm(
 /// Measures `case`. Returns a row for each method.
 ///
 /// # Errors
-/// Options that the engine refuses, and failures of the device or of memory.
+/// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
 pub fn measure(
     engine: &Engine,
     settings: &Settings<'_>,

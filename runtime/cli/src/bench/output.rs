@@ -71,7 +71,7 @@ impl Output {
     /// Prints a note about the run for people; with JSON it is only logged.
     ///
     /// # Errors
-    /// A standard output that fails.
+    /// Returns an error if standard output fails.
     pub fn note(&mut self, note: &str) -> Result<(), Error> {
         log::info!("{note}");
         if !self.json {
@@ -94,7 +94,7 @@ impl Output {
     /// Prints a record and keeps it for the files.
     ///
     /// # Errors
-    /// A standard output that fails.
+    /// Returns an error if standard output fails.
     pub fn record(&mut self, record: &Record) -> Result<(), Error> {
         if self.json {
             report::record(&mut self.out, record)?;
@@ -121,7 +121,7 @@ impl Output {
     /// Prints the measurements.
     ///
     /// # Errors
-    /// A standard output that fails.
+    /// Returns an error if standard output fails.
     pub fn measured(&mut self, measured: &Measured) -> Result<(), Error> {
         export::add(&mut self.times, measured);
         self.record(&Record::Cell(measured.cell.clone()))

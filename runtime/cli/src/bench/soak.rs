@@ -31,11 +31,11 @@ use std::time::{Duration, Instant};
 const STRETCHES: u32 = 20;
 /// The longest stretch.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The fewest ticks of a stretch.
+/// Minimum number of ticks in a stretch.
 const TICKS: u32 = 5;
 /// The least temperatures apart, in degrees, whose latencies have a slope.
 const WARMER: f64 = 1.0;
-/// Most growth of the memory, in bytes, that counts as flat.
+/// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
 /// The time without ticks at the beginning, in which caches and clocks settle.
 const SETTLE: Duration = Duration::from_millis(200);

@@ -17,28 +17,28 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The most multiplications that the oracle does for one answer. Larger shapes are sampled.
+/// Maximum number of multiplications in the oracle for one answer. Rows of larger shapes are sampled.
 const ORACLE: usize = 1 << 28;
 
 /// A method on a problem.
 pub struct Subject {
     /// The method.
     pub method: Method,
-    /// `true` if it is the duplicate of the first, which measures the noise.
+    /// `true` for the duplicate of the first method, which measures the noise.
     pub copy: bool,
     /// Plan of the method.
     pub plan: Plan,
-    /// Memory that the plan works in.
+    /// Workspace of the plan.
     pub workspace: Workspace,
     /// The answer of the last call.
     pub output: Buffer,
     /// `true` if it runs under a schedule other than the exact one.
     traverses: bool,
-    /// Latency of the first call with the loading of its kernels, in milliseconds.
+    /// Latency of the first call, including the loading of its kernels, in milliseconds.
     pub cold_ms: f64,
     /// The answer of the first call.
     first: Buffer,
-    /// The rows of that answer, compared with the oracle.
+    /// Comparisons of rows of the first answer with the oracle.
     compared: Vec<Comparison>,
 }
 
@@ -55,7 +55,7 @@ pub const fn name(method: Method) -> &'static str {
 /// skipped if the problem or the budget does not allow it.
 ///
 /// # Errors
-/// Options that the engine refuses, and memory that the system refuses.
+/// Returns an error if the engine refuses the options or the system refuses memory.
 pub fn plan(
     engine: &Engine,
     case: &Case,

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 /// Writes the name of the machine and the releases of its system.
 ///
 /// # Errors
-/// An output that cannot be written.
+/// Returns an error if the output cannot be written.
 pub fn identity(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     if let Some(board) = &machine.board {
         writeln!(out, "board     {}", one_line(board))?;
@@ -32,7 +32,7 @@ pub fn identity(out: &mut impl Write, machine: &Description) -> io::Result<()> {
 /// them.
 ///
 /// # Errors
-/// An output that cannot be written.
+/// Returns an error if the output cannot be written.
 pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     if let Some(mode) = &machine.power_mode {
         writeln!(out, "mode      {}", one_line(&mode.to_string()))?;

@@ -126,7 +126,7 @@ impl TunedInfo {
 /// Runs the command.
 ///
 /// # Errors
-/// Standard output that cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn info(args: &InfoArgs) -> Result<(), Error> {
     if let (Some(budget), Some(shape)) = (args.budget, args.shape) {
         return account(args, shape, budget);

@@ -200,7 +200,7 @@ fn cell(
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, and answers that rounding does not explain.
+/// Returns an error if the request is wrong, if the device fails, or if rounding does not explain the answer.
 pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     if args.per_dim && args.rule.is_some_and(|rule| !rule.is_gated()) {
         let rule = args.rule.map_or("", Rule::name);

@@ -119,7 +119,7 @@ impl Sample {
     /// Draws the tensors of `shape`.
     ///
     /// # Errors
-    /// Sizes that are not a valid problem, memory that the system refuses.
+    /// Returns an error if the sizes are not those of a valid problem, or if the system refuses memory.
     pub fn new(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Sample, Error> {
         let problem = spec(shape, semantics, dtype).and_then(Spec::check);
         let problem = problem.map_err(|fault| Error::Problem(fault.renamed(|_| "shape")))?;

@@ -159,7 +159,7 @@ impl Judged {
 /// Judges answers to a problem whose inputs have passed their check. `bar` counts the states of every answer.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// Returns an error if the system refuses memory.
 pub fn judge(
     problem: &Problem,
     inputs: &Inputs<'_>,

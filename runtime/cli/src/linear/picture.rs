@@ -20,7 +20,7 @@ fn curves(family: &Family) -> Option<Chart> {
 /// Returns the picture: a chart for each of `families` with at least two measured lengths.
 ///
 /// # Errors
-/// None: writing to memory does not fail.
+/// Never fails: the writer is memory.
 pub fn page(families: &[Family]) -> Result<String, Error> {
     let crossovers = |family: &Family| family.crossovers().iter().map(ToString::to_string).collect();
     let charts = families.iter().filter_map(|family| Some((curves(family)?, crossovers(family)))).collect();

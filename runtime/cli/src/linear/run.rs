@@ -134,7 +134,7 @@ fn certificate(
 /// Runs the command.
 ///
 /// # Errors
-/// Any failure that leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
 pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let written = Written { present_state: args.present_state.is_some() };
     let job = LinearJob::load(&args.tensors, &args.semantics, written)?;

@@ -39,7 +39,7 @@ pub struct Row {
     pub form: Form,
     /// Tokens of a chunk.
     pub chunk: usize,
-    /// Most parts of a sequence.
+    /// Maximum number of parts of a sequence.
     pub parts: usize,
     /// `true` if a plan chooses it by default.
     pub chosen: bool,
@@ -124,7 +124,7 @@ impl Family {
 /// Prints the table of a rule and a head size.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 pub fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
     writeln!(out, "{}; ns per token and head", family.title)?;
     let names: String = Form::ALL.iter().map(|form| format!("{:>13} ", form.name())).collect();

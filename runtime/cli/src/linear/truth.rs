@@ -51,7 +51,7 @@ impl Truth {
     /// Computes state `state` of sequence `sequence`. The inputs have passed their check.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses memory.
     pub fn of(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
         let mut truth = Truth::room(problem, inputs, sequence, state)?;
         let mut scratch = room(reference::scratch_len(problem))?;
@@ -63,7 +63,7 @@ impl Truth {
     /// Computes the truth like [`Truth::of`], with error bounds for a run that executed `executed`.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses memory.
     pub fn bounded(
         problem: &Problem,
         inputs: &Inputs<'_>,

@@ -39,7 +39,7 @@ impl Printer {
     /// Shows a record.
     ///
     /// # Errors
-    /// A failing writer.
+    /// Returns an error if the writer fails.
     pub fn print(&mut self, out: &mut impl Write, message: &Message) -> Result<()> {
         let Message { run, record, .. } = message;
         let other = self.run.replace(*run) != Some(*run);

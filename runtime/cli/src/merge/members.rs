@@ -71,7 +71,7 @@ impl<'a> Member<'a> {
 /// Allocates an empty vector with room for an entry for each of `files` files.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// Returns an error if the system refuses memory.
 pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }

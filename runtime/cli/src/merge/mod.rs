@@ -149,7 +149,7 @@ impl Sums {
 /// Runs the command.
 ///
 /// # Errors
-/// Any failure that leaves the outputs incomplete. No file has changed then.
+/// Returns an error if a failure leaves the outputs incomplete. No file has changed then.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;

@@ -40,7 +40,7 @@ impl Data {
     /// attends a key.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the system refuses memory.
     pub fn random(shape: &Shape, problem: &Problem) -> Result<Data, Error> {
         let spec = problem.spec();
         let mut random = Random::new(2);

@@ -137,7 +137,7 @@ impl Shape {
     /// mask and of a table are of the same type as the tensors.
     ///
     /// # Errors
-    /// Sizes whose product overflows.
+    /// Returns an error if the product of the sizes overflows.
     pub fn spec(self, dtype: DType) -> Result<Spec, Error> {
         self.unnamed(dtype).map_err(named)
     }
@@ -145,7 +145,7 @@ impl Shape {
     /// Returns the checked problem of [`Shape::spec`].
     ///
     /// # Errors
-    /// Sizes that are not a valid problem.
+    /// Returns an error if the sizes are not those of a valid problem.
     pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }

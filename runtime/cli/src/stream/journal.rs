@@ -25,7 +25,7 @@ const MAGIC: &str = "elsa journal 1";
 /// Prefix of the last line.
 const COMMIT: &str = "commit ";
 
-/// Most bytes of a journal that are read.
+/// Maximum size of a journal that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
 /// Sizes of units and chunks: of a run on the CPU [`UnitSizes`](elsa_runtime::UnitSizes) in their order, of one on a GPU

@@ -17,7 +17,7 @@ pub struct Done {
     pub ms: f64,
     /// Threads of the engine.
     pub threads: usize,
-    /// Most memory that the process has had, in bytes.
+    /// Peak memory of the process, in bytes.
     pub peak: Option<usize>,
     /// Bytes that the process may have had.
     pub budget: usize,

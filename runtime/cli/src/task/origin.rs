@@ -33,7 +33,7 @@ pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
 /// those of `task`, or all. Of a file that notes neither nothing is known, and a run without a name takes it.
 ///
 /// # Errors
-/// States of another run or of other tokens, a file that is malformed.
+/// Returns an error if the states are those of another run or of other tokens, or if the file is malformed.
 pub fn check(
     path: &Path,
     run: Option<&str>,

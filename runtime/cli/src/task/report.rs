@@ -34,7 +34,7 @@ pub struct Finished<'a> {
 /// Prints the report.
 ///
 /// # Errors
-/// A standard output that fails.
+/// Returns an error if standard output fails.
 pub fn tell(json: bool, engine: &Engine, of: Finished<'_>) -> Result<(), Error> {
     let Finished { file, description: Description { kind, whole, path }, division, task, .. } = of;
     let tokens = [task.query_tokens(), task.key_tokens()];

@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 
 /// The time that a sample takes about.
 const SAMPLE: Duration = Duration::from_millis(2);
-/// The most calls of a sample.
+/// Maximum number of calls in a sample.
 const MOST_CALLS: usize = 64;
 /// Samples of a turn, after one that warms up.
 const SAMPLES: usize = 3;
-/// The fewest turns of a candidate that stays.
+/// Minimum number of turns of a candidate that is kept.
 const TURNS: usize = 5;
 /// A candidate stays while its time is less than so many times the shortest.
 const STAYS: f64 = 1.3;
 /// A winner takes at most so much of the chooser's time.
 const WINS: f64 = 0.98;
-/// The most multiplications that the oracle does for one answer. Of larger shapes a sample of rows is compared.
+/// Maximum number of multiplications in the oracle for one answer. For larger shapes, a sample of rows is compared.
 const ORACLE: usize = 1 << 24;
 
 /// A candidate with its samples in milliseconds a call.
@@ -89,7 +89,7 @@ impl Turn<'_> {
 /// Measures every candidate of `case` for about `seconds`. The first is the chooser's own.
 ///
 /// # Errors
-/// Problems that the GPU does not support, and failures of the device or of memory.
+/// Returns an error if the GPU does not support the problem, if the device fails, or if memory is not available.
 pub fn measure(
     engine: &Engine,
     case: &Case,

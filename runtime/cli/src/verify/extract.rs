@@ -75,7 +75,7 @@ impl Extraction<'_> {
     /// first head, if there are keys.
     ///
     /// # Errors
-    /// Options that the engine refuses, and failures of the device or of memory.
+    /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
     pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Extracted, Error> {
         let spec = *problem.spec();
         let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());

@@ -78,7 +78,7 @@ pub struct Request<'a> {
 /// Computes or takes an answer, compares it with the oracle and judges it.
 ///
 /// # Errors
-/// Options that the engine refuses, and failures of the device or of memory.
+/// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
 pub fn judge(
     subject: &Subject<'_>,
     problem: &Problem,

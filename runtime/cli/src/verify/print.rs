@@ -8,7 +8,7 @@ use std::io::{Result, Write};
 /// Writes a case: its verdict, a table of metrics, and the bounds.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
     let [heads, queries, keys, d, dv] = v.shape;
     writeln!(out, "{} {}: {}", v.verdict, v.case, v.why)?;

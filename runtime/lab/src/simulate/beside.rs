@@ -28,7 +28,7 @@ use std::time::Instant;
 
 /// Budgets, as parts of the whole's tensors.
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
-/// The most tasks that are run for a point.
+/// Maximum number of tasks that are run for a point.
 const TASKS: usize = 400;
 /// Runs per point; their median counts.
 pub const RUNS: usize = 5;

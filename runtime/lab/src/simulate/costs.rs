@@ -49,7 +49,7 @@ impl Pass {
     /// Fits a pass to seconds and bytes by tokens.
     ///
     /// # Errors
-    /// Too few sizes, numbers that are not positive.
+    /// Returns an error if there are too few sizes, or if a number is not positive.
     pub fn fitted(times: &[[f64; 2]], bytes: &[[f64; 2]]) -> Result<Pass, FitError> {
         let samples = |all: &[[f64; 2]]| -> Vec<Sample> {
             all.iter().map(|&[tokens, value]| Sample { tokens, value }).collect()

@@ -13,7 +13,7 @@ use elsa_cli::error::Error;
 
 /// Points of a curve.
 const POINTS: i32 = 24;
-/// The most tasks of the first level that a tree is drawn with.
+/// Maximum number of first-level tasks in the drawing of a tree.
 const WIDE: usize = 64;
 
 /// A task of the tree.
@@ -55,7 +55,7 @@ struct Page<'a> {
 /// Renders the page.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(of: &Printed<'_>) -> Result<String, Error> {
     let Printed { costs, request, report, checks, kernels, ran } = *of;
     let mut text = Vec::new();

@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The most leaves of a tree that is looked at.
+/// Maximum number of leaves of a tree in the search.
 const LEAVES: f64 = 20_000.0;
 /// Number of divided-task counts to try at each of the two levels.
 const TRIES: usize = 16;
@@ -44,7 +44,7 @@ pub struct Step {
 pub struct Timeline {
     /// Time when the last one ends, in seconds.
     pub seconds: f64,
-    /// The most bytes in use.
+    /// Peak number of bytes in use.
     pub peak_bytes: f64,
     /// Whenever something starts or ends.
     pub steps: Vec<Step>,

@@ -96,7 +96,7 @@ pub struct Printed<'a> {
 /// Prints everything.
 ///
 /// # Errors
-/// A failing writer.
+/// Returns an error if the writer fails.
 pub fn print(out: &mut impl Write, of: &Printed<'_>) -> Result<()> {
     let Printed { costs, request, report, checks, kernels, ran } = *of;
     fits(out, costs, request, checks)?;

@@ -27,7 +27,7 @@ const REFUSED: u64 = 16 * WORK;
 /// Keys of all rows together whose bounds are computed.
 const BOUNDED_KEYS: usize = 1 << 19;
 
-/// Most rows whose bounds are computed.
+/// Maximum number of rows whose bounds are computed.
 const BOUNDED: usize = 512;
 
 /// Groups of tiles that threads take.

@@ -49,7 +49,7 @@ struct Page<'a> {
 /// Renders the page of some studies.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
 pub fn page(studies: &[Study]) -> Result<String, Error> {
     let page = Page {
         version: env!("CARGO_PKG_VERSION"),

@@ -10,7 +10,7 @@ pub enum Table {
     Third,
     /// The article's table 4.
     Fourth,
-    /// Error budgets and other settings that the article does not have.
+    /// Error budgets and other settings that are not in the article.
     Budgets,
 }
 
@@ -31,8 +31,8 @@ pub struct Setting {
 const PUBLISHED_3: [&str; TABLE_3.len()] =
     ["0.75", "0.76", "0.23", "0.21", "0.22", "0.22", "0.24", "0.22", "0.22", "0.65"];
 
-/// Sparsity of table 4 in percent on MMLU (computer security): of blocks; in rows of FA4 also the rescales that were
-/// skipped; in rows of Rowskip that of rows.
+/// Sparsities of table 4 on MMLU (computer security), in percent: the share of skipped blocks; in rows of FA4, also the
+/// share of skipped rescales; in rows of Rowskip, the share of skipped rows.
 const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "",
     "32.3",
@@ -57,10 +57,11 @@ const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "84.6",
 ];
 
-/// References that lag, by one bit less than those of the exact schedule, which is not run in tiles and counts nothing.
+/// Schedule whose references lag by one bit less than those of the exact schedule. The exact schedule itself does not run
+/// in tiles and counts nothing.
 pub const LAGGING: Schedule = Schedule { threshold: HEADROOM - 1.0, ..Schedule::EXACT };
 
-/// Schedules that the article does not have.
+/// Schedules that are not in the article on vector relieved attention.
 const OURS: [(&str, Schedule); 6] = [
     ("references lag by 7 bits", LAGGING),
     ("norm gate", Schedule { gate: true, ..LAGGING }),

@@ -6,7 +6,7 @@ use elsa_core::attention::{Inputs, Problem};
 /// Tokens of a block of the article's figure 3.
 pub const BLOCK: usize = 32;
 
-/// Most points of a curve of norms.
+/// Maximum number of points of a curve of norms.
 const POINTS: usize = 256;
 
 /// A mean with the least and the largest, over heads and sequences.

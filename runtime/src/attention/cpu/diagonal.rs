@@ -1,4 +1,4 @@
-//! Computes lower bounds of the scores of the own keys of a tile's rows, which are the keys on the diagonal.
+//! Computes, for each row of a tile, a lower bound of the score of its own key, which is the key on the diagonal.
 //!
 //! ```text
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
@@ -30,7 +30,7 @@ unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
     }
 }
 
-/// Writes the least scores of the own keys of a tile's rows to `to`; `−∞` if unknown.
+/// Writes a lower bound of the score of each row's own key to `to`; `−∞` if unknown.
 ///
 /// # Safety
 /// - The invariants of [`Context`], of a call that has all keys. Presents have been written, and the tile's queries have been

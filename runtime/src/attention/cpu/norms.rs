@@ -54,7 +54,7 @@ pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize)
     of(c, all)
 }
 
-/// Measurements of no keys.
+/// Measurements of an empty set of keys.
 const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
 
 /// Converts the numbers of a part to measurements.

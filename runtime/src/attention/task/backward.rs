@@ -1,9 +1,9 @@
-//! Computes the backward pass of a task: its shares of the whole's gradients, from its own tokens.
+//! Computes the backward pass of a task: its shares of the gradients of the whole problem, from its own tokens.
 //!
 //! # The formula
 //!
-//! Sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. Two numbers carry
-//! everything that a row needs of keys that the task does not hold: its log-sum-exp (or reference and sum) over all
+//! The sums of [`elsa_core::attention::backward`], restricted to the pairs of queries and keys that the task owns. Two
+//! numbers tell a row everything about keys that the task does not hold: its log-sum-exp (or reference and sum) over all
 //! keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange
 //! no keys, and their shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
 //!
@@ -48,7 +48,7 @@ pub struct BackwardTaskPlan {
     /// The plans of the calls' shapes.
     plans: Vec<BackwardPlan>,
     workspace: Option<BackwardWorkspace>,
-    /// The problem whose gradients are the shares.
+    /// Problem with the tokens of the task; its gradients have the shapes of the shares.
     shares: BackwardProblem,
     /// The gradients of a call.
     part: TaskGradients,
@@ -59,11 +59,11 @@ pub struct BackwardTaskPlan {
 /// Report of a backward run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
-    /// Calls of plans.
+    /// Number of calls of plans.
     pub calls: usize,
-    /// Calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that causality, windows or lengths made unnecessary.
     pub skipped: usize,
-    /// Pairs of a query and a key of the task, for one head.
+    /// Number of pairs of a query and a key that the task owns, per head.
     pub pairs: u128,
     /// Report of the last call; `None` if there was none.
     pub last: Option<Report>,

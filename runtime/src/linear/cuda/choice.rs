@@ -26,7 +26,7 @@ const RESIDENT: usize = 2;
 /// Number of tokens for each further division of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Most parts of a scan that the options leave to the chooser.
+/// Maximum number of parts of a scan if the options leave the number to the chooser.
 const PARTS: usize = 16;
 
 /// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state. They do for delta rules and
@@ -79,7 +79,7 @@ pub struct LinearGpuChoice {
     /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
     /// token, too.
     pub shares: bool,
-    /// Most blocks of a launch that goes in pairs: by the kernel with half the columns in a block. It changes no bit.
+    /// Maximum number of blocks of a launch that uses the kernel with half the columns per block. It changes no bit.
     pub pairs: usize,
     /// `true` if the kernel that walks goes token by token alone, for keys of many dims.
     pub(super) steps: bool,

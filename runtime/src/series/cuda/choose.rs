@@ -18,7 +18,7 @@ use elsa_kernels::cuda::series::{
     LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of,
 };
 
-/// Most weights of a filter that meet a token on a GPU.
+/// Maximum number of a filter's weights that meet a token on a GPU.
 const MOST_TAPS: usize = 16_384;
 
 /// Warps of an SM that hide its latencies.
@@ -35,10 +35,10 @@ const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 /// Factor by which parts must be faster, by count, to be worth reading the inputs twice.
 const LEAST_GAIN: usize = 2;
 
-/// Most parts that the options leave to the chooser.
+/// Maximum number of parts if the options leave the number to the chooser.
 const MOST_PARTS: usize = 256;
 
-/// Most of anything that the kernels count.
+/// Maximum of every number that the kernels count in.
 const MOST: usize = i32::MAX as usize;
 
 /// The choice for a GPU.

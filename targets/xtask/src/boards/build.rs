@@ -55,7 +55,7 @@ const LIBRARIES: Part = Part {
 /// The tool, which a panic ends. Its separate folder keeps cargo from rebuilding everything for the other part's flags.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
-/// Flags that [`quick`] adds to a command of cargo's. They include an example, since only then cargo selects the
+/// Flags that [`quick`] adds to a cargo command. They include an example, since only then cargo selects the
 /// features that tests need, and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 

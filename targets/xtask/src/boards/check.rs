@@ -36,9 +36,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Most bytes of a stripped binary.
+/// Maximum size of a stripped binary in bytes.
 pub const BINARY: u64 = 4_600_000;
-/// Most bytes that the static library adds to a stripped C program.
+/// Maximum number of bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
 /// Libraries that a program may need; the loader itself by the start of its name.
@@ -376,7 +376,7 @@ struct Module {
 
 /// First bytes of an lzip file.
 const LZIP: &[u8] = b"LZIP\x01";
-/// Most bytes of PTX in a stream.
+/// Maximum number of bytes of PTX in a stream.
 const LONGEST: usize = 16 << 20;
 
 /// Returns the contents of all intact lzip files in the bytes of a file, as verified by their checksums.

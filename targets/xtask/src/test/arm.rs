@@ -48,7 +48,7 @@ fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }
 
-/// Returns a command of cargo's whose products run in the emulator.
+/// Returns a cargo command whose programs run in the emulator.
 pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     let triple = setup::reference()?.build.triple;
     let run = setup::zigbuild(tree, line)?.arg("--config").arg(paths::renamed(tree, &triple)?);

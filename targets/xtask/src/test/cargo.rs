@@ -42,7 +42,7 @@ pub fn widest() -> &'static str {
     if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
 }
 
-/// Runs a command of libtest's and adds its counts.
+/// Runs a libtest command and adds its counts.
 pub fn tests(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.run();
@@ -50,7 +50,7 @@ pub fn tests(ran: &mut Ran, run: Run) -> Output {
     out
 }
 
-/// Adds the counts of a command of libtest's.
+/// Adds the counts of a libtest command.
 pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     let (passed, failed, ignored) = printed::libtest(&out.stdout);
     ran.ignored += ignored;
@@ -59,7 +59,7 @@ pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     ran.add(&line, out.ok, passed, failed);
 }
 
-/// Runs commands side by side, and shows the output of each when it has ended.
+/// Runs commands concurrently, and shows the output of each when it ends.
 pub fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
     side_by_side(runs, |run| {
         let line = run.line();
@@ -67,7 +67,7 @@ pub fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
     })
 }
 
-/// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
+/// Runs a cargo command that reports in JSON, and adds the number of local targets that it built or checked.
 pub fn builds(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.machine().run();
@@ -76,12 +76,12 @@ pub fn builds(ran: &mut Ran, run: Run) -> Output {
     out
 }
 
-/// Returns the environment in which a program finds the stand-in driver of `folder`, and no other.
+/// Returns `run` with an environment in which programs find the stand-in driver of `folder` and no other driver.
 pub fn with_standin(run: Run, folder: &Path) -> Run {
     run.env("LD_LIBRARY_PATH", folder).env("ELSA_STANDIN", folder).env("ELSA_REQUIRE", "cuda")
 }
 
-/// Returns a command of cargo's for the program without an operating system.
+/// Returns a cargo command for the bare-metal program.
 pub fn bare_metal_run(tree: &Tree, line: &str) -> Run {
     let run = Run::new(tree, line).dir(tree.root.join(BARE_METAL));
     run.arg("--target-dir").arg(tree.target.join("bare-metal"))

@@ -15,7 +15,7 @@ const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Returns a command of cargo's for the fuzz targets.
+/// Returns a cargo command for the fuzz targets.
 fn fuzz_run(tree: &Tree, line: &str, host: &str) -> Run {
     let run = Run::new(tree, line).dir(tree.root.join(FUZZ)).env("RUSTFLAGS", COVERAGE);
     run.args("--release --target").arg(host).arg("--target-dir").arg(tree.target.join("fuzz"))

@@ -32,7 +32,7 @@ impl<'a> Sanitizer<'a> {
     /// Prepares AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
     ///
     /// # Errors
-    /// A toolchain that cannot be installed.
+    /// Returns an error if the toolchain cannot be installed.
     pub(super) fn address(tree: &'a Tree) -> Result<Sanitizer<'a>, String> {
         let without = WIDE.into_iter().filter(|set| *set != widest()).collect();
         Sanitizer::new(tree, Variant::Address, "", without)
@@ -41,7 +41,7 @@ impl<'a> Sanitizer<'a> {
     /// Prepares ThreadSanitizer, with the kernels without vectors.
     ///
     /// # Errors
-    /// A toolchain that cannot be installed.
+    /// Returns an error if the toolchain cannot be installed.
     pub(super) fn thread(tree: &'a Tree) -> Result<Sanitizer<'a>, String> {
         Sanitizer::new(tree, Variant::Thread, THREAD, WIDE.into())
     }
@@ -60,7 +60,7 @@ impl<'a> Sanitizer<'a> {
         self.tree.target.join(self.variant.name())
     }
 
-    /// Returns a command of cargo's. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
+    /// Returns a cargo command. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
     /// them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
     fn cargo(&self, line: &str) -> Run {
         let name = self.variant.name();

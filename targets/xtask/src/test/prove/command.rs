@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// Returns a command of cargo's that tests: built first, and then run.
+/// Returns a cargo command that builds the tests first and then runs them.
 fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     let (targets, which) = words.split_once(" -- ").unwrap_or((words, ""));
     let driver = match how {
