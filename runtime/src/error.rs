@@ -334,7 +334,7 @@ impl From<DeviceError> for PlanError {
     }
 }
 
-/// Why a plan cannot bind the tensors of a call.
+/// Error of binding the tensors of a call to a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -413,7 +413,8 @@ pub enum BindError {
     Device(#[from] DeviceError),
 }
 
-/// Why a run failed, or why nothing is known of it. Outputs of a run that failed are incomplete and must not be used.
+/// Error of a run, or of a request for its certificate or statistics. Outputs of a failed run are incomplete and must not be
+/// used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -426,7 +427,7 @@ pub enum RunError {
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
-    /// Host memory for the tensors of a warm-up was not available.
+    /// The system refused host memory for the tensors of a warm-up.
     #[error(transparent)]
     Memory(DeviceError),
     /// The data do not match the problem of a task, the workspace of a warm-up does not fit, or the GPU failed and there
@@ -436,12 +437,12 @@ pub enum RunError {
     /// A call that plans, binds and runs at once could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
+    /// The workspace holds no certificate: its last run failed or was of a plan that does not certify, or there was none.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]
     NoRun,
-    /// The last run in the workspace left nothing out and froze nothing, failed, or did not take place.
+    /// The workspace holds no statistics of a schedule: its last run failed or followed the exact schedule, or there was none.
     #[error(
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]

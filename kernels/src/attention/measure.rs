@@ -7,10 +7,10 @@
 //! 1. *Squares and magnitudes.* The sum of squares of a row can overflow where the norm does not. The largest magnitude
 //!    is found in the same pass: `√dim` times it also bounds the norm, and it distinguishes an infinite element from an
 //!    overflowed sum.
-//! 2. *No root per row.* The largest sum of squares has the largest norm, so a call takes one root, which also accounts
-//!    for the rounding of the sums.
-//! 3. *A maximum that keeps NaN.* Magnitudes are compared as the integers of their bits: infinity is larger than any
-//!    number and NaN larger than infinity. The result does not depend on the order.
+//! 2. *No root per row.* The row with the largest sum of squares has the largest norm, so a call computes a single root. It
+//!    also accounts for the rounding of the sums.
+//! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
+//!    NaN is larger than infinity. The result does not depend on the order.
 //! 4. *Value columns in strips*, whose maxima stay in registers down the rows.
 
 use crate::lanes::{Lanes, MAX_LANES};
@@ -36,14 +36,14 @@ pub struct MeasuredRows {
 
 /// Entry points for one instruction set.
 ///
-/// Each is unsafe with the clauses of the function of the same name, and one more: the instruction set is present.
+/// Each has the safety clauses of the function of the same name, and one more: the instruction set is present.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// `norms`.
+    /// Entry point of `norms`.
     pub norms: unsafe fn(&MeasuredRows, *mut f32),
-    /// `channels`.
+    /// Entry point of `channels`.
     pub channels: unsafe fn(&MeasuredRows, *mut f32),
-    /// `addends`.
+    /// Entry point of `addends`.
     pub addends: unsafe fn(&MeasuredRows, *mut f32),
 }
 

@@ -38,13 +38,13 @@ const LARGE: f32 = 549_755_813_888.0;
 /// Factor by which the weights of a block are raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// One.
+    /// Factor one.
     Not,
     /// [`Lanes::RAISE`].
     Once,
     /// [`Lanes::RAISE`] and [`MORE`].
     Twice,
-    /// The same, with values multiplied by [`MORE`].
+    /// The factor of [`Raised::Twice`], with the values multiplied by [`MORE`] as well.
     Lifted,
 }
 
@@ -56,11 +56,11 @@ pub fn is_tiny(largest: f32) -> bool {
     largest > 0.0 && largest < TINY
 }
 
-/// Copies the tiny values of a block, times [`MORE`], to rows at `to`, `value_dim` apart.
+/// Multiplies the values of a block by [`MORE`], and writes the products to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, which may be the
-///   block's own values if they are as far apart.
+/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`. It may be the address of the
+///   block's own values if their stride is `value_dim` too.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
@@ -84,7 +84,7 @@ pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *
 }
 
 impl Raised {
-    /// Returns the factor that suits the values of a block.
+    /// Selects the factor for the values of a block.
     #[inline(always)]
     #[must_use]
     pub fn of<L: Lanes>(block: &Block) -> Raised {
@@ -99,7 +99,7 @@ impl Raised {
         }
     }
 
-    /// Changes the weights of `count` keys at `p`, raised once, to this factor.
+    /// Rescales the weights of `count` keys at `p` from [`Raised::Once`] to this factor.
     ///
     /// # Safety
     /// - `count · V · N` values are readable and writable at `p`.

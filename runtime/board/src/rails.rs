@@ -212,7 +212,7 @@ impl Counter {
     /// Returns the energy since the last call, in µJ.
     fn advance(&mut self) -> Option<u64> {
         let now = self.energy.number().and_then(|uj| u64::try_from(uj).ok());
-        // After a failed read, energy and time are both counted from the next read on.
+        // After a failed read, energy and time both start again at the next read.
         let (before, now) = (std::mem::replace(&mut self.last, now)?, now?);
         Some(if now >= before {
             now - before
@@ -225,9 +225,9 @@ impl Counter {
 /// A reading of the total power.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Power {
-    /// mW; for a counter of energy the mean since the last reading.
+    /// Power in mW; for an energy counter, the mean since the last reading.
     pub milliwatts: f64,
-    /// `true` if it is a new reading, not a repeat of the last.
+    /// `true` if this is a new reading, not a repetition of the last one.
     pub fresh: bool,
 }
 

@@ -349,7 +349,7 @@ impl<'a> World<'a> {
         self::stored(self.model, self.external, stored, KNOWN)
     }
 
-    /// Returns the only element of such a tensor.
+    /// Returns the element of a one-element tensor that follows from constants and shapes.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
         self.values.get(name)?.array()?.scalar()

@@ -1,9 +1,9 @@
-//! Normal numbers.
+//! Draws normally distributed numbers.
 
 use fastrand::Rng;
 use std::f64::consts::TAU;
 
-/// Draws a standard normal number, by Box and Muller.
+/// Draws a standard normal number by the Box–Muller transform.
 pub fn normal(random: &mut Rng) -> f64 {
     // In `(0, 1]`, where the logarithm is finite.
     let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();

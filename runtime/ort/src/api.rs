@@ -65,7 +65,7 @@ macro_rules! call {
 
 impl Api {
     /// # Safety
-    /// - The clause *table*.
+    /// - The clause *table* of [`Api`].
     pub unsafe fn new(table: *const OrtApi, version: u32) -> Api {
         Api { table, version }
     }
@@ -83,7 +83,8 @@ impl Api {
     /// Makes the runtime's threads call `share` with every number below `count`, and waits.
     ///
     /// # Safety
-    /// - The clause *handle*; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any of the numbers.
+    /// - The clause *handle* of [`Api`]; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any
+    ///   of the numbers.
     pub unsafe fn parallel_for(
         &self,
         context: *const OrtKernelContext,
@@ -127,7 +128,7 @@ impl Api {
     /// their whole lifetime.
     ///
     /// # Safety
-    /// - The clause *handle*; the operators live as long as the process.
+    /// - The clause *handle* of [`Api`]; the operators live as long as the process.
     pub unsafe fn add_domain(
         &self,
         options: *mut OrtSessionOptions,
@@ -156,7 +157,7 @@ impl Api {
     /// Returns the entry of a session's configuration; `None` if it is missing, or if the runtime does not provide it.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn configuration(
         &self,
         options: *const OrtSessionOptions,
@@ -181,7 +182,7 @@ impl Api {
     /// Returns an integer attribute of a node; `None` if it has none of this name and type.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn integer(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<i64> {
         let mut value = 0i64;
         call!(self, KernelInfoGetAttribute_int64(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
@@ -190,7 +191,7 @@ impl Api {
     /// Returns a real attribute of a node in the same way.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn number(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<f32> {
         let mut value = 0f32;
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
@@ -199,7 +200,7 @@ impl Api {
     /// Returns a list of integers in the same way. For a list that is longer than `N` the result is its length.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn integers<const N: usize>(
         &self,
         info: *const OrtKernelInfo,
@@ -223,7 +224,7 @@ impl Api {
     /// Returns `true` if a node has an attribute of this name that is text or a list of real numbers.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn has_other(&self, info: *const OrtKernelInfo, name: &CStr) -> bool {
         let mut size = 0usize;
         let text =
@@ -238,7 +239,7 @@ impl Api {
     /// Returns the number of inputs of a call, including absent ones.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn inputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
         let mut count = 0usize;
         call!(self, KernelContext_GetInputCount(context, &raw mut count)).map(|()| count)
@@ -247,7 +248,7 @@ impl Api {
     /// Returns the number of outputs of a call, including absent ones.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn outputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
         let mut count = 0usize;
         call!(self, KernelContext_GetOutputCount(context, &raw mut count)).map(|()| count)
@@ -256,7 +257,7 @@ impl Api {
     /// Returns an input of a call; null if it is absent.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn input(
         &self,
         context: *const OrtKernelContext,
@@ -269,7 +270,7 @@ impl Api {
     /// Allocates an output of a call; null if the node does not have it.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn output(
         &self,
         context: *mut OrtKernelContext,
@@ -284,7 +285,7 @@ impl Api {
     /// Returns the memory of a tensor.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn data(&self, value: *const OrtValue) -> Result<*mut c_void, OperatorError> {
         let mut data = ptr::null_mut();
         call!(self, GetTensorMutableData(value.cast_mut(), &raw mut data)).map(|()| data)
@@ -293,7 +294,7 @@ impl Api {
     /// Returns the type and the axes of a tensor.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn shape(&self, value: *const OrtValue) -> Result<TensorShape, OperatorError> {
         let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
         call!(self, GetTensorTypeAndShape(value, &raw mut info))?;
@@ -318,7 +319,7 @@ impl Api {
     /// Returns the stream in which a call of the CUDA provider computes; null for the default stream.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     pub unsafe fn stream(&self, context: *const OrtKernelContext) -> Result<*mut c_void, OperatorError> {
         let mut stream = ptr::null_mut();
         call!(self, KernelContext_GetGPUComputeStream(context, &raw mut stream)).map(|()| stream)

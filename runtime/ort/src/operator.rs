@@ -47,14 +47,14 @@ pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Resu
 }
 
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
     // SAFETY: the clause of this function.
     unsafe { &*table.cast::<Operator>() }
 }
 
 /// # Safety
-/// - The clauses *operator*, *table* and *handle*.
+/// - The clauses *operator*, *table* and *handle* of [`Operator`].
 unsafe fn created(
     table: *const OrtCustomOp,
     api: *const OrtApi,
@@ -79,7 +79,7 @@ struct Shared {
 /// Creates the exception for a runtime whose kernels have no status.
 ///
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
     // SAFETY: the clause of this function.
     match unsafe { operator(table) }.exceptions {
@@ -91,7 +91,7 @@ unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
 /// Returns the result of creation, or the exception to throw.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle*.
+/// - The clauses *operator*, *table* and *handle* of [`Operator`].
 #[inline(never)]
 unsafe fn created_or_exception(
     table: *const OrtCustomOp,
@@ -105,7 +105,7 @@ unsafe fn created_or_exception(
 /// Returns the exception that a call throws.
 ///
 /// # Safety
-/// - The clauses *kernel* and *handle*.
+/// - The clauses *kernel* and *handle* of [`Operator`].
 #[inline(never)]
 unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelContext) -> Option<Exception> {
     // SAFETY: the clauses of this function.
@@ -120,7 +120,7 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
 /// not the one that throws.
 ///
 /// # Safety
-/// - The clauses *operator*, *table* and *handle*.
+/// - The clauses *operator*, *table* and *handle* of [`Operator`].
 unsafe extern "C-unwind" fn create_or_throw(
     table: *const OrtCustomOp,
     api: *const OrtApi,
@@ -138,7 +138,7 @@ unsafe extern "C-unwind" fn create_or_throw(
 /// Passes an exception of a call on to the runtime, as [`create_or_throw`] does for creation.
 ///
 /// # Safety
-/// - The clauses *kernel* and *handle*.
+/// - The clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
     // SAFETY: the clauses of this function; *caught*: as there.
     unsafe {
@@ -164,7 +164,7 @@ unsafe extern "system" fn create(
 }
 
 /// # Safety
-/// - The clauses *kernel* and *handle*.
+/// - The clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
     // SAFETY: the clauses of this function.
     unsafe {
@@ -174,7 +174,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
 }
 
 /// # Safety
-/// - The clause *kernel*.
+/// - The clause *kernel* of [`Operator`].
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
     if !kernel.is_null() {
         // A panic while memory is freed cannot be reported.
@@ -191,7 +191,7 @@ unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
 }
 
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
     // SAFETY: the clause of this function.
     match unsafe { operator(table) }.provider {
@@ -204,7 +204,7 @@ unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
 pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
 
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
     let operator = unsafe { operator(table) };
@@ -217,7 +217,7 @@ unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) ->
 }
 
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
     // SAFETY: the clause of this function.
     element_type(unsafe { operator(table) }.output)
@@ -243,7 +243,7 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
 /// computes.
 ///
 /// # Safety
-/// - The clause *operator*.
+/// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn memory(table: *const OrtCustomOp, index: usize) -> OrtMemType {
     // SAFETY: the clause of this function.
     let provider = unsafe { operator(table) }.provider;

@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 6144;
 /// Alignment of parameters.
 const ALIGNMENT: usize = 16;
 
-/// The number of blocks of a launch, and of threads per block.
+/// Numbers of blocks and of threads per block of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of blocks; with zero blocks nothing is launched.
@@ -54,13 +54,13 @@ impl fmt::Debug for Parameters {
     }
 }
 
-/// A parameter stored in a list. Several kernels of the list may use it.
+/// A parameter stored in [`Launches`]. Several kernels may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored(usize);
 
-/// Everything that a run launches.
+/// Kernels and copies that a run launches.
 ///
-/// Invariant *parameters*: the offset of a kernel's parameter is that of a stored value.
+/// Invariant *parameters*: every kernel's parameter offset is the offset of a stored value.
 #[derive(Debug)]
 pub struct Launches {
     /// Device address of the table's copy, and its size in bytes.

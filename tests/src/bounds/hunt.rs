@@ -1,4 +1,4 @@
-//! Back ends under judgement, and the findings of a hunt.
+//! Searches every back end for answers that violate their error bounds, and collects the findings.
 
 use super::draw::Drawn;
 use super::judge::{Judge, Judged};
@@ -13,7 +13,7 @@ use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions
 pub struct Hunter {
     /// Name.
     pub name: String,
-    /// The engine; none for the scalar fallback of `elsa_core`.
+    /// The engine; `None` for the scalar fallback of `elsa_core`.
     engine: Option<Engine>,
     options: PlanOptions,
 }
@@ -138,22 +138,22 @@ pub struct Found {
     pub rows: u64,
     /// Components judged.
     pub components: u64,
-    /// Components beyond the worst case, or beyond the bound from norms.
+    /// Components whose error exceeds the worst-case bound or the bound from norms.
     pub violations: u64,
-    /// Components beyond the likely case.
+    /// Components whose error exceeds the probabilistic bound of the likely case.
     pub unlikely: u64,
     /// Rows in which the bound from norms is not vacuous.
     pub claimed: u64,
-    /// Largest ratio of error to worst case, over f32 answers: for other types the final rounding of the output is
-    /// nearly all of the bound.
+    /// Largest ratio of an error to its worst-case bound, over f32 answers. For other types, the bound consists almost
+    /// entirely of the final rounding of the output.
     pub worst: f64,
-    /// Largest ratio of error to likely case, over f32 answers.
+    /// Largest ratio of an error to its likely-case bound, over f32 answers.
     pub likely: f64,
     /// Largest ratio of error to the bound from norms, over f32 answers.
     pub prior: f64,
     /// The first few violations.
     pub which: Vec<String>,
-    /// The rows with the largest ratios to the worst case, and to the bound from norms.
+    /// Descriptions of the rows whose errors come closest to the worst-case bound and to the bound from norms.
     pub closest: [String; 2],
 }
 

@@ -5,13 +5,13 @@ use super::{Arithmetic, U, gamma};
 use crate::dtype::DType;
 use crate::scan::ceil_log2;
 
-/// Upper bound of the f64 roundings of tracking a product.
+/// Upper bound of the f64 rounding errors made in tracking a product.
 const F64_DUST: f64 = 1e-15;
 
 /// Largest number of lanes whose chains are tracked.
 const MOST_LANES: usize = 16;
 
-/// Error of the score of a key, in natural-log units, before anything is added to it and without the distance from its
+/// Error of the score of a query and a key, in natural-log units. It excludes masks and biases, and the subtraction of the
 /// reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
@@ -21,7 +21,8 @@ pub struct Score {
     pub worst: f64,
     /// Sum of the squared coefficients of its roundings, in units of `u²`.
     pub squares: f64,
-    /// Known change of the score by the rounding of the factor and of its products with the query. It is part of `worst`.
+    /// Change of the score that rounding the factor and the factor's products with the query causes. It is known exactly
+    /// and included in `worst`.
     pub shift: f64,
     /// Other errors that do not have a random sign.
     pub systematic: f64,

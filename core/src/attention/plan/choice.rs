@@ -55,7 +55,7 @@ impl Default for Options {
     }
 }
 
-/// A kernel and a division of the keys that take the place of the chooser's.
+/// A kernel and a division of the keys that override the chooser's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
     /// The kernel, by its index among the candidates.
@@ -67,12 +67,12 @@ pub struct Division {
 /// The longest path from a key to the output that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestPath {
-    /// Number of merges of states on it, in the tree over segments or splits.
+    /// Number of merges of states on the path, in the tree over segments or splits.
     pub merges: usize,
     /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to zero is
     /// exact and does not count.
     pub into_s: usize,
-    /// The same between a weighted value and the sum `W`.
+    /// Largest number of additions between a weighted value and the sum `W`, counted in the same way.
     pub into_w: usize,
 }
 

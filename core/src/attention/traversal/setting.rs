@@ -68,17 +68,17 @@ pub enum Movers {
 /// Condition under which a tile skips a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Skip {
-    /// Never.
+    /// Skips no block.
     Never,
-    /// After weights are computed: if the skipped weights stay within this share `E` of all weights in every row of the tile.
-    /// With `b` the row's weights in the block, that is `D + b ≤ E (S + D + b)`. Scores and weights are computed, the
+    /// Skips a block after its weights are computed, if the skipped weights stay within this share `E` of all weights in every
+    /// row of the tile: `D + b ≤ E (S + D + b)`, with `b` the row's weights in the block. Scores and weights are computed, the
     /// products with values are not. If the numbers added to scores already show that a block is light enough
     /// ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the block is computed.
     Budget(f32),
-    /// Before weights are computed: if `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in
-    /// the block and its reference `m` (BLASST).
+    /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest` is
+    /// the row's largest score in the block, and `m` its reference.
     Blocks(f32),
-    /// The same condition, applied to each row of the tile separately.
+    /// Skips single rows of the tile by the condition of [`Skip::Blocks`].
     Rows(f32),
 }
 

@@ -1,4 +1,4 @@
-//! Forms against the oracle, within the bound; the laws of elements; bits.
+//! Compares every form with the oracle within its error bound, and tests the monoid laws of elements and the stability of bits.
 
 extern crate std;
 

@@ -31,16 +31,16 @@ pub const TOKENS_OF_SELECTIVE: usize = 8;
 pub const OUTPUTS: usize = 16;
 /// State elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
-/// Largest number of state elements per channel: those of a warp.
+/// Largest number of state elements per channel: as many as the lanes of a warp hold.
 pub const MOST_STATES: usize = LANES * NUMBERS;
 
-/// Returns the lanes of a channel with `states` state elements, as a power of two.
+/// Returns the base-2 logarithm of the number of lanes of a channel with `states` state elements.
 #[must_use]
 pub const fn lanes_of(states: usize) -> u32 {
     states.div_ceil(NUMBERS).next_power_of_two().trailing_zeros()
 }
 
-/// Returns the channels per block of a selective scan with `lanes` lanes per channel, as a power of two.
+/// Returns the number of channels per block of a selective scan with `2^lanes` lanes per channel.
 #[must_use]
 pub const fn channels_of(lanes: u32) -> usize {
     (LANES * WARPS) >> lanes

@@ -21,7 +21,7 @@ pub enum Forward {
     Given(Box<[Tensor; 2]>),
     /// Statistics derived from states.
     States {
-        /// Output, in the view of the output, and references and sums of the rows.
+        /// Output tensor in its view; references of the rows; sums of the rows.
         numbers: [Vec<f32>; 3],
         /// The files that were read.
         files: Vec<Tensor>,
@@ -32,7 +32,7 @@ impl Forward {
     /// Returns the output.
     ///
     /// # Errors
-    /// A tensor of no floating-point elements.
+    /// Returns an error if the elements of the tensor are not floating-point numbers.
     pub fn output(&self) -> Result<Elements<'_>, Error> {
         match self {
             Forward::Given(files) => floats("out", &files[0]),
@@ -43,7 +43,7 @@ impl Forward {
     /// Returns the statistics of each row.
     ///
     /// # Errors
-    /// Log-sum-exp of a type other than f32.
+    /// Returns an error if the log-sum-exp is not f32.
     pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
             Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
@@ -51,10 +51,10 @@ impl Forward {
         }
     }
 
-    /// Reads the files of the flags, for the rows of `rows`; `None` without such flags.
+    /// Reads `rows` of the files that the flags name; `None` without such flags.
     ///
     /// # Errors
-    /// Files that are not of the problem.
+    /// Returns an error if a file does not belong to the problem.
     pub fn read(args: &BackwardArgs, job: &Job, rows: &Rows) -> Result<Option<Forward>, Error> {
         match (args.out.as_ref().zip(args.lse.as_ref()), &args.state) {
             (Some((out, lse)), _) => Forward::read_output(args, job, rows, [out, lse]).map(Some),

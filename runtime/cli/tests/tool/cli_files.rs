@@ -32,7 +32,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Dates a file back by an hour, so that any later write shows, however coarse the file system's clock is.
+/// Backdates a file by an hour, so that any later write is visible even with a coarse clock of the file system.
 fn age(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
@@ -51,13 +51,13 @@ fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
     child
 }
 
-/// Ends the pipe, so that the run goes on, and waits for its end.
+/// Closes the pipe so that the run continues, and waits for the end of the run.
 fn go_on(desk: &Desk, child: Child) -> Output {
     std::fs::write(desk.path("pipe"), b"").unwrap();
     child.wait_with_output().unwrap()
 }
 
-/// Requires the status 3, one line with all of `words`, and no file that has come or changed.
+/// Requires exit status 3, one line that contains all `words`, and no new or changed file.
 fn failed(desk: &Desk, output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{:?}: {text}", output.status);
@@ -177,7 +177,7 @@ fn a_link_to_a_file_that_is_not_there_yet_is_followed() {
     assert_eq!(parts(&desk), [""; 0]);
 }
 
-/// Checks the sync as far as it shows from outside: the folder is opened after the file gets its name.
+/// Checks the visible part of the sync: the folder is opened after the file is renamed.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_folder_is_synced_after_the_rename() {
@@ -300,8 +300,8 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     (&reader).read_exact(&mut byte).unwrap();
 }
 
-/// Checks that integers of a mask are booleans, and that finite numbers beyond f32 count as the least f32. Neither changes a
-/// bit of the answer, whether masks are read at once or in pieces.
+/// Checks that integer masks act as booleans, and that finite numbers below the range of f32 act as the least f32. All give the
+/// bits of a boolean mask, whether they are read at once or in pieces.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

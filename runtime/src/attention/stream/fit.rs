@@ -3,9 +3,9 @@
 //!
 //! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit that can be
 //! removed on its own: one sequence if a unit has several, else one head, or one group of heads that share a key head, else
-//! one query tile. If that makes too many tasks, several of them form one. With one task fewer the unit shrinks by it; finer
-//! means a chunk of half the segments, then half a task. After the finest division there are forms with fewer workers and
-//! narrower tiles. Kernel, block and segment stay, and with them every bit.
+//! one query tile. If there are too many tasks, several of them form one. Removing a task shrinks the unit by it. A finer
+//! division halves the segments of a chunk, then the task. After the finest division, the search tries fewer workers and
+//! narrower tiles. Kernel, block and segment stay the same, and so does every bit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -33,7 +33,7 @@ pub struct FittedStream {
 }
 
 impl FittedStream {
-    /// Returns the plan, with the division for which the system had memory.
+    /// Returns the plan. Its division is the one that fits into the memory that the system granted.
     #[must_use]
     pub fn plan(&self) -> &StreamPlan {
         &self.plan

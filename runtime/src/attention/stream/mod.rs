@@ -9,10 +9,10 @@
 //! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of it
 //!    attends are not read.
 //! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) describes the place of a box of rows in a tensor and in a buffer. Reads and
-//!    writes consist of its pieces, and the walk finds the rows from the same numbers.
+//!    writes transfer its contiguous pieces, and kernels find the rows in the buffer by the same numbers.
 //! 3. *The run* ([`run`]) moves the chunks of all units through two buffers.
-//! 4. *Everything is allocated before the first product* ([`memory`]). If the system refuses memory, the plan is made again
-//!    with fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
+//! 4. *Everything is allocated before the computation starts* ([`memory`]). If the system refuses memory, the plan is made
+//!    again with fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
 //! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data, which do not depend on order or
 //!    repetition.
 

@@ -9,11 +9,11 @@ use std::ops::Range;
 
 /// Order of the elements of a block in memory.
 enum Order {
-    /// The channels of a token are neighbours; the next token is so many elements on.
+    /// The channels of a token are contiguous; the number is the stride of tokens in elements.
     Rows(usize),
-    /// The tokens of a channel are neighbours; the next channel is so many elements on.
+    /// The tokens of a channel are contiguous; the number is the stride of channels in elements.
     Lines(usize),
-    /// Neither.
+    /// Neither channels nor tokens are contiguous.
     Other,
 }
 
@@ -37,23 +37,24 @@ pub struct Tile {
     pub channels: usize,
 }
 
-/// The tokens of a block, by their number in memory, and whether they pass backwards.
+/// The tokens of a block, and the direction in which a pass visits them.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The tokens.
+    /// Indices of the tokens in memory.
     pub tokens: Range<usize>,
-    /// `true` if the last one passes first.
+    /// `true` if the pass visits the last token first.
     pub reverse: bool,
 }
 
 impl Block {
-    /// Creates the block of the steps `steps` of a pass over `tokens` tokens.
+    /// Creates the block that a pass over `tokens` tokens visits in its steps `steps`.
     pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
         let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
         Block { tokens, reverse }
     }
 
-    /// Returns the rows in the order of the pass; in memory they begin at `first`, `stride` apart.
+    /// Returns the rows of the tokens in the order of the pass. In memory the first row is at `first`, and rows are `stride`
+    /// apart.
     pub fn columns<T>(&self, first: *const T, stride: usize) -> Columns<*const T> {
         let last = self.tokens.len().saturating_sub(1);
         if self.reverse {

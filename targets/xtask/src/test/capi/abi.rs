@@ -120,7 +120,7 @@ fn program(header: &Header, abi: &Abi) -> String {
     format!("#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n")
 }
 
-/// Returns the facts of a list.
+/// Returns the facts of an ABI list: its lines except comments and empty ones.
 fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
@@ -138,8 +138,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
-/// Checks that the fields of structs that grow follow each other without a gap, and end with the struct: a byte that
-/// belongs to no field could hold anything, and a longer struct must be zero where this one ends.
+/// Checks that the fields of growing structs leave no gaps and no padding at the end. A byte that belongs to no field could
+/// hold anything, but a longer version of the struct requires zeros after the end of this one.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {
