@@ -3,7 +3,7 @@
 use crate::quorum::{MAX_LEVELS, TaskPath};
 use core::fmt;
 
-/// Why a chooser found no plan, or why an interest set, a division, a task or a tree of tasks does not exist.
+/// Error of a chooser that found no plan, or of an interest set, a division, a task or a tree of tasks that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {

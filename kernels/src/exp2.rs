@@ -24,7 +24,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 /// Minimax polynomial of `2^x` on [−1/2, 1/2] for the relative error, degree 5, lowest power first.
 pub const EXP2_NEAREST: [f32; 6] =
     [1.000_000_1, 0.693_146_94, 0.240_221_2, 0.055_507_13, 0.009_675_541, 0.001_327_647_2];
-/// The same polynomial on [0, 1].
+/// Minimax polynomial of `2^x` on [0, 1] for the relative error, degree 5, lowest power first.
 pub const EXP2_FLOOR: [f32; 6] =
     [0.999_999_94, 0.693_153_1, 0.240_153_61, 0.055_826_318, 0.008_989_34, 0.001_877_576_7];
 /// [`EXP2_NEAREST`] divided by its linear coefficient, which saves two register copies where a fused

@@ -38,7 +38,7 @@ type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
 #[derive(Debug)]
 pub struct Bound<'a, O: Operator> {
     pub(crate) calls: Calls<'a, O>,
-    /// Why the CPU computes instead of the GPU.
+    /// Reason why the CPU computes instead of the GPU.
     reason: Option<Reason>,
     plan: &'a Plan<O>,
     /// Record of the run in the workspace.
@@ -53,7 +53,7 @@ pub(crate) enum Calls<'a, O: Operator> {
     Gpu { gpu: HostCall<'a, O::Gpu>, standby: Option<OnCpu<'a, O>> },
 }
 
-/// Why the GPU does not compute a call.
+/// Reason why the GPU does not compute a call.
 enum Refused {
     /// The workspace has no device memory.
     Memory(Arc<DeviceError>),

@@ -102,7 +102,7 @@ struct Inner {
     /// The tuned file that the GPU was asked to use.
     tuned: Option<TunedFile>,
     fallback: Fallback,
-    /// Why a requested GPU does not compute.
+    /// Reason why a requested GPU does not compute.
     absence: Option<Arc<DeviceError>>,
 }
 

@@ -5,7 +5,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError;
 use std::sync::Arc;
 
-/// Why a GPU cannot be used, or how it failed.
+/// Error of a GPU that cannot be used or that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -112,7 +112,7 @@ pub enum DeviceError {
     Lost,
 }
 
-/// Why an engine, a plan or a workspace could not be created.
+/// Error of creating an engine, a plan or a workspace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -231,7 +231,7 @@ pub enum PlanError {
     /// The GPU was requested and cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda cannot be used: {reason}")]
     Unusable {
-        /// Why it cannot be used.
+        /// Reason why the GPU cannot be used.
         #[source]
         reason: DeviceError,
     },

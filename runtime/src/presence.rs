@@ -33,7 +33,7 @@ pub struct Present {
     pub present: bool,
     /// Name of its kernel that takes any number of queries; `None` if it is not available, and for the GPU.
     pub kernel: Option<&'static str>,
-    /// Why the GPU is not available.
+    /// Reason why the GPU is not available.
     pub absence: Option<DeviceError>,
 }
 

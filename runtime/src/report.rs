@@ -5,7 +5,7 @@ use crate::error::{BindError, DeviceError, PlanError};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why the CPU computed instead of the GPU.
+/// Reason why the CPU computed instead of the GPU.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -37,6 +37,6 @@ pub struct Report {
     /// Number of bytes of tensors that were copied between host and GPU. Zero if all tensors were used where they
     /// lie, and on the CPU.
     pub copied: usize,
-    /// Why the CPU computed instead of a GPU; `None` if there was no fallback.
+    /// Reason why the CPU computed instead of a GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,
 }

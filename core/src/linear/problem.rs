@@ -313,7 +313,7 @@ impl Problem {
         state / each(self.state_heads(), self.spec.key.heads())
     }
 
-    /// Returns the first output head that reads state `state`, and the number of such heads.
+    /// Returns the first output head that reads state `state`, and the number of heads that read it.
     #[must_use]
     pub const fn readers(&self, state: usize) -> (usize, usize) {
         let each = each(self.output_heads(), self.state_heads());

@@ -18,7 +18,7 @@ pub enum Block {
 }
 
 impl Block {
-    /// All sizes.
+    /// All block sizes.
     pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
 
     /// Returns the number of elements of a block.

@@ -14,7 +14,7 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// That of the scalar implementations in this crate, which call `libm`.
+    /// Precision of the scalar implementations in this crate, which call `libm`.
     pub const LIBM: Precision = Precision { exp: 1.2e-7, softplus: 2.5e-7, silu: 3.6e-7 };
 }
 

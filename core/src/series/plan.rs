@@ -163,7 +163,7 @@ fn lay(
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 
-/// Selects as many workers as `work` multiply-adds and `items` are worth, and fewer if the budget requires it.
+/// Selects the number of workers that `work` multiply-adds and `items` justify, or fewer if the budget requires it.
 fn fit(
     mut choice: SeriesChoice,
     options: &Options,

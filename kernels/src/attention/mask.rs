@@ -55,7 +55,7 @@ pub enum Seen {
     Nothing,
     /// Every row attends every key, and every addend is zero. The bias was not written, or is zero.
     Plain,
-    /// Anything else. The bias was written.
+    /// Some rows do not attend every key, or some addends are not zero. The bias was written.
     Biased,
 }
 

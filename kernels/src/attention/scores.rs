@@ -131,7 +131,7 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
 const PLAIN: u8 = 0;
 /// Scores get a bias per row, and no soft cap.
 const BIASED: u8 = 1;
-/// Anything else.
+/// Scores are modified in any other way.
 const MODIFIED: u8 = 2;
 
 /// Writes the block's scores to `dst` and returns the largest of each row, `−∞` for a row that attends no key.

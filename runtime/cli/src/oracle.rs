@@ -321,7 +321,7 @@ pub struct Explained {
     pub likely: f64,
     /// Components.
     pub components: usize,
-    /// Components where answer or oracle is not finite, and the one does not stand for the other.
+    /// Components where answer or oracle is not finite and the two do not correspond.
     pub not_finite: usize,
     /// Components that are not finite because the row leaves the range of the arithmetic.
     pub beyond_range: usize,

@@ -12,7 +12,7 @@ pub enum Verdict {
     /// Rounding does not explain the answer: it is wrong.
     #[serde(rename = "FAIL")]
     Fail,
-    /// Nothing can be said: rounding may change the answer by as much as the answer.
+    /// No claim: rounding may change the answer by as much as its own size.
     #[default]
     #[serde(rename = "NO CLAIM")]
     NoClaim,

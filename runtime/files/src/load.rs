@@ -26,9 +26,9 @@ pub struct Tensor {
 
 /// Location of elements that were not read.
 enum Left {
-    /// In memory, not in the file.
+    /// Elements in memory, not in the file.
     Nowhere,
-    /// In the file, from this byte on.
+    /// Elements in the file, from this byte on.
     InFile(u64),
     /// In the file, but they must be converted or checked before they are read by range.
     Unready(Unready),

@@ -187,13 +187,13 @@ struct Step {
     pub keys: usize,
     /// The theoretical depth: `L(n, B)` of ELSA for a plan with blocks of `B` keys, `n − 1` and `log2 n` for the others.
     pub theory: usize,
-    /// Additions on the longest path of a weight, the merges included.
+    /// Number of additions on the longest path of a weight, including the merges.
     pub additions: usize,
     /// Merges of states on the longest path.
     pub merges: usize,
     /// The worst-case bound.
     pub bound: f64,
-    /// The part of it that does not depend on the order of additions.
+    /// Part of the bound that does not depend on the order of additions.
     pub constant: f64,
     /// The measured error where numbers are random.
     pub random: f64,

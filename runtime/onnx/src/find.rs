@@ -46,9 +46,9 @@ pub struct Term {
 /// Action of a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// It is added.
+    /// Adds the mask to the scores.
     Add,
-    /// It is subtracted.
+    /// Subtracts the mask from the scores.
     Subtract,
     /// Scores are kept where the condition equals `keeps`; the others become `fill`.
     Choose {

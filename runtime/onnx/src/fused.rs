@@ -8,7 +8,7 @@ use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
 use half::f16;
 
-/// Attributes of such a node, without its tensors.
+/// Attributes of a fused attention node, without its tensors.
 struct Said {
     heads: Option<usize>,
     kv_heads: Option<usize>,

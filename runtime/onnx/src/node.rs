@@ -21,7 +21,7 @@ pub enum Attribute {
     Floats(Vec<f32>),
     /// Integers.
     Ints(Vec<i64>),
-    /// Anything else.
+    /// An attribute of any other type.
     Other,
 }
 

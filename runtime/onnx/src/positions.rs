@@ -70,7 +70,7 @@ impl Band {
 /// The elements of a tensor.
 #[derive(Clone, Debug)]
 enum Formula {
-    /// The same number everywhere.
+    /// The same number in every element.
     Number(f64),
     /// The sum of `rest` and of each index times its step, or the absolute value of it.
     Place { steps: Vec<i64>, rest: Size, absolute: bool },

@@ -15,7 +15,7 @@ use elsa_core::room::Span;
 pub enum Records {
     /// One record, in the memory of the CPU's workspace.
     Cpu(Span),
-    /// In the memory of the GPU's workspace: offset in bytes, number of records, and f32 values from one to the
+    /// Records in the memory of the GPU's workspace: offset in bytes, number of records, and f32 values from one to the
     /// next.
     Gpu { at: usize, count: usize, stride: usize },
 }

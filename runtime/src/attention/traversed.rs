@@ -36,9 +36,9 @@ pub struct Traversed<'a> {
 /// Location of the counters of a run.
 #[derive(Clone, Debug)]
 pub enum Recorded {
-    /// In the memory of the CPU's workspace.
+    /// Counters in the memory of the CPU's workspace.
     Cpu(OnCpu),
-    /// In the memory of the GPU's workspace.
+    /// Counters in the memory of the GPU's workspace.
     Gpu(OnGpu),
 }
 

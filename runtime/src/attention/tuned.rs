@@ -60,11 +60,11 @@ pub enum Tuning {
     /// The one that the environment variable `ELSA_TUNED` names; none if that is unset or empty.
     #[default]
     Environment,
-    /// None.
+    /// No tuned file.
     Off,
     /// The one of [`Tuned::standard_path`].
     Standard,
-    /// This one.
+    /// The file at this path.
     File(PathBuf),
 }
 

@@ -13,9 +13,9 @@ const SPINS_PER_LOOK: u32 = 32;
 /// on a slow board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
-    /// No spinning.
+    /// Does not spin.
     Never,
-    /// At most this time.
+    /// Spins for at most this time.
     For(Duration),
 }
 

@@ -122,9 +122,9 @@ impl Graph {
 enum Work {
     /// No work, or it has been waited for.
     None,
-    /// It is pending in a stream.
+    /// Work that is pending in a stream.
     Enqueued,
-    /// It is a part of a graph.
+    /// Work that is a part of a graph.
     Captured(Capture),
 }
 

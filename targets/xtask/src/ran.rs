@@ -15,7 +15,7 @@ pub struct Ran {
     pub counted: &'static str,
     /// A remark for the summary.
     pub note: String,
-    /// Why the stage failed; empty when it passed.
+    /// Reason why the stage failed; empty when it passed.
     pub faults: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ use crate::dtype::DType;
 pub struct Structure {
     /// Longest chain of multiply-adds in a score, and the number of additions that join chains.
     pub score: usize,
-    /// The same for `⟨do_i, v_j⟩`.
+    /// Longest chain of multiply-adds in `⟨do_i, v_j⟩`, and the number of additions that join chains.
     pub upstream: usize,
     /// Largest number of additions between a term and its gradient.
     pub additions: usize,

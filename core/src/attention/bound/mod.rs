@@ -58,7 +58,7 @@ const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 /// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
 const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
-/// The same for a frozen reference, whose sum may be as small as `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
+/// A probability below this may be lost with a frozen reference, whose sum may be `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
 /// Upper bound of the `|ln S|` of an accepted frozen row, with room for the roundings of `S`.

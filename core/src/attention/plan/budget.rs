@@ -35,9 +35,9 @@ pub enum Part {
     Fixed,
     /// Query rows, in both buffers.
     Queries,
-    /// Both buffers of keys and values.
+    /// Keys and values, in both buffers.
     Keys,
-    /// Both buffers of slices of mask, bias and index, and the table of a bias.
+    /// Slices of mask, bias and index, in both buffers, and the table of a bias.
     Added,
     /// Output rows.
     Outputs,

@@ -162,11 +162,11 @@ impl GpuResources {
 
 /// Number of registers of an SM, on every device from compute capability 5.3 on.
 const SM_REGISTERS: usize = 65_536;
-/// Lower bound of the number of threads that an SM of such a device holds.
+/// Lower bound of the number of resident threads of an SM on these devices.
 const SM_THREADS: usize = 1024;
-/// Lower bound of the number of blocks that an SM of such a device holds.
+/// Lower bound of the number of resident blocks of an SM on these devices.
 const RESIDENT_BLOCKS: usize = 16;
-/// Lower bound of the shared memory of an SM of such a device, in bytes.
+/// Lower bound of the shared memory of an SM on these devices, in bytes.
 const SM_SHARED: usize = 64 << 10;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;

@@ -50,7 +50,7 @@ pub enum First {
         keys: KeySide,
         /// Representative of the queries of a tile.
         queries: QuerySide,
-        /// Number of keys of such a block; `None` uses the blocks of the run.
+        /// Number of keys that a representative covers; `None` uses the blocks of the run.
         block: Option<usize>,
     },
 }

@@ -25,7 +25,7 @@ pub struct Crossovers {
     pub delta: ChunksFrom,
     /// Delta rules with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
-    /// `true` if they are predicted, and not measured on such a processor.
+    /// `true` if the crossovers are predicted, `false` if they were measured on a processor of this kind.
     pub predicted: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct KernelSpec {
     pub delta_columns: usize,
     /// Number of tokens that pass the state together in the recurrence.
     pub tokens: usize,
-    /// The same number under the delta rules.
+    /// Number of tokens that pass the state together in the recurrence under the delta rules.
     pub delta_tokens: usize,
     /// The same number if nothing decays and keys have more than 64 dims, when the state's roundings add up to the
     /// most.

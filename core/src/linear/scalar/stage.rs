@@ -119,11 +119,11 @@ impl Stage<'_> {
 
 /// Destination of rows of answers.
 pub(super) enum Rows<'a> {
-    /// They are written to the output.
+    /// Writes the rows to the output.
     Write,
-    /// They are kept, `[readers, tokens, d_v]`.
+    /// Keeps the rows in this buffer, `[readers, tokens, d_v]`.
     Keep(&'a mut [f32]),
-    /// They are added to the kept ones, and the sums are written.
+    /// Adds the rows to those kept in this buffer, and writes the sums to the output.
     Add(&'a [f32]),
 }
 

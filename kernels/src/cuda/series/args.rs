@@ -128,7 +128,7 @@ pub struct SelectiveArgs {
     pub tiles: i32,
     /// Tiles of a group of channels that share all coefficients.
     pub tiles_of_group: i32,
-    /// Channels of such a group.
+    /// Channels of a group that shares all coefficients.
     pub group: i32,
     /// Channels that share input coefficients.
     pub b_group: i32,

@@ -26,7 +26,7 @@ const ATTEMPT: Duration = Duration::from_millis(100);
 /// Time between two attempts to open a port that has gone.
 pub const RETRY: Duration = Duration::from_millis(200);
 
-/// Why a port cannot be used.
+/// Error of a port that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
@@ -42,7 +42,7 @@ pub enum PortError {
         /// Text after its colon.
         found: String,
     },
-    /// Nothing of that name.
+    /// There is no device of this name.
     #[error("{}: no such port; allowed: a serial port, such as /dev/ttyTHS1 or /dev/ttyUSB0", path.display())]
     Absent {
         /// The port.

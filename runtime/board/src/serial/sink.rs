@@ -189,7 +189,7 @@ impl Line {
         shared.note(|state| state.done = true);
     }
 
-    /// Writes one frame whole, over as many connections as it takes. Returns whether it did.
+    /// Writes one complete frame, and reconnects as often as necessary. Returns `true` if it succeeded.
     fn deliver(&mut self, frame: &[u8], shared: &Shared) -> bool {
         loop {
             let Some(tty) = &mut self.tty else {

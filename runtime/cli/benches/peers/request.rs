@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why the benchmark ends.
+/// Error that ends the benchmark.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// Sets of shapes by name. The first is the default.

@@ -21,9 +21,9 @@ use std::path::Path;
 pub enum Verdict {
     /// The latency fell by more than the noise.
     Faster,
-    /// It rose by more than the noise.
+    /// The latency rose by more than the noise.
     Slower,
-    /// It changed by no more than the noise.
+    /// The latency changed by no more than the noise.
     Same,
     /// A cell was disturbed or refused, or the noise of a run is not known.
     Unknown,

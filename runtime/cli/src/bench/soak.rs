@@ -27,7 +27,7 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Stretches of the whole time.
+/// Number of stretches of the whole soak.
 const STRETCHES: u32 = 20;
 /// The longest stretch.
 const LONGEST: Duration = Duration::from_secs(60);

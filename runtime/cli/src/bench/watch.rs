@@ -23,11 +23,11 @@ const SPACING: f64 = 1.0;
 /// Treatment of a cell on a machine that is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It is refused where the machine is busy, and measured and marked where it is not quite quiet.
+    /// Refuses the cell on a busy machine; measures and marks it on a machine that is nearly quiet.
     Refuse,
-    /// It waits.
+    /// Waits for a quiet machine.
     Wait,
-    /// It is measured and marked.
+    /// Measures and marks the cell.
     Force,
 }
 

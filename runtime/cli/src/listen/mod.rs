@@ -37,7 +37,7 @@ that are no record.";
 /// Minimum time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// Number of damaged frames without a whole one that suggests a wrong rate.
+/// Number of damaged frames that suggests a wrong rate if no frame has arrived intact.
 const HOPELESS: u64 = 8;
 
 /// `elsa listen`.
@@ -225,7 +225,7 @@ fn since(now: &Counts, before: &Counts) -> Counts {
     }
 }
 
-/// Returns `true` if so many frames were damaged that a whole one should have been among them.
+/// Returns `true` if enough frames were damaged to suggest a wrong rate, should no frame have arrived intact.
 fn hopeless(counts: &Counts) -> bool {
     counts.broken + counts.overlong + counts.noise / FRAME as u64 >= HOPELESS
 }

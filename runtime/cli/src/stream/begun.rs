@@ -9,7 +9,7 @@ use elsa_files::{FileError, Prepared};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A run whose journal has been looked for.
+/// A run after the search for its journal.
 #[derive(Debug)]
 pub struct Begun {
     /// Path of the journal; `None` without one.

@@ -44,11 +44,11 @@ struct Head {
 /// Progress of a resumable run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Nothing was computed yet.
+    /// No rows have been computed.
     New,
     /// Some units are finished, and their outputs are next to the targets.
     Begun,
-    /// All are, and their files take their places.
+    /// All units are finished, and the output files replace their targets.
     Complete,
 }
 

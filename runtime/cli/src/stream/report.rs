@@ -37,7 +37,7 @@ pub struct Done {
     pub refused: usize,
     /// Bytes on the disk into which deflated inputs were unpacked for the run.
     pub unpacked: u64,
-    /// Why the CPU computed in place of a GPU.
+    /// Reason why the CPU computed instead of a GPU.
     pub fallback: Option<String>,
     /// The certificate, as a line of JSON, if requested.
     pub certificate: Option<String>,

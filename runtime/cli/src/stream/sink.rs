@@ -32,7 +32,7 @@ const STATES: [(Operand, &str); 3] = [
 /// A file in the making.
 #[derive(Debug)]
 enum Making {
-    /// It goes when the process does.
+    /// A temporary file, which disappears when the process ends.
     Temporary(Temporary),
     /// A part that stays for a resumed run.
     Partial(File),

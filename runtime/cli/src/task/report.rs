@@ -25,7 +25,7 @@ pub struct Finished<'a> {
     pub calls: [usize; 2],
     /// Bytes of tensors that were read, of states or shares that were written, and of the workspace.
     pub bytes: [usize; 3],
-    /// Why the CPU computed in place of the requested GPU.
+    /// Reason why the CPU computed instead of the requested GPU.
     pub fallback: Option<String>,
     /// Milliseconds of the calls.
     pub ms: f64,

@@ -26,9 +26,9 @@ const MOST_CALLS: usize = 64;
 const SAMPLES: usize = 3;
 /// Minimum number of turns of a candidate that is kept.
 const TURNS: usize = 5;
-/// A candidate stays while its time is less than so many times the shortest.
+/// Largest ratio of a candidate's time to the shortest time for which the candidate is kept.
 const STAYS: f64 = 1.3;
-/// A winner takes at most so much of the chooser's time.
+/// Largest ratio of a winner's time to the time of the chooser's candidate.
 const WINS: f64 = 0.98;
 /// Maximum number of multiplications in the oracle for one answer. For larger shapes, a sample of rows is compared.
 const ORACLE: usize = 1 << 24;
@@ -205,7 +205,7 @@ mod tests {
         half_chain: 0,
     };
 
-    /// Creates a candidate of so many splits, with its samples.
+    /// Creates a candidate with `splits` splits and its samples.
     fn candidate(splits: usize, samples: &[f64]) -> Candidate {
         let shape: crate::shape::Shape = "1,1,512,512,64".parse().unwrap();
         let options =

@@ -79,7 +79,7 @@ pub struct Case {
     pub backend: Option<String>,
     /// Kernel that ran.
     pub kernel: &'static str,
-    /// Why the CPU computed in place of the requested GPU.
+    /// Reason why the CPU computed instead of the requested GPU.
     pub fallback: Option<String>,
     /// Workers of the engine.
     pub threads: usize,
@@ -114,9 +114,9 @@ pub struct Case {
     /// Greatest error of a row relative to the terms that are added up, in the maximum norm:
     /// `max |δy_c| / max Σ p_j |v_jc|`.
     pub error_over_terms: f64,
-    /// Greatest worst-case bound of a row, relative to the same.
+    /// Greatest worst-case bound of a row, relative to its terms as in `error_over_terms`.
     pub bound_over_terms: f64,
-    /// Median over rows of the same.
+    /// Median of this bound over rows, relative to their terms.
     pub bound_over_terms_median: f64,
     /// Greatest share of its worst-case bound that a row's error uses.
     pub bound_used: f64,

@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Both ends of a pseudo-terminal. Other processes open the one that has a path.
+/// Both ends of a pseudo-terminal. Other processes open the end that has a path.
 struct Pty {
     master: File,
     /// Held open, so that the master finds another end even if no other process has opened it.

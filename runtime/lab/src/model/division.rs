@@ -13,7 +13,7 @@ use libm::pow;
 /// A division of a number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Division {
-    /// N, tokens of the whole.
+    /// Total number of tokens, N.
     pub tokens: f64,
     /// c, chunks of a level and tasks that it makes of one.
     pub chunks: f64,

@@ -21,7 +21,7 @@ pub struct Forecast {
     pub prediction: GpuPrediction,
 }
 
-/// Why a call cannot be predicted.
+/// Reason why the time of a call cannot be predicted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ForecastError {
     /// The chooser has no plan.
@@ -45,7 +45,7 @@ pub enum ForecastError {
         /// The kernel that the plan uses.
         kernel: &'static str,
     },
-    /// The times of such a call depend on its data, or nothing is known of them.
+    /// The time of the call depends on its data, or there is no model for it.
     #[error(
         "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
     )]

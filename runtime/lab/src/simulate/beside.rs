@@ -26,7 +26,7 @@ use serde::Serialize;
 use std::io;
 use std::time::Instant;
 
-/// Budgets, as parts of the whole's tensors.
+/// Budgets, as fractions of the bytes of all tensors.
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
 /// Maximum number of tasks that are run for a point.
 const TASKS: usize = 400;
@@ -42,7 +42,7 @@ pub struct Ran {
     pub tokens: usize,
     /// The budget in bytes.
     pub budget: f64,
-    /// The budget over the tensors of the whole.
+    /// Ratio of the budget to the bytes of all tensors.
     pub share: f64,
     /// `streaming` or `quorums`.
     pub method: &'static str,

@@ -34,7 +34,7 @@ pub struct Check {
     pub off: f64,
 }
 
-/// Both methods at a size: figure 5.
+/// Costs of both methods at one number of tokens, as in figure 5.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Kernels {
     /// Tokens.

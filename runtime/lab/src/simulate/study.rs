@@ -153,7 +153,7 @@ pub struct Study {
     pub tokens: f64,
     /// The limit.
     pub limit: f64,
-    /// Bytes and seconds of the whole, undivided.
+    /// Bytes and seconds of the undivided problem.
     pub whole: [f64; 2],
     /// GiB and seconds as printed for PyTorch's attention, whose kernel computes the same pairs in less time than the one that
     /// the tasks were timed with.
@@ -182,23 +182,23 @@ pub struct Both {
 pub struct Optimum {
     /// `forward` or `backward`.
     pub pass: &'static str,
-    /// Fit that it is computed from.
+    /// Fit from which the optimum is computed.
     pub fit: &'static str,
-    /// The size below which it is negative.
+    /// Size below which the fit is negative.
     pub negative_below: Option<f64>,
-    /// One task at a time: in words, with sizes and levels.
+    /// Text on the optimum if one task runs at a time, with sizes and levels.
     pub serial: String,
-    /// The same, with as many tasks at once as memory holds.
+    /// Text on the optimum if as many tasks run at once as fit in memory.
     pub parallel: String,
-    /// The cheapest level whose tasks fit and have a time; exact, one task at a time.
+    /// The cheapest level whose tasks fit and have a time, by the exact costs, if one task runs at a time.
     pub best_level: Option<u32>,
-    /// The same, as many at once as memory holds.
+    /// The cheapest such level if as many tasks run at once as fit in memory.
     pub best_level_at_once: Option<u32>,
     /// The first level at which the fit is negative.
     pub negative_from_level: Option<u32>,
 }
 
-/// Everything.
+/// Complete report of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Levels.

@@ -81,7 +81,7 @@ pub struct Outcome {
     pub errors: Errors,
 }
 
-/// Everything that the page of a problem shows.
+/// Results that the page of a problem shows.
 #[derive(Debug)]
 pub struct Study {
     /// The name of the case.

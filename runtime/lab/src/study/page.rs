@@ -11,7 +11,7 @@ use elsa_cli::chart::{Chart, Point, Raw, SIZE, Scale, Tick, chart};
 use elsa_cli::error::Error;
 use elsa_cli::picture::{Bar, FRAME, Picture};
 
-/// Why the article's table 2 has no place here.
+/// Reason why the article's table 2 has no counterpart.
 const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion parameters on seven benchmarks. It cannot be \
     repeated on given tensors, and is left out. What a schedule does to an answer stands in tables 3 and 4, as its bound and \
     its error.";

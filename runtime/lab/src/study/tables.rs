@@ -278,7 +278,7 @@ pub fn fourth(study: &Study) -> Shown {
     }
 }
 
-/// Builds the table of error budgets and other settings that the article does not have.
+/// Builds the table of error budgets and other settings that are not in the article.
 pub fn budgets(study: &Study) -> Shown {
     let mut head = strings(&["setting", "E"]);
     head.extend(SPARSITY.map(str::to_owned));

@@ -5,7 +5,7 @@ use super::super::change;
 use super::super::model::Model;
 use super::made::{Made, Pairs};
 
-/// Returns the attribute `is_causal` of the node that replaces such a node, with tensors of three axes.
+/// Returns the attribute `is_causal` of the node that replaces an `op` node with tensors of three axes.
 fn becomes(opset: i64, op: &str, attributes: Pairs<'_>) -> Option<i64> {
     let mut g = Made::new(opset);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "8"]));

@@ -128,7 +128,7 @@ impl BackwardTaskPlan {
         &self.plans
     }
 
-    /// Returns the numbers of query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole problem.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()

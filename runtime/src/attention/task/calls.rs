@@ -12,13 +12,13 @@ use elsa_core::view::{Layout, View};
 /// Whose tokens the tensors of a task's problem hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// All of the whole.
+    /// All tokens of the problem.
     Whole,
     /// The task's own, in the order in which the task holds them, also along the axes of a mask that are not broadcast.
     Gathered {
-        /// Query tokens of the whole.
+        /// Query tokens of the whole problem.
         queries: usize,
-        /// Key tokens of the whole.
+        /// Key tokens of the whole problem.
         keys: usize,
     },
 }
@@ -138,7 +138,7 @@ impl Calls {
         &self.task
     }
 
-    /// Returns the numbers of query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole problem.
     pub const fn totals(&self) -> [usize; 2] {
         self.totals
     }
@@ -153,7 +153,7 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns the lengths of a call of the whole.
+    /// Returns the lengths of a call for the whole problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }

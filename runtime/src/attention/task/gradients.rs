@@ -188,7 +188,7 @@ impl GradientMerge {
         Ok(())
     }
 
-    /// Returns the gradients of the whole; zeros if there was no task.
+    /// Returns the gradients of the whole problem; zeros if there was no task.
     #[must_use]
     pub fn finish(mut self) -> TaskGradients {
         let slots = &mut self.slots;

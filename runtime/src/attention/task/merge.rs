@@ -1,4 +1,4 @@
-//! Merges the states of tasks into those of the whole.
+//! Merges the states of tasks into the states of the whole problem.
 
 use super::merge as merge_slots;
 use super::states::RowStates;
@@ -82,7 +82,7 @@ impl TaskMerge {
         Ok(())
     }
 
-    /// Returns the states of the whole, `[sequences, tokens]`; empty states if there was no task.
+    /// Returns the states of the whole problem, `[sequences, tokens]`; empty states if there was no task.
     #[must_use]
     pub fn finish(mut self) -> RowStates {
         let rows = self.sequences * self.tokens;

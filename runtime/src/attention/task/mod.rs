@@ -97,7 +97,7 @@ pub struct TaskReport {
     pub kernel: Option<&'static str>,
     /// Bytes that were copied between host and GPU.
     pub copied: usize,
-    /// Why the CPU computed instead of a GPU, in the first call in which it did.
+    /// Reason why the CPU computed instead of a GPU in the first call in which it did.
     pub fallback: Option<Reason>,
 }
 
@@ -165,7 +165,7 @@ impl TaskPlan {
         &self.plans
     }
 
-    /// Returns the numbers of query and key tokens of the whole.
+    /// Returns the numbers of query and key tokens of the whole problem.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()

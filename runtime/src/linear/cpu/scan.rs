@@ -29,7 +29,7 @@ use elsa_core::scan::{Slots, blelloch};
 use elsa_kernels::linear::Reading;
 use std::ops::Range;
 
-/// Computes a call: as many heads at a time as the workspace has room for.
+/// Computes a call, with as many heads at a time as fit into the workspace.
 ///
 /// # Errors
 /// Returns an error if a worker panicked, or if the call was cancelled.

@@ -31,11 +31,11 @@ unsafe impl Send for RecurrenceCall<'_> {}
 /// Treatment of a part's tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// Their states go to the output.
+    /// Writes the states of the tokens to the output.
     Outputs,
-    /// Only the last state is wanted.
+    /// Computes only the last state.
     Last,
-    /// They fold to one map, whose factor goes to the address.
+    /// Folds the tokens into one map, and writes its factor to the address.
     Fold(*mut f32),
 }
 

@@ -25,7 +25,7 @@ pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
     }
 }
 
-/// Appends a launch of as many blocks, and says that they share the work.
+/// Appends a launch of `blocks` blocks, and records that they share the work.
 ///
 /// # Errors
 /// Returns an error if the list is full.

@@ -232,7 +232,7 @@ pub fn rows(text: &str) -> Result<Vec<Value>, String> {
     Ok(rows)
 }
 
-/// Returns a path for new results: the date and the host, and a number where such a file exists.
+/// Returns a path for new results: the date and the host, and a number if the file already exists.
 fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let host: String = host.chars().map(plain).collect();

@@ -11,7 +11,7 @@ struct Folder {
     name: &'static str,
 }
 
-/// Returns the folders, the ones inside others after them.
+/// Returns the folders, each before the folders inside it.
 fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     let home = std::env::home_dir().filter(|path| path.parent().is_some());
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);

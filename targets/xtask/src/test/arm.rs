@@ -55,7 +55,7 @@ pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
     Ok(run.arg("--target-dir").arg(folder(tree)))
 }
 
-/// Returns the folder of the products of such a command.
+/// Returns the folder of the programs that cargo commands of this module build.
 pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(folder(tree).join(setup::reference()?.build.triple).join("debug"))
 }

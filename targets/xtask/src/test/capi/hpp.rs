@@ -11,7 +11,7 @@ const COMPILERS: [&str; 2] = ["g++", "clang++-19"];
 const LATER: [&str; 2] = ["c++17", "c++20"];
 /// Program with one line, chosen by `CASE`, that must not compile.
 const REFUSED: &str = "tests/capi/refused.cpp";
-/// Mark at the end of such a line.
+/// Mark at the end of a line that must not compile.
 const MARK: &str = "// refused: ";
 
 /// Compiles programs of `tests/capi` by the later standards, against the folder `dist` and to `home`, and runs them.
