@@ -251,7 +251,7 @@ pub struct Location<A> {
 }
 
 impl<A> Location<A> {
-    /// Returns where `place` is.
+    /// Returns the location of `place`.
     pub fn of<P: Place<Address = A> + ?Sized>(place: &mut P) -> Location<A> {
         Location { address: place.address(), dtype: place.dtype() }
     }

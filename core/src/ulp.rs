@@ -46,7 +46,7 @@ fn exponent(dtype: DType, x: f64) -> (i32, bool) {
 }
 
 /// Returns the unit in the last place of `dtype` at `reference`: the distance to the next number away from zero.
-/// From the largest number on, it is the unit of that number's binade.
+/// For the largest number and beyond, it is the unit of the largest number's binade.
 #[must_use]
 pub fn ulp(dtype: DType, reference: f64) -> f64 {
     power_of_two(exponent(dtype, reference).0 - format(dtype).0 + 1)

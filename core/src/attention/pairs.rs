@@ -121,7 +121,7 @@ impl<'a> Pairs<'a> {
         if self.cap != 0.0 { self.cap * libm::tanhf(score) } else { score }
     }
 
-    /// Returns the elements that hold value `j`, and the index of its first.
+    /// Returns the tensor that holds value row `j`, and the index of the row's first element.
     #[inline]
     pub(super) fn value(&self, j: usize) -> (&Elements<'a>, usize) {
         self.values.at(&self.sequence, self.kv_head, j)
@@ -144,7 +144,7 @@ pub(super) fn query(
     }
 }
 
-/// Returns the number of row `i` among those of `[batch, heads, queries]`.
+/// Returns the index of row `i` among the rows `[batch, heads, queries]`.
 pub(super) fn number(problem: &Problem, sequence: &Sequence, head: usize, i: usize) -> usize {
     let tokens = problem.spec().query.tokens();
     (sequence.batch * problem.heads() + head) * tokens + sequence.query0 + i

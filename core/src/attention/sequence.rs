@@ -22,21 +22,21 @@ pub struct Window {
     pub right: Option<usize>,
 }
 
-/// The position of a call's keys and queries in a longer whole. It is supplied with the data, so chunks of the same
-/// shape share a plan. Key `j` of the call is key `key_offset + j` of the whole, and query `i` is query
-/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the whole; a mask covers the queries and
-/// keys of the call. The states of chunks that cover the keys of the whole merge into its state.
+/// The position of a call's keys and queries in a longer sequence. It is supplied with the data, so chunks of the same
+/// shape share a plan. Key `j` of the call is key `key_offset + j` of the whole sequence, and query `i` is query
+/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the whole sequence; a mask covers the queries and
+/// keys of the call. The states of chunks that cover all keys of the sequence merge into the state of the sequence.
 ///
 /// A problem with a past, a present or packed sequences accepts no chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of keys of the whole before those of the call.
+    /// Number of keys of the sequence before those of the call.
     pub key_offset: usize,
-    /// Number of keys of the whole.
+    /// Number of keys of the whole sequence.
     pub key_total: usize,
-    /// Number of queries of the whole before those of the call.
+    /// Number of queries of the sequence before those of the call.
     pub query_offset: usize,
-    /// Number of queries of the whole; zero if the call has all of them, with an offset of zero.
+    /// Number of queries of the whole sequence; zero if the call has all of them, with an offset of zero.
     pub query_total: usize,
 }
 
@@ -48,8 +48,8 @@ impl Chunk {
     }
 
     /// Returns the diagonal of the call's first query, counted from its first key, for a call with `queries`
-    /// queries and `valid` valid keys of the whole. Without bottom-right alignment the diagonal of query `i` of the
-    /// whole is at key `i`.
+    /// queries and `valid` valid keys of the whole sequence. Without bottom-right alignment the diagonal of query `i` of the
+    /// sequence is at key `i`.
     pub(super) const fn diagonal(&self, causal: Option<Alignment>, queries: usize, valid: usize) -> isize {
         let total = if self.query_total == 0 { queries } else { self.query_total };
         let first = match causal {
@@ -63,13 +63,13 @@ impl Chunk {
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Number of valid keys of each sequence, `[batch]`; of the whole, if the keys are a chunk.
+    /// Number of valid keys of each sequence, `[batch]`. If the keys are a chunk, the number refers to the whole sequence.
     pub keys: Option<&'a [i64]>,
     /// Start of each packed sequence among the query tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_q: Option<&'a [i64]>,
     /// Start of each packed sequence among the key tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_k: Option<&'a [i64]>,
-    /// Position of the keys in the whole; `None` if they are the whole.
+    /// Position of the call in a longer sequence; `None` if the call has the whole sequence.
     pub chunk: Option<Chunk>,
 }
 

@@ -57,7 +57,7 @@ pub struct Spec {
     pub scale: Option<f32>,
     /// Normalises queries and keys to unit vectors before their use: `x / sqrt(Σ x² + ε)` with this `ε`.
     pub normalize: Option<f32>,
-    /// Order in which tokens pass the state.
+    /// Order in which tokens update the state.
     pub direction: Direction,
     /// Number of sequences packed along the tokens, whose batch is then 1. A call supplies their bounds
     /// ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).

@@ -53,7 +53,7 @@ pub enum Gates {
     PerDim,
 }
 
-/// Order in which tokens pass the state.
+/// Order in which tokens update the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the first token to the last. A token reads the state after its own update.

@@ -54,8 +54,8 @@ pub struct Head {
     pub beta_stride: isize,
     /// Factor of every output.
     pub scale: f32,
-    /// Tokens that pass the state together: few in the recurrence; more than that form a chunk. They interact through
-    /// the products `Q Kᵀ` and `K Kᵀ`.
+    /// Number of tokens in one pass over the state: few in the recurrence; more than that form a chunk. The tokens of a
+    /// pass interact through the products `Q Kᵀ` and `K Kᵀ`.
     pub pass: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct Head {
 pub struct Factors {
     /// The largest f32 numbers not above the factors: one for all rows, or one per row.
     pub high: *const f32,
-    /// The rest, never zero.
+    /// The values `rest` of the factors, laid out like `high`; never zero.
     pub rest: *const f32,
     /// `true` if each row has its own factor.
     pub per_dim: bool,
@@ -88,7 +88,7 @@ pub struct Segment {
     pub rows: usize,
     /// Query rows per token.
     pub group: usize,
-    /// Tokens that pass the state together.
+    /// Number of tokens in one pass over the state.
     pub pass: usize,
     /// Queries.
     pub queries: *const f32,
@@ -346,5 +346,5 @@ pub(super) const FEW: usize = 12;
 /// Rows that are multiplied with the same keys one after another if products are summed in f64.
 pub(super) const ROWS_TOGETHER: usize = 32;
 
-/// Tokens that pass the state together under the delta rules.
+/// Number of tokens in one pass over the state under the delta rules.
 pub const MOST_TOGETHER: usize = 4;

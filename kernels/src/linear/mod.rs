@@ -24,7 +24,7 @@
 //!    state first: a gate of `−∞` clears rows by selection, and any other keeps a NaN (`prepare`, `factor`).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
-//! 4. *Several tokens pass together*, four to eight of them. A row of the strip is loaded once for the queries of all
+//! 4. *A pass over the state takes several tokens*, four to eight. A row of the strip is loaded once for the queries of all
 //!    and receives the sum of what all write: in one loop if the registers hold both, otherwise in two (`recur`). The
 //!    state is therefore rounded once for all of them; where nothing decays, its error grows with the root of the
 //!    number of roundings.

@@ -10,7 +10,7 @@ use crate::product::for_quad;
 
 /// Passes the tokens of a segment over a strip: updates the state, and writes outputs if any are requested.
 ///
-/// Under the rules without rates at most `P` tokens pass together, and shorter passes take `B`. If the registers cannot
+/// Under the rules without rates a pass processes at most `P` tokens, and a shorter pass `B`. If the registers cannot
 /// hold a whole pass, `T` queries pass at a time; with `T` zero the tokens pass like fewer ones. `R` rows are a
 /// register tile of products, `V` vectors the widest strip, and `W` vectors that of the delta rules.
 ///

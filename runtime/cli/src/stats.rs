@@ -26,7 +26,7 @@ pub const HALF: usize = 5;
 /// Relative change of latency up to which there is no trend.
 const TREND: f64 = 0.01;
 
-/// Latencies by their frequency.
+/// Histogram of latencies.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -40,7 +40,7 @@ impl Latencies {
         }
     }
 
-    /// Forgets all. Every page of the histogram is written, so that latencies take no memory later.
+    /// Removes all latencies. This writes every page of the histogram, so adding latencies takes no memory later.
     pub fn clear(&mut self) {
         self.0.reset();
     }
@@ -56,7 +56,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns a percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
+    /// Returns a percentile from 0 to 100 in milliseconds; the 100th is the greatest latency. Returns NaN without latencies.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {

@@ -81,8 +81,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two remain powers
-    /// of two when they are halved. Other numbers that the kernel does not support are rounded to supported ones.
+    /// Starts with `tasks` resident tasks of `rows` rows each, and chunks of `splits` splits. Powers of two remain powers of two
+    /// when they are halved. Numbers that the kernel does not support are rounded to supported ones.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };

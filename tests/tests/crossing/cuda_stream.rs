@@ -1,5 +1,5 @@
-//! Keys that pass resident queries in chunks on a GPU: the answer is correct and has the bits of the run in memory with
-//! the same division, for any chunks, any number of resident queries and any location of the keys.
+//! Tests streaming of keys in chunks past resident queries on a GPU. The answer is correct and has the bits of the run in
+//! memory with the same division, for any chunks, any number of resident queries and any location of the keys.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

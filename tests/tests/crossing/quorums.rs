@@ -150,7 +150,8 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Checks larger sizes by counting: as many pairs as attention has, and no task with more than its share of tokens.
+/// Checks larger divisions by counting: the tasks own as many pairs as attention has, and no task holds more than its share of
+/// tokens.
 #[test]
 fn large_divisions_do_the_work_of_attention() {
     let sizes: Vec<usize> = InterestSet::sizes().filter(|c| *c > 31).collect();
@@ -169,7 +170,8 @@ fn large_divisions_do_the_work_of_attention() {
     }
 }
 
-/// Checks that sets without some difference leave pairs out, and that the runs of one task never exceed their bound.
+/// Changes one member of each difference set. Checks that the changed set is refused, and that it lacks a difference and so
+/// would lose pairs.
 #[test]
 fn a_changed_set_is_refused_and_would_lose_pairs() {
     for c in InterestSet::sizes().filter(|c| (7..=133).contains(c)) {

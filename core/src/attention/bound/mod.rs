@@ -61,7 +61,7 @@ const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64)
 /// A probability below this may be lost with a frozen reference, whose sum may be `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
-/// Upper bound of the `|ln S|` of an accepted frozen row, with room for the roundings of `S`.
+/// Upper bound of `|ln S|` for a row with a frozen reference that the guard accepts, including the roundings of `S`.
 pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 

@@ -58,7 +58,7 @@ pub struct Report {
     /// Blocks that were not skipped and in which the reference of some row with sums to rescale moved. The exact step of a
     /// kernel does not count them while the norm gate is closed.
     pub rescaled_blocks: u64,
-    /// Rows of blocks to which the same applies.
+    /// Pairs of a row and a block that was not skipped, in which the row has sums to rescale and its reference moved.
     pub rescaled_row_blocks: u64,
     /// Rows that weights in f16 would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
@@ -74,7 +74,7 @@ pub struct Report {
 /// Summary of the shares `D / (S + D)` of the weights that rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// Largest share.
+    /// Largest share of a row.
     pub worst: f64,
     /// Smallest share that at most one row in a hundred exceeds.
     pub p99: f64,

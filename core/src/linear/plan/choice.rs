@@ -38,13 +38,13 @@ pub struct Choice {
     pub rule: Rule,
     /// The granularity of the gates.
     pub gates: Gates,
-    /// Order in which tokens pass the state.
+    /// Order in which tokens update the state.
     pub direction: Direction,
     /// The order of operations.
     pub form: Form,
     /// Number of tokens of a chunk, into which each sequence is cut: the state is complete at its end.
     pub chunk: usize,
-    /// Number of tokens that pass the state together: they interact through products of queries and keys, and of keys.
+    /// Number of tokens in one pass over the state. They interact through products of queries and keys, and of keys.
     pub pass: usize,
     /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
@@ -132,7 +132,7 @@ impl Choice {
         if parts == 0 { 1 } else { parts }
     }
 
-    /// Returns the number of tokens of a sequence of `tokens` tokens that pass the state together: all of them in
+    /// Returns the number of tokens in one pass over the state, for a sequence of `tokens` tokens: all of them in
     /// [`Form::Parallel`].
     #[must_use]
     pub const fn pass_of(&self, tokens: usize) -> usize {
@@ -163,7 +163,7 @@ impl Choice {
     /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
     ///
     /// The state is multiplied by its gates at the ends of chunks, or more often; in between it is kept divided by their
-    /// product. So a whole chunk meets a state at once, even if few tokens pass together, and two exponentials are on the
+    /// product. So a whole chunk meets a state at once, even if a pass processes few tokens, and two exponentials are on the
     /// path from a value to an answer.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {

@@ -29,7 +29,7 @@ use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
-/// Number of tokens between two cuts if fewer tokens pass together.
+/// Number of tokens between two cuts if a pass over the state processes fewer tokens.
 const CUT: usize = 64;
 
 /// Number of chunks whose states exist at once.
@@ -150,7 +150,7 @@ fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, row
     if problem.rule().is_delta() && fits && fewer { wide } else { narrower }
 }
 
-/// Returns the form, the number of tokens of a chunk, and that of tokens that pass the state together.
+/// Returns the form, the number of tokens of a chunk, and the number of tokens in one pass over the state.
 fn form_of(
     problem: &Problem,
     kernel: &KernelSpec,

@@ -3,13 +3,13 @@
 use crate::linear::{Gates, Rule};
 use crate::profile::InstructionSet;
 
-/// From which head size on a processor takes chunks instead of the recurrence, and how many tokens of a chunk pass the
-/// state together.
+/// Least head size for which a processor uses chunks instead of the recurrence, and the number of tokens of a chunk in one
+/// pass over the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunksFrom {
-    /// The least head size of keys; `usize::MAX` where the recurrence is always faster.
+    /// Least head size of keys from which chunks are faster; `usize::MAX` if the recurrence always is.
     pub head_size: usize,
-    /// Tokens that pass together.
+    /// Number of tokens in one pass over the state.
     pub pass: usize,
 }
 

@@ -16,12 +16,12 @@ pub struct KernelSpec {
     pub columns: usize,
     /// Number of columns of its widest strip for the delta rules, at least `columns`.
     pub delta_columns: usize,
-    /// Number of tokens that pass the state together in the recurrence.
+    /// Number of tokens in one pass of the recurrence over the state.
     pub tokens: usize,
-    /// Number of tokens that pass the state together in the recurrence under the delta rules.
+    /// Number of tokens in one pass of the recurrence over the state under the delta rules.
     pub delta_tokens: usize,
-    /// The same number if nothing decays and keys have more than 64 dims, when the state's roundings add up to the
-    /// most.
+    /// Number of tokens in one pass of the recurrence over the state if nothing decays and keys have more than 64 dims. The
+    /// roundings of the state then add up to the most.
     pub steady_tokens: usize,
     /// Largest relative error of the exponentials of sums of gates.
     pub exp_relative: f64,
@@ -33,8 +33,7 @@ pub struct KernelSpec {
 /// queries and keys once, from f64, and sum in f64 the writes of a few tokens at a time.
 pub const LONG_PASS: usize = 1024;
 
-/// Number of terms of a sum over tokens that kernels add up one after another in f32 before they add the result to
-/// others.
+/// Number of terms of a sum over tokens that kernels add up one after another in f32. The results are then added up.
 const SEGMENT: usize = 16;
 
 /// Returns the largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, in addition
@@ -46,12 +45,11 @@ pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     if most < tokens { most } else { tokens }
 }
 
-/// Largest number of dims of keys for which a state that nothing shrinks may round as often as another.
+/// Largest number of dims of keys for which a state without decay may be rounded as often as one with decay.
 const FEW_DIMS: usize = 64;
 
 impl KernelSpec {
-    /// Returns the number of tokens that pass the state together in the recurrence of a rule, with keys of `dims`
-    /// dims.
+    /// Returns the number of tokens in one pass of the recurrence over the state, for a rule and keys of `dims` dims.
     #[must_use]
     pub const fn together(&self, rule: Rule, dims: usize) -> usize {
         match rule {

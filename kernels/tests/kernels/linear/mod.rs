@@ -17,7 +17,7 @@ fn present() -> Vec<&'static Kernel> {
     found
 }
 
-/// Returns the largest number of tokens that pass the state together in a recurrence.
+/// Returns the largest number of tokens in one pass of a recurrence over the state.
 fn together(kernel: &Kernel, delta: bool) -> usize {
     if delta { kernel.spec.delta_tokens } else { kernel.spec.steady_tokens }
 }

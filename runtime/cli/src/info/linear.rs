@@ -12,7 +12,7 @@ pub struct Crossover {
     per_dim: bool,
     /// Smallest head size of keys with chunks; `None` if the recurrence is always faster.
     chunks_from: Option<usize>,
-    /// Tokens that pass a state together.
+    /// Number of tokens that a kernel processes in one pass over a state.
     pass: usize,
     /// `true` if it is predicted, not measured on such a processor.
     predicted: bool,

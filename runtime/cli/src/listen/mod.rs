@@ -225,7 +225,7 @@ fn since(now: &Counts, before: &Counts) -> Counts {
     }
 }
 
-/// Returns `true` if enough frames were damaged to suggest a wrong rate, should no frame have arrived intact.
+/// Returns `true` if enough frames were damaged to suggest a wrong rate. The caller has checked that none arrived intact.
 fn hopeless(counts: &Counts) -> bool {
     counts.broken + counts.overlong + counts.noise / FRAME as u64 >= HOPELESS
 }

@@ -6,7 +6,7 @@ use elsa_core::linear::{Form, Operand};
 /// Values that are moved at once.
 const VECTOR: usize = 8;
 
-/// Most tokens of a sequence that pass its state where it is. More of them gain from strips that are packed, whose rows share
+/// Maximum number of tokens of a sequence that update the state in place. More tokens gain from packed strips, whose rows share
 /// no set of the first cache.
 const FEW: usize = 8;
 

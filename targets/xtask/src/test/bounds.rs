@@ -14,8 +14,8 @@ pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     run.run().text("the hunt").map(drop)
 }
 
-/// Runs the stage `hunt`, for half of the minutes. The program is built as that of the stage `host`: its kernels and its oracle are
-/// optimised, and it stops at an overflow.
+/// Runs the stage `hunt` for half of the requested minutes. The program is built like the programs of the stage `host`: its
+/// kernels and its oracle are optimised, and it stops at an overflow.
 pub fn bounds(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("rows", |ran| {
         let build = Run::new(tree, "cargo build --workspace --example hunt");

@@ -197,8 +197,8 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// Links a program with the library and with a copy of it whose functions have other names. The copy acts as a second
-/// library in Rust: both contain the whole standard library. Each answers a call.
+/// Links a program with the library and with a copy of it whose functions have other names. The copy represents a second
+/// library written in Rust: both contain the whole standard library. The program calls each of them once.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -229,13 +229,13 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// Returns the argument of CMake that names zig.
+/// Returns the CMake argument that names zig.
 fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
 
-/// Links a board's folder with zig, statically and dynamically, runs the programs by emulation, and checks their
-/// requirements of a board. Returns the static program and the one that does not need the library.
+/// Links programs with a board's folder by zig, statically and dynamically, runs them in the emulator, and checks what they
+/// require of a board. Returns the static program and the one that does not need the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
     setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
@@ -253,8 +253,8 @@ pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Resu
     Ok(made.fixed)
 }
 
-/// Does the same with GCC; also checks the size that the library adds to a program, and the tuning of every
-/// board's toolchain file.
+/// Links a board's folder with GCC and checks the programs as [`one_board`] does. Also checks the size that the library
+/// adds to a program, and the tuning in every board's toolchain file.
 pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
     let mut lengths = Vec::new();

@@ -1,15 +1,15 @@
-//! The way of a warp through a kernel for a problem that nothing changes, and how often it goes round each loop.
+//! Finds the path of a warp through a kernel for a problem without masks or biases, and its number of trips through each loop.
 //!
-//! Machine code is walked in the order of addresses. A jump back closes a loop. Forward,
+//! Machine code is followed in the order of addresses. A backward jump closes a loop. Of the forward jumps,
 //!
-//! - a jump that no predicate guards is taken;
-//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
+//! - a jump without a predicate is taken;
+//! - a predicated one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
 //!   stores to global memory or calls within a tile (a row's reference that moved, a division), or loops without a multiply-add
 //!   (masks, biases).
 //!
-//! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
-//! loop whose end only a predicate knows, which another one becomes, goes round twice. What remains unknown follows
-//! from the number of multiply-adds that a tile of keys has.
+//! The trips of a loop follow from its counter: a register that is compared with a constant and changed by a constant. A
+//! loop that ends by a predicate copied from another predicate has two trips. Trip counts that remain unknown follow from the
+//! number of multiply-adds of a tile of keys.
 
 use super::code::Instruction;
 
@@ -18,7 +18,7 @@ use super::code::Instruction;
 pub struct Loop {
     /// The first instruction.
     pub first: usize,
-    /// The jump back.
+    /// The backward jump that closes the loop.
     pub last: usize,
 }
 
@@ -28,17 +28,17 @@ impl Loop {
     }
 }
 
-/// Returns whether it is a multiply-add of floating point.
+/// Returns `true` for a floating-point multiply-add.
 pub fn is_fma(x: &Instruction) -> bool {
     matches!(x.name.as_str(), "FFMA" | "FFMA32I" | "HFMA2")
 }
 
-/// Returns true for an exponential; each score takes one.
+/// Returns `true` for an exponential; every score needs one.
 pub fn is_exp(x: &Instruction) -> bool {
     x.name == "MUFU" && x.has("EX2")
 }
 
-/// Returns the loops of the code, inner ones before those that hold them.
+/// Returns the loops of the code, inner loops before the loops around them.
 pub fn loops(code: &[Instruction]) -> Vec<Loop> {
     let at = |address| code.binary_search_by_key(&address, |x| x.at).ok();
     let back = |(last, x): (usize, &Instruction)| {
