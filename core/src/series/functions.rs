@@ -4,24 +4,24 @@
 /// exponential is zero.
 pub const LEAST_LOG: f32 = -86.9;
 
-/// Largest logarithm whose exponential is certainly an f32 number. Twice as much makes the smallest normal number
+/// Largest logarithm whose exponential is certainly finite in f32. Twice this logarithm makes even the smallest normal number
 /// infinite.
 pub const MOST_LOG: f32 = 88.7;
 
-/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and grow
-/// NaN out of nothing: there it is taken twice, the first time by the state.
+/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and its product
+/// with a zero state would be NaN. There the factor is `e^(x/2)`, and the state is multiplied by it once more.
 #[must_use]
 pub fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {
         let a = libm::expf(x.min(2.0 * MOST_LOG) / 2.0);
-        // The logarithm of infinity makes NaN.
+        // The addend is NaN if `x` is infinite.
         return (a, a * h + 0.0 * x);
     }
     (gate(x), h)
 }
 
-/// Returns `delta a`, the logarithm of a factor of a selective scan. A softplus time step that is too small for a
-/// number is greater than zero unless it came from `−∞`: times an infinite rate it is infinite.
+/// Returns `delta a`, the logarithm of a factor of a selective scan. A softplus time step that underflowed to zero counts as
+/// greater than zero, unless its argument was `−∞`. So its product with an infinite rate is infinite, not NaN.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;

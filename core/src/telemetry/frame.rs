@@ -149,18 +149,18 @@ impl Counts {
     }
 }
 
-/// Decodes a stream of bytes. It reads frames of up to `N` bytes without their zero; [`FRAME`] is enough for any frame of
-/// this version, and a smaller `N` saves memory if long records are not needed.
+/// Decodes a stream of bytes into records. It reads frames of up to `N` bytes, not counting the zero that ends each frame.
+/// [`FRAME`] is enough for any frame of this version; a smaller `N` saves memory if long records are not needed.
 #[derive(Clone, Debug)]
 pub struct Decoder<const N: usize = FRAME> {
     bytes: [u8; N],
     /// Number of bytes since the last zero, including bytes that exceeded the buffer.
     len: usize,
-    /// `true` once a zero arrived. Bytes before it may be the rest of a frame that began before the reader did.
+    /// `true` after the first zero. Bytes before it may be the rest of a frame that began before the reader did.
     begun: bool,
     /// Number of bytes dropped because they may be the rest of a frame that began before the reader did.
     dropped: u64,
-    /// Run of the last record, and the number after it.
+    /// Run of the last record, and the number of the record that should follow.
     expected: Option<(u32, u32)>,
     counts: Counts,
 }

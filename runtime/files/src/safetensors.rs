@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Reads a file of a kind that the library refuses entirely.
+    /// Reads a file with unknown element types, which the reader of the `safetensors` crate refuses as a whole.
     #[test]
     fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
         let header = concat!(
@@ -364,7 +364,7 @@ mod tests {
             let error = parse(&bytes, name).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("allowed: F32"), "{error}");
         }
-        // Adding other tensors leaves every byte of theirs unchanged.
+        // Adding other tensors leaves every byte of these tensors unchanged.
         let mut after = Vec::new();
         write(
             &mut after,

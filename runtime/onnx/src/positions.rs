@@ -93,7 +93,7 @@ fn at_most_zero(step: i64, rest: &Size) -> Option<Band> {
     })
 }
 
-/// Returns the formula of a constant, which is read to its end.
+/// Returns the formula of a constant. Every element of the constant is read.
 fn constant(array: &Array) -> Option<Formula> {
     let first = *array.data.first()?;
     if array.data.iter().all(|x| *x == first) {

@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(calls.into_inner(), 3);
     }
 
-    /// Runs threads that call tasks of many calls at random, early and late.
+    /// Runs threads that call the latest task again and again while calls begin and end, so that many tasks come too late.
     #[test]
     fn a_storm_of_tasks() {
         let latest = Arc::new(AtomicUsize::new(0));

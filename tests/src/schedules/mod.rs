@@ -78,7 +78,7 @@ pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
     scored_in(DType::F32, [q, k, v])
 }
 
-/// Creates the same with elements of a type, to which the numbers are rounded.
+/// Creates the case of [`scored`] with elements of a type, to which the numbers are rounded.
 ///
 /// # Panics
 /// As [`scored`].
@@ -243,20 +243,20 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     ran
 }
 
-/// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
+/// Sums of a row in f64, relative to a score of zero, under the decisions of an error budget.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// Sum of the weights that were kept.
     pub kept: f64,
-    /// Sum of the weights that were left out.
+    /// Sum of the weights that were skipped.
     pub left: f64,
     /// Sum of values times the weights that were kept.
     pub weighted: f64,
 }
 
-/// Leaves out blocks of `keys` keys by the rule of the budget, in f64 and from the definition, with rows voting
-/// together as in `tiles`. Scores are `q_i k_j` in base-2 units. Returns the rows, and how many blocks of tiles were
-/// left out.
+/// Skips blocks of `keys` keys by the rule of the error budget, computed in f64 from the definition. The rows of each of `tiles`
+/// decide together. Scores are `q_i k_j` in base-2 units. Returns the sums of each row, and the number of skipped pairs of a
+/// tile and a block.
 ///
 /// # Panics
 /// If a decision is too close for arithmetic in f32.

@@ -1,5 +1,5 @@
-//! Caches that are appended to in place, on every back end: the bits of the form that copies, the answer of the
-//! definition, and no byte of the cache touched except the new rows.
+//! Tests caches that are appended to in place, on every back end. The bits are those of a run with a copied cache, the
+//! answer is that of the definition, and no byte of the cache changes except the new rows.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Gradients against f64, on the scalar fallback and every CPU back end.
+//! Compares gradients with f64, on the scalar fallback and every CPU back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Tests the backward pass of quorums' tasks: shares computed from only a task's tokens add up to the gradients of the
-//! whole, within the bound.
+//! Tests the backward pass of quorum tasks. Shares computed from only a task's tokens add up to the gradients of the
+//! whole problem, within the bound.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,6 @@
-//! Checks that a cancel ends the calls that have started, on every operator and in streams, and no later call: the next
-//! one has the bits of an undisturbed call. Cancels come from within the calls, so that no test depends on time.
+//! Checks that a cancel ends the calls that have started, on every operator and in streams, and that it does not end
+//! later calls: the next call has the bits of an undisturbed one. Cancels come from within the calls, so that no test
+//! depends on time.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

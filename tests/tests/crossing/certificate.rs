@@ -1,4 +1,4 @@
-//! Reads the certificate's JSON back by a parser.
+//! Parses the JSON of a certificate and compares it with the certificate.
 
 #![forbid(unsafe_code)]
 

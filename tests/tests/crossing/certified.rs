@@ -1,5 +1,5 @@
-//! Certificates of runs: measurements against f64, for every hard case on every back end, and the bound against the
-//! definition.
+//! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the bound
+//! with the definition.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

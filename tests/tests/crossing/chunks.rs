@@ -1,5 +1,5 @@
-//! Chunks of keys on every back end: the states of chunks that cover the whole merge into the whole's, with its causal
-//! diagonals, windows and lengths; and calls without an output.
+//! Tests chunks of keys on every back end. The states of chunks that cover all keys merge into the state of the whole
+//! sequence, with its causal diagonals, windows and lengths. Also tests calls without an output.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

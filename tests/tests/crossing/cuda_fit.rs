@@ -1,4 +1,4 @@
-//! Streams on a GPU within budgets, and the fallbacks when memory is refused.
+//! Tests streams on a GPU within budgets, and the smaller plans when memory is refused.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

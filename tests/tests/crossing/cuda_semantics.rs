@@ -1,5 +1,5 @@
-//! Streams on a GPU with masks, biases, a past, windows of pictures and packed sequences: data that passes with a chunk
-//! of keys produces the bits of the run in memory, and the answer is that in f64.
+//! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. Data that arrives with
+//! a chunk of keys produces the bits of the run in memory, and the answer agrees with f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! The device's definition of the softmax state against core's, bit by bit: `state.cuh`, compiled for this machine,
-//! merges the states that this program sends. The same for the gates of linear attention, `exp.cuh`, against
+//! Compares the device's definition of the softmax state with that of core, bit by bit: `state.cuh`, compiled for this
+//! machine, merges the states that this program sends. Also compares the gates of linear attention, `exp.cuh`, with
 //! exponentials in f64.
 
 #![forbid(unsafe_code)]

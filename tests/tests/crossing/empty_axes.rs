@@ -1,5 +1,5 @@
-//! Axes without elements. Every axis except the head size may be empty; the answer is then a tensor without elements,
-//! or zeros for rows without a key.
+//! Tests axes without elements. Every axis except the head size may be empty; the answer is then a tensor without
+//! elements, or zeros for rows without a key.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,6 @@
-//! Additions on the longest path from a key to the output: segments and the merge tree keep them few, the certificate
-//! counts them exactly, and the error grows with the number of keys no faster than they do.
+//! Tests the number of additions on the longest path from a key to the output. Segments and the merge tree keep it
+//! small, the certificate reports it exactly, and as the number of keys grows, the error grows no faster than this
+//! number.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Sizes at the ends of their range: for any problem, checking and planning return a value or a typed error. The tests
-//! are built with overflow checks.
+//! Tests sizes at the ends of their range. For any problem, checking and planning return a value or a typed error. The
+//! tests are built with overflow checks.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

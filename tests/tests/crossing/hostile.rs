@@ -1,5 +1,5 @@
-//! Values that naive code lets through a mask, masks at the end of the f32 range, zeros and their signs, addresses of
-//! any alignment: every back end against the definition in f64.
+//! Compares every back end with the definition in f64 on hostile inputs: values that naive code lets through a mask,
+//! masks at the end of the f32 range, zeros of both signs, and addresses of any alignment.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

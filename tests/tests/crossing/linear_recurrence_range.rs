@@ -1,4 +1,4 @@
-//! Recurrences with logarithms of factors beyond f32.
+//! Tests recurrences whose factors have logarithms beyond the range of f32.
 
 #![forbid(unsafe_code)]
 

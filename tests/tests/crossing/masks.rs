@@ -1,5 +1,5 @@
-//! Masks shared by heads, sequences or queries give the bits of the expanded mask, in any problem and for any number of
-//! threads, and changing one element changes the answer.
+//! Checks that masks shared by heads, sequences or queries give the bits of the expanded mask, in any problem and for
+//! any number of threads, and that changing one element changes the answer.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

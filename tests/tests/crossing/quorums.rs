@@ -1,5 +1,4 @@
-//! Tasks of quorums against algorithm 3 as printed in the paper, with every pair of a query and a key
-//! counted.
+//! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts every pair of a query and a key.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,6 +1,6 @@
-//! Problems that would break the runtime's pointers are refused: overlapping output rows, lengths and masks beyond the
-//! tensors, factors that are not normal f32 values. The same holds for data that does not match the problem: missing,
-//! too short, of another type, or not requested.
+//! Checks that problems that would break the runtime's pointers are refused: overlapping output rows, lengths and masks
+//! beyond the tensors, factors that are not normal f32 values. Data that does not match the problem is refused as well:
+//! missing, too short, of another type, or not requested.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

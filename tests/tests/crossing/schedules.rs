@@ -1,5 +1,5 @@
-//! Schedules with frozen references and skipped blocks, by the scalar run: every answer against the f64 oracle and its
-//! bound, and every left-out sum against an f64 account.
+//! Tests the scalar run of schedules with frozen references and skipped blocks: compares every answer with the f64
+//! oracle and the bound, and every sum of skipped weights with sums in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Runs that leave blocks out inside a budget: their sums against an f64 account, states of any origin, and split runs.
+//! Tests runs that skip blocks within an error budget: compares their sums with sums in f64, and covers states of any
+//! origin and split runs.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Schedules on every CPU back end: error budgets in the kernels, and everything else by the core's scalar run.
+//! Tests schedules on every CPU back end: kernels execute error budgets, and the scalar run of core executes all other
+//! schedules.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Blocks before the diagonal, which come first: the minimum weight of a row's own key lets them go unseen.
+//! Tests blocks before the diagonal, which a tile visits before its own keys. The minimum weight of a row's own key
+//! allows a tile to skip them without computing their scores.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

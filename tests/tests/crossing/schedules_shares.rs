@@ -1,4 +1,4 @@
-//! Reports of CPU runs on the keys that they left out, and certificates of runs with the reference zero.
+//! Tests the reports of CPU runs on the keys that they skipped, and the certificates of runs with the reference zero.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Blocks that are left out before any product with them is computed, because additive numbers and norms show that they
-//! are light.
+//! Tests blocks that are skipped before any product with them is computed, because the numbers added to scores and the
+//! norms prove that their weights are small.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

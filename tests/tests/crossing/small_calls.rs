@@ -18,7 +18,7 @@ const SCALE: Option<f32> = Some(0.4);
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
-/// Returns two windows, which are divided.
+/// Returns two windows, which the shift divides into sides.
 fn windowed() -> Params {
     Params::windowed(Windows { picture: [2, 6], size: [2, 3], shift: [1, 2] }, 1)
 }
@@ -178,7 +178,8 @@ fn caches_are_appended_to_in_place() {
     }
 }
 
-/// Checks that a run reads nothing that an earlier plan has left behind: NaN would show.
+/// Checks that a run reads nothing that an earlier plan left in the workspace. The earlier plan leaves NaN, which would reach
+/// the answer.
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
@@ -205,7 +206,7 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// Checks that a workspace with too few bytes, even just for sequences, is refused and that nothing is written.
+/// Checks that a workspace that is too small, even if only for the sequences, is refused and that nothing is written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);

@@ -1,5 +1,5 @@
-//! Tasks of quorums on every back end: their states merge into the whole's answer, by its own rules; tensors with only
-//! a task's tokens give the same bits.
+//! Tests the tasks of quorums on every back end. Their states merge into the answer of the whole problem, with its
+//! masks, lengths and windows, and tensors with only a task's tokens give the same bits.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -38,7 +38,7 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
     (states, report)
 }
 
-/// Returns the tokens of `runs` as positions in the whole, in the order of the task.
+/// Returns the positions in the whole sequence of the tokens of `runs`, in the order of the task.
 pub fn places(runs: &[Run]) -> Vec<usize> {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens).collect()
 }
@@ -225,7 +225,7 @@ fn three_levels_and_a_hybrid_tree() {
     }
 }
 
-/// Checks that keys that are not attended may contain anything, and that tokens of other tasks are not read.
+/// Checks that masked keys may contain anything, and that tokens of other tasks are not read.
 #[test]
 fn masked_keys_and_foreign_tokens_may_hold_nan() {
     let params = Params { heads: 2, batch: 2, lengths: true, ..Params::plain(30, 30, 8, 8) };

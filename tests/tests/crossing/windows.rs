@@ -1,6 +1,6 @@
-//! Windows of pictures on every back end: every entry of a table, the shift, the position of a window and the mask of
-//! each window change the answer; a picture has the same bits alone and among others; memory does not grow with
-//! windows.
+//! Tests windows of pictures on every back end. Every entry of a table, the shift, the position of a window and the
+//! mask of each window change the answer. A picture has the same bits alone and among other pictures, and memory does
+//! not grow with the number of windows.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

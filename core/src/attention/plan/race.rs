@@ -2,10 +2,10 @@
 
 use crate::profile::GpuProfile;
 
-/// Time per tile of keys of a block. Only ratios matter, which devices of a [`Generation`] share.
+/// Time that a block takes per tile of keys. Only ratios matter; all devices of a [`Generation`] share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time on an SM whose other blocks hide the waits.
+    /// Time on an SM whose other blocks hide the latency.
     pub shared: usize,
     /// Time of a block alone on an SM.
     pub alone: usize,
@@ -62,7 +62,7 @@ impl Paces {
     }
 }
 
-/// A share of warps.
+/// A fraction of the warps of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Number of warps that have rows.
@@ -72,7 +72,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns this share of `x`, rounded up.
+    /// Multiplies `x` by this fraction, rounded up.
     const fn of(self, x: usize) -> usize {
         x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })
     }
@@ -80,9 +80,9 @@ impl Share {
 
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
-/// Number of tiles whose time an edge takes in a kernel with slow edges.
+/// Time of an edge tile in a kernel with slow edges, in units of a plain tile.
 const SLOW_EDGE: usize = 3;
-/// Limit of the time of the fewest splits, in hundredths of the best time.
+/// Largest time that fewer splits may take to be preferred, in hundredths of the best time.
 const WITHIN: usize = 121;
 
 /// A kernel on a problem. Every SM executes its share of the blocks. A tile takes the shared pace times the number of its
@@ -90,7 +90,7 @@ const WITHIN: usize = 121;
 pub struct Race {
     /// Number of blocks of undivided keys.
     pub blocks: usize,
-    /// Share of their warps that have rows: warps without rows multiply nothing.
+    /// Fraction of the blocks' warps that have rows. Warps without rows do not multiply.
     pub live: Share,
     /// Number of SMs.
     pub sms: usize,
@@ -140,7 +140,7 @@ impl Race {
         batch.time(1) <= batch.time(splits)
     }
 
-    /// Returns the fewest splits that finish nearly as soon as any, and their time.
+    /// Returns the smallest number of splits that finishes nearly as early as the best one, and its time.
     pub fn soonest(&self) -> (usize, usize) {
         let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
         let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);
@@ -150,8 +150,8 @@ impl Race {
     }
 }
 
-/// Returns the number of splits, up to `most`, that keeps a device busy which holds `room` of the `blocks` blocks at once:
-/// the fewest within five percent of the best utilisation until the last block finishes.
+/// Returns the number of splits, up to `most`, that keeps a device busy if it holds `room` of the `blocks` blocks at once. It is
+/// the smallest number whose utilisation, until the last block finishes, is within five percent of the best.
 pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);

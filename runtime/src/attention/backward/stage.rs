@@ -47,8 +47,8 @@ fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(true, |finite, x| finite & x.is_finite())
 }
 
-/// Copies the keys and values of a chunk to the worker's region, and reports for each block whether its keys, and its
-/// keys and values, are finite.
+/// Copies the keys and values of a chunk to the worker's region. Returns two flags for each block: whether its keys are finite,
+/// and whether its keys and values are.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are in the sequence, at most a chunk of them, and `part` is the worker's region.
@@ -104,8 +104,8 @@ impl TileRows<'_> {
     }
 }
 
-/// Writes the rows of a tensor to the worker's region by columns, times `factor`, and by rows in strips, and reports
-/// whether all are finite.
+/// Copies the rows of a tensor to the worker's region twice: transposed and multiplied by `factor`, and row by row in strips.
+/// Returns `true` if all values are finite.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as a tile has. `columns`,

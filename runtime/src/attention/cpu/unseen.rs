@@ -100,7 +100,7 @@ impl Vote<'_> {
         Row { m, b, agrees: fits(if own > s { own } else { s }, d, b, budget.odds) }
     }
 
-    /// Returns the least score of the own key of row `i`; `−∞` if it does not count.
+    /// Returns the lower bound of the score of row `i`'s own key; `−∞` if `own` is absent.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].

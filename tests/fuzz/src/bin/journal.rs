@@ -1,5 +1,5 @@
-//! Reads any bytes as a journal: they are the journal of a run, the beginning of one, or refused with a reason. A
-//! truncated journal is that of fewer units.
+//! Reads arbitrary bytes as a journal. The result is the journal of a run, the beginning of one, or a refusal with a
+//! reason. A truncated journal is the journal of fewer units.
 #![no_main]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Reads any bytes as a `.npy` file: they are a tensor with the number of elements of its shape, or a typed error.
+//! Reads arbitrary bytes as a `.npy` file. The result is a tensor with the number of elements of its shape, or a typed
+//! error.
 #![no_main]
 
 use elsa_files::{Fault, Format, Header, npy};

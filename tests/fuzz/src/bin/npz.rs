@@ -1,5 +1,5 @@
-//! Reads any bytes as a `.npz` file under any name: they are a tensor with the number of elements of its shape, or a
-//! typed error.
+//! Reads arbitrary bytes as a `.npz` file with any member name. The result is a tensor with the number of elements of
+//! its shape, or a typed error.
 #![no_main]
 
 use elsa_files::Format;

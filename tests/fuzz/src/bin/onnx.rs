@@ -1,4 +1,5 @@
-//! Rewrites any bytes: they are a model, whose attention is replaced or stays, or a typed error.
+//! Rewrites arbitrary bytes as an ONNX model. The result is a model in which attention is replaced or kept, or a typed
+//! error.
 #![no_main]
 
 use elsa_onnx::{Limits, rewritten};

@@ -1,5 +1,5 @@
-//! Reads any bytes as a `.safetensors` file under any name: they are a tensor with the number of elements of its shape,
-//! or a typed error. Writing a new tensor leaves the other tensors of a file unchanged.
+//! Reads arbitrary bytes as a `.safetensors` file with any tensor name. The result is a tensor with the number of
+//! elements of its shape, or a typed error. Writing a new tensor leaves the other tensors of the file unchanged.
 #![no_main]
 
 use elsa_files::safetensors::{self, Directory};

@@ -1,4 +1,5 @@
-//! Reads any bytes as a task's file: they are a description with states or shares of its shape, or a typed error.
+//! Reads arbitrary bytes as the file of a task. The result is a description with states or shares of its shape, or a
+//! typed error.
 #![no_main]
 
 use elsa_files::Fault;

@@ -1,5 +1,5 @@
-//! Reads any bytes as tables of `elsa bench`, and compares two: they are rows without a change compared with
-//! themselves, or no table.
+//! Reads arbitrary bytes as tables of `elsa bench`, and compares two of them. The result is rows that show no change
+//! when compared with themselves, or a refusal.
 #![no_main]
 #![forbid(unsafe_code)]
 

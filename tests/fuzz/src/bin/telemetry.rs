@@ -1,5 +1,5 @@
-//! Reads any bytes as frames of telemetry: they are records or counted losses, a decoded record passes through a frame
-//! again unchanged, and data after a zero is read regardless of earlier bytes.
+//! Reads arbitrary bytes as telemetry frames. They decode to records or are counted as losses. A decoded record
+//! survives another encoding unchanged, and data after a zero is read regardless of earlier bytes.
 #![no_main]
 
 use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};

@@ -1,5 +1,5 @@
-//! Reads any text as a tuned file: it is a valid file that is written exactly as it was read, or a typed error of one
-//! line.
+//! Reads arbitrary text as a tuned file. The result is a valid file that is written exactly as it was read, or a typed
+//! error of one line.
 #![no_main]
 #![forbid(unsafe_code)]
 
