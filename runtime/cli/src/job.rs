@@ -40,11 +40,11 @@ impl Job {
         })
     }
 
-    /// Reads the headers of the files of `args`, and lists as a whole. Elements of tensors are left where they are, and
-    /// nothing about them is checked.
+    /// Reads the headers of the files of `args`, and all elements of the lists. Elements of tensors are neither read nor
+    /// checked.
     ///
     /// # Errors
-    /// The first thing that is not allowed.
+    /// Returns an error for the first argument or header that is not allowed.
     pub fn headers(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
         Job::load_by(args, present, None, |_, argument, source, accept| {
             Ok(Tensor::header(argument, source, accept)?)

@@ -74,8 +74,8 @@ pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
     sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())
 }
 
-/// Keeps other processes of this program from installing anything until it is dropped, so that stages that run side by
-/// side do not install the same thing. Within a thread it may be taken again.
+/// Lock that keeps other processes of this program from installing anything until it is dropped, so that concurrent stages do
+/// not install the same thing. A thread that holds the lock may acquire it again.
 struct Installing(Option<File>);
 
 thread_local! {

@@ -216,19 +216,19 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum));
 }
 
-/// `A` of a part, in norm: the same quantities as in a track of a state, for a column without values that starts as a unit
-/// vector.
+/// Norms of the matrix `A` of a part. They are the quantities of a state's track, for a column that starts as a unit vector
+/// and receives no values.
 struct Matrix {
     /// `‖A‖`, and the error of a column.
     norm: f64,
     off: f64,
-    /// The majorant of a column in its chunk.
+    /// Majorant of a column within the current chunk.
     terms: f64,
     /// For solved factors: gates since the start of the chunk, the column before it, and the majorant of its rows.
     decay: f64,
     before: f64,
     rows: f64,
-    /// `true` once a gate cleared all of it. It then stays exactly zero.
+    /// `true` once a gate has cleared the whole matrix, which then stays exactly zero.
     cleared: bool,
 }
 

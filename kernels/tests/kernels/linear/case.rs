@@ -18,11 +18,11 @@ pub enum Strips {
 /// Location of the state before the first segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// In place.
+    /// In the memory of the present state.
     Here,
-    /// In other memory.
+    /// In memory of its own.
     Elsewhere,
-    /// Absent: zeros.
+    /// No state in memory: the segment starts with zeros.
     Nowhere,
 }
 

@@ -107,7 +107,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
     }
 }
 
-/// A NaN token poisons no earlier one.
+/// Checks that a NaN token does not poison earlier tokens.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
@@ -128,7 +128,7 @@ fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
     }
 }
 
-/// Bits depend on the split into blocks and not on where a call begins.
+/// Checks that bits depend on the division into blocks, and not on the first token of a call.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_stream_cut_where_blocks_end_keeps_its_bits() {
@@ -203,9 +203,9 @@ fn a_large_gate_hides_no_small_one() {
     }
 }
 
-/// The relative error of all outputs with unit keys: for 1024 tokens, for as many at once, and for more without decay.
-/// Under the delta rule without gates it grows with the root of the tokens that pass at once, so 4096 also stay below
-/// the limit.
+/// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes, for 1024 tokens in a single pass,
+/// and for more tokens without decay. Under the delta rule without gates the error grows with the square root of the number of
+/// tokens in a pass, so 4096 tokens also stay below the limit.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
@@ -303,7 +303,8 @@ fn readings_and_factors_are_products() {
     }
 }
 
-/// A gate whose exponential underflows is not one of `−∞`: it multiplies, and a NaN stays.
+/// Checks that a gate whose exponential underflows does not clear the state as a gate of `−∞` does: it multiplies, and a NaN
+/// stays.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn only_infinite_gates_clear() {
@@ -425,7 +426,7 @@ fn linear_kernels_declare_what_they_are() {
     }
 }
 
-/// Returns a state that decays while nothing is written: no row of keys is multiplied with a value.
+/// Returns a case whose state decays and to which no token writes, because all values are zero.
 fn fading(per: Gates, delta: bool, tokens: usize, gate: f32) -> Case {
     let mut case = Case::new([64, 64], tokens, 1, per, delta);
     case.gates.fill(gate);

@@ -1,4 +1,4 @@
-//! The files of tasks: the header of each, and the check that all together form one whole.
+//! Reads the headers of the files of tasks, and checks that the tasks are complete and belong to one problem.
 
 use crate::error::Error;
 use crate::task::origin::{self, misfit};

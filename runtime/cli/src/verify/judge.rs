@@ -69,7 +69,7 @@ fn any_order(problem: &Problem) -> Executed {
 pub struct Request<'a> {
     /// Name of the case.
     pub name: &'a str,
-    /// `true` if its tensors are random, so that the likely case must hold too.
+    /// `true` if the tensors of the case are random, so that errors must stay within the likely bound as well.
     pub random: bool,
     /// Number of random rows instead of all, and their seed.
     pub audit: Option<(usize, u64)>,

@@ -8,9 +8,9 @@ use half::{bf16, f16};
 use serde_json::Value;
 use std::io::Read;
 
-/// A few hundred additions at the unit roundoff of f32, relative to outputs that do not cancel much.
+/// Largest relative difference of equal answers: the error of a few hundred f32 additions without much cancellation.
 const CLOSE: f64 = 1e-6;
-/// The least change by a flag that acts.
+/// Least change that a flag with an effect must cause.
 const FAR: f64 = 1e-2;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };

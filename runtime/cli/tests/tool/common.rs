@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Returns the command, with arguments, that runs programs of this architecture on a machine of another, or `None` on a
-/// machine of this one. Cargo runs the tests themselves with the same variable.
+/// Returns the command, with arguments, that emulates the architecture of the tests; `None` if the machine has this
+/// architecture. Cargo reads the same environment variable to run the tests themselves.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 pub enum Site {
     /// The first block of the sequence.
     Sink,
-    /// A block on the diagonal of the tile, but the first.
+    /// A block on the diagonal of the tile, other than the first block of the sequence.
     Own,
-    /// Any other.
+    /// Any other block.
     Middle,
 }
 
@@ -38,16 +38,16 @@ impl Site {
 pub struct Peak {
     /// The tile.
     pub place: Place,
-    /// The largest score of all its rows, by block, in natural-log units. Blocks without an attended key are left out.
+    /// Largest score over all rows of the tile, by block, in natural-log units. Blocks without an attended key are omitted.
     pub maxima: BTreeMap<usize, f64>,
 }
 
 /// Observations of the rows of some tiles.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Rows by the block in which the running maximum of a sequential run reaches its final value.
+    /// Number of rows for each block in which the running maximum of a sequential run reaches its final value.
     pub stable: BTreeMap<usize, u64>,
-    /// Rows by the site of that block.
+    /// Number of rows for each site of that block.
     pub sites: [u64; 3],
     /// The first tile for each site of the largest score.
     pub peaks: [Option<Peak>; 3],
@@ -111,7 +111,7 @@ impl Seen {
         }
     }
 
-    /// Returns the rows that attend a key.
+    /// Returns the number of rows that attend a key.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.sites.iter().sum()

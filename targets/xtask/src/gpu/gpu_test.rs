@@ -30,7 +30,7 @@ pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
 /// Makes `target/gpu-test`.
 ///
 /// # Errors
-/// A command that does not build, a file that cannot be written.
+/// Returns an error if a program does not build, or if a file cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     let out = tree.target.join("gpu-test");
     files::empty(&out)?;

@@ -76,19 +76,19 @@ const ON_A_GPU: [(&str, &str, &str); 24] = [
 
 /// Compilers of C99 and of C++14, with the flags that both take.
 pub struct Compilers {
-    /// Programs in C.
+    /// Command of the C compiler.
     pub c: String,
-    /// Programs in C++.
+    /// Command of the C++ compiler.
     pub cpp: String,
 }
 
 impl Compilers {
-    /// Names GNU's compilers.
+    /// Returns the GNU compilers.
     pub fn gcc() -> Compilers {
         Compilers { c: "gcc".to_owned(), cpp: "g++".to_owned() }
     }
 
-    /// Names LLVM's compilers.
+    /// Returns the LLVM compilers.
     pub fn clang() -> Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
