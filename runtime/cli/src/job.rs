@@ -33,7 +33,7 @@ impl Job {
     /// keys and present values are written.
     ///
     /// # Errors
-    /// The first thing that is not allowed.
+    /// Returns an error for the first argument or header that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
         Job::load_by(args, present, None, |_, argument, source, accept| {
             Ok(Tensor::load(argument, source, accept)?)
@@ -214,7 +214,7 @@ impl Job {
     /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
     ///
     /// # Errors
-    /// The first file that has.
+    /// Returns an error for the first file that has changed.
     pub fn unchanged(&self) -> Result<(), FileError> {
         let mut tensors =
             self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref()).chain(self.lengths.tensors());
@@ -237,7 +237,7 @@ impl Job {
     /// Returns the data of the problem.
     ///
     /// # Errors
-    /// A tensor without floating-point elements, which [`Job::load`] rules out.
+    /// Returns an error for a tensor without floating-point elements, which [`Job::load`] rules out.
     pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
         let elements = |operand| self.tensors[operand].as_deref().and_then(Tensor::elements);
         let required = |operand: Operand| match self.tensors[operand].as_deref() {
@@ -318,7 +318,7 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
 /// Requires that numbers of heads that are given are those of views: flag, number, view and its tensor.
 ///
 /// # Errors
-/// The first number that is another.
+/// Returns an error for the first number that differs.
 pub fn check_heads(
     files: &Files,
     given: [(&'static str, Option<usize>, &View, &str); 2],
@@ -344,7 +344,7 @@ pub fn missing(argument: &'static str) -> Error {
 /// Returns the elements of a tensor.
 ///
 /// # Errors
-/// A tensor without floating-point elements.
+/// Returns an error for a tensor without floating-point elements.
 pub fn floats<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements<'a>, Error> {
     let other = "floating-point elements";
     tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument: flag(argument), other }))
@@ -353,7 +353,7 @@ pub fn floats<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements
 /// Reads a tensor with one axis: lengths, or bounds of packed sequences.
 ///
 /// # Errors
-/// A file that cannot be read, or is another tensor.
+/// Returns an error if the file cannot be read or holds another tensor.
 pub fn list(
     argument: &'static str,
     source: &Option<Source>,

@@ -29,7 +29,7 @@ pub(crate) use object;
 /// Writes `value` as one line of JSON.
 ///
 /// # Errors
-/// A failing serializer or writer.
+/// Returns an error if serialization or writing fails.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
     writeln!(out, "{}", serde_json::to_string(value).map_err(Error::other)?)
 }
@@ -60,7 +60,7 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
 /// it is with hidden characters shown, and anything else is JSON.
 ///
 /// # Errors
-/// A value that is not an object.
+/// Returns an error for a value that is not an object.
 pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
     let text = serde_json::to_string(value).map_err(Error::other)?;
     let fields = serde_json::Deserializer::from_str(&text).deserialize_map(Fields).map_err(Error::other)?;

@@ -40,7 +40,7 @@ pub fn ended() -> bool {
 /// that exceeds the process's size limit is an error of the write.
 ///
 /// # Errors
-/// A thread or a handler that the system refuses.
+/// Returns an error if the system refuses a thread or a handler.
 pub fn watch() -> io::Result<()> {
     // A handler that does nothing is enough for the write to fail.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;

@@ -42,7 +42,7 @@ pub struct WarmupArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// An engine that is not available, and kernels that the driver refuses.
+/// Returns an error if the engine is not available, or if the driver refuses kernels.
 pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     if args.shape.is_empty() {
         let EngineArgs { ref host, block, half_scores, .. } = args.engine;

@@ -164,7 +164,7 @@ pub struct Stored {
 /// Decodes the text in `range` of `file`.
 ///
 /// # Errors
-/// Bytes that are not UTF-8.
+/// Returns an error for bytes that are not UTF-8.
 pub fn text(file: &[u8], range: std::ops::Range<usize>) -> Result<String, WireError> {
     let at = range.start;
     let text =
@@ -176,7 +176,7 @@ impl Stored {
     /// Reads the tensor in `range` of `file`.
     ///
     /// # Errors
-    /// Bytes that are not a tensor, or a shape that no memory can hold.
+    /// Returns an error for bytes that are not a tensor, or for a shape that no memory can hold.
     pub fn read(file: &[u8], range: std::ops::Range<usize>) -> Result<Stored, WireError> {
         let at = range.start;
         let (mut dims, mut kind, mut name) = (Vec::new(), 0, String::new());

@@ -111,7 +111,7 @@ struct Masks {
 /// positions decide.
 ///
 /// # Errors
-/// The reason why the attention stays.
+/// Returns the reason why the attention is not replaced.
 pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Result<Change, Reason> {
     let layout = layout(site, found)?;
     let kinds = [0, 1, 2].map(|i| site.symbols.kind(&layout.operands[i].0));

@@ -67,7 +67,7 @@ type Sizes = BTreeMap<String, usize>;
 /// Runs both models; returns a description of the comparison.
 ///
 /// # Errors
-/// Models that differ, and models that cannot be compared.
+/// Returns an error for models that differ or for models that cannot be compared.
 pub fn check(pair: &Pair<'_>, runtime: &Runtime, operator: &Path) -> Result<String, CheckError> {
     let version = format!("ONNX Runtime {}", runtime.version);
     let graph = &pair.model.graph;

@@ -39,7 +39,7 @@ impl ModelFile {
     /// Reads the model, and checks that the files that it names exist.
     ///
     /// # Errors
-    /// Bytes that are not a model, and weights whose file is missing from its folder.
+    /// Returns an error for bytes that are not a model or for weights whose file is missing from its folder.
     pub fn parse(&self) -> Result<Parsed<'_>, ModelError> {
         let model = Model::read(&self.bytes)?;
         let locations = model.locations()?;
@@ -113,7 +113,7 @@ impl Rewrite<'_> {
     /// Returns the bytes of the rewritten model.
     ///
     /// # Errors
-    /// None for a model that was read.
+    /// Never fails for a model that was read.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         Ok(write::write(&self.of.model, &self.changes)?)
     }
@@ -123,7 +123,7 @@ impl Rewrite<'_> {
     /// bytes.
     ///
     /// # Errors
-    /// Answers that differ, and models that cannot be compared.
+    /// Returns an error for answers that differ or for models that cannot be compared.
     pub fn check(
         &self,
         rewritten: elsa_onnxruntime::Model<'_>,

@@ -199,7 +199,7 @@ impl Site<'_> {
     /// Finds the attention around a softmax.
     ///
     /// # Errors
-    /// The reason why it is not attention, or why it stays.
+    /// Returns the reason why the node is not attention, or why it is not replaced.
     pub fn around(&self, softmax: &Node) -> Result<Found, Reason> {
         let (Some(input), Some(output)) = (softmax.input(0), softmax.outputs.first()) else {
             return Err("a Softmax without input or output".into());

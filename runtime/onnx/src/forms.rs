@@ -284,7 +284,7 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
 /// computed number cannot be packed.
 ///
 /// # Errors
-/// The reason why no layout holds.
+/// Returns the reason why no layout fits.
 pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
     let (flat, axes) = products(site, found)?;
     // Products with three axes hide the heads; tensors of rows show them.

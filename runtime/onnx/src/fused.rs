@@ -107,7 +107,7 @@ fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reaso
 /// Finds the attention of a node whose operands have four axes and equal numbers of heads.
 ///
 /// # Errors
-/// The reason why it stays.
+/// Returns the reason why the node is not replaced.
 pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
@@ -148,7 +148,7 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
 /// Builds the new node for operands with three axes, or with fewer heads of keys than of queries: the same tensors.
 ///
 /// # Errors
-/// The reason why it stays.
+/// Returns the reason why the node is not replaced.
 pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);

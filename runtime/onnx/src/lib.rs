@@ -82,7 +82,7 @@ pub struct Attention {
 /// Returns the attention of a model, and the bytes of the model with it replaced. Weights in other files are unknown.
 ///
 /// # Errors
-/// Bytes that are not a model.
+/// Returns an error for bytes that are not a model.
 pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>), ModelError> {
     let model = Model::read(file)?;
     model.locations()?;

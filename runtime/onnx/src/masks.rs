@@ -36,7 +36,7 @@ pub const CAUSAL: f64 = -1e4;
 /// them, and broadcast in the operator as they do in the graph.
 ///
 /// # Errors
-/// The reason why the mask has no such axes.
+/// Returns the reason why the axes of the mask do not fit.
 pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4], String> {
     let whole: Vec<Size> = s.scores().into_iter().cloned().collect();
     let refuse = || Err(format!("a mask of {} cannot be broadcast to {}", shown(mask), shown(&whole)));
@@ -85,7 +85,7 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
 /// Returns the shape of the scores that a term applies to; `None` if they have the axes of the attention.
 ///
 /// # Errors
-/// Scores of unknown shape.
+/// Returns an error for scores of unknown shape.
 pub fn scores<'a>(site: &'a Site<'_>, term: &Term) -> Result<Option<&'a [Size]>, String> {
     let Some(name) = &term.scores else { return Ok(None) };
     let shape = site.symbols.shape(name);

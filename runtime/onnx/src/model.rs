@@ -124,7 +124,7 @@ impl<'a> Model<'a> {
     /// on itself.
     ///
     /// # Errors
-    /// The first violation.
+    /// Returns an error for the first violation.
     pub fn read(file: &'a [u8]) -> Result<Model<'a>, ModelError> {
         let fields = wire::fields(file, 0..file.len())?;
         let (mut graph, mut imports, mut functions) = (None, Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ impl<'a> Model<'a> {
     /// Lists the files that hold elements of the model's constants.
     ///
     /// # Errors
-    /// A location outside the model's folder.
+    /// Returns an error for a location outside the model's folder.
     pub fn locations(&self) -> Result<Vec<String>, ModelError> {
         let mut all = HashSet::new();
         let mut stored: Vec<&Stored> = self.graph.initializers.values().map(|(stored, _)| stored).collect();

@@ -112,7 +112,7 @@ impl Sample {
 /// Computes both and compares them.
 ///
 /// # Errors
-/// The place where they differ, or the reason why one cannot be computed.
+/// Returns the place where the two differ, or the reason why one of them cannot be computed.
 pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let mut random = Rng::with_seed(16);
     let free = site.symbols.is_free();

@@ -44,7 +44,7 @@ impl Field {
     /// Returns the range of a field that holds bytes.
     ///
     /// # Errors
-    /// A field of another wire type.
+    /// Returns an error for a field of another wire type.
     pub fn bytes(&self) -> Result<Range<usize>, WireError> {
         match &self.payload {
             Payload::Bytes(range) => Ok(range.clone()),
@@ -55,7 +55,7 @@ impl Field {
     /// Returns the number of a field that holds a varint, as a signed one.
     ///
     /// # Errors
-    /// A field of another wire type.
+    /// Returns an error for a field of another wire type.
     pub fn int(&self) -> Result<i64, WireError> {
         match self.payload {
             Payload::Varint(x) => Ok(x.cast_signed()),
@@ -88,7 +88,7 @@ fn varint(file: &[u8], at: &mut usize, end: usize) -> Result<u64, WireError> {
 /// Reads the fields of the message in `range` of `file`.
 ///
 /// # Errors
-/// Bytes that are not a message, and groups, which no model uses.
+/// Returns an error for bytes that are not a message or for groups, which no model uses.
 pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError> {
     let (mut at, end) = (range.start, range.end);
     let mut all = Vec::new();
@@ -136,7 +136,7 @@ pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError>
 /// Reads the numbers of a repeated integer: one varint per field, or many packed in one.
 ///
 /// # Errors
-/// Bytes that are not varints.
+/// Returns an error for bytes that are not varints.
 pub fn ints(file: &[u8], field: &Field, into: &mut Vec<i64>) -> Result<(), WireError> {
     match &field.payload {
         Payload::Varint(x) => into.push(x.cast_signed()),

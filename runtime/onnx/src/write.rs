@@ -43,7 +43,7 @@ fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
 /// Returns the bytes of the model with `changes` applied.
 ///
 /// # Errors
-/// None for a model that was read.
+/// Never fails for a model that was read.
 pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError> {
     let file = model.file;
     if changes.is_empty() {

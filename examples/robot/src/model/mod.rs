@@ -209,7 +209,7 @@ impl Model {
     /// Classifies a black frame, so that all one-time work is done.
     ///
     /// # Errors
-    /// Those of [`Model::classify`].
+    /// Returns the errors of [`Model::classify`].
     pub fn warm_up(&mut self) -> Result<(), ModelError> {
         self.buffers.cells.fill(0.0);
         self.forward().map(drop)

@@ -118,7 +118,7 @@ impl Port {
     /// `/dev/serial/by-path` do: if a file has the whole text as its name, it is the port.
     ///
     /// # Errors
-    /// An invalid rate.
+    /// Returns an error for an invalid rate.
     pub fn parse(text: &str) -> Result<Port, PortError> {
         let whole = Port { path: text.into(), baud: BAUD };
         let Some((port, found)) = text.rsplit_once(':') else { return Ok(whole) };
@@ -140,7 +140,7 @@ impl Port {
     /// stop bit that the fast ports of a Jetson need. Reads and writes wait for a tenth of a second.
     ///
     /// # Errors
-    /// Any fault of the port.
+    /// Returns an error if the port fails.
     pub fn open(&self) -> Result<TTYPort, PortError> {
         let Port { path, baud } = self;
         let path = || path.clone();

@@ -94,7 +94,7 @@ impl Sink {
     /// Opens a sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
     ///
     /// # Errors
-    /// A port that cannot be opened, and a thread that the system does not start.
+    /// Returns an error if the port cannot be opened, or if the system does not start the thread.
     pub fn open(text: &str) -> Result<Sink, PortError> {
         let port = Port::parse(text)?;
         let mut line = Line { tty: Some(port.open()?), fresh: true, port };

@@ -206,7 +206,7 @@ pub fn described(shape: Shape) -> Map<String, Value> {
 /// Measures problems one after the other. Prints `headline` before the first and calls `print` for each.
 ///
 /// # Errors
-/// A measurement that fails; problems whose every round was disturbed, after the last one.
+/// Returns an error if a measurement fails, or, after the last problem, if every round of some problem was disturbed.
 pub fn each<P: Copy + Display>(
     common: &Common,
     problems: Vec<P>,

@@ -122,7 +122,7 @@ impl Forward {
     /// Runs the forward pass.
     ///
     /// # Errors
-    /// A plan that cannot be made, or a run that fails.
+    /// Returns an error if the plan cannot be made, or if the run fails.
     pub fn compute(args: &BackwardArgs, job: &Job, engine: &Engine) -> Result<Forward, Error> {
         let problem = &job.problem;
         let plan = engine.plan(problem, &args.engine.plan_options())?;
@@ -161,7 +161,7 @@ impl Forward {
     /// Requires that no file has changed since it was read.
     ///
     /// # Errors
-    /// The first file that has.
+    /// Returns an error for the first file that has changed.
     pub fn unchanged(&self) -> Result<(), FileError> {
         self.files().iter().try_for_each(Tensor::unchanged)
     }
@@ -188,7 +188,7 @@ fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
 /// Loads a tensor of floating-point elements in the shape of the output.
 ///
 /// # Errors
-/// A file that cannot be read, or of another shape.
+/// Returns an error if the file cannot be read or has another shape.
 pub fn like_output(
     argument: &'static str,
     source: &Source,

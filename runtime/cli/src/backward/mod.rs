@@ -112,7 +112,7 @@ fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Any failure that leaves the gradients incomplete. No file has changed then.
+/// Returns an error if a failure leaves the gradients incomplete. No file has changed then.
 pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     if args.task.is_given() {
         return task::task(args);

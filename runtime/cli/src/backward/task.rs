@@ -18,7 +18,7 @@ use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGrad
 /// Runs the command.
 ///
 /// # Errors
-/// Any failure that leaves the shares incomplete. No file has changed then.
+/// Returns an error if a failure leaves the shares incomplete. No file has changed then.
 pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let outputs = [(&args.dq_out, "dq-out"), (&args.dk_out, "dk-out"), (&args.dv_out, "dv-out")];
     refuse(&outputs.map(|(source, argument)| (source.is_some(), argument)))?;

@@ -112,7 +112,7 @@ fn named(row: &Row) -> String {
 /// Reports the changes from the table `before` to the table `after`. With `json`, prints a line for each row.
 ///
 /// # Errors
-/// Files that are not tables, and rows that became slower.
+/// Returns an error if a file is not a table, or if rows became slower.
 pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
     let (old, new) = (csv::read("compare", before)?, csv::read("compare", after)?);
     changes(out, [before, after], [&old, &new], json)

@@ -63,7 +63,7 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
 /// Parses the rows of a table. The error is the offending content.
 ///
 /// # Errors
-/// Bytes that are not a table of `elsa bench`.
+/// Returns an error for bytes that are not a table of `elsa bench`.
 pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
     let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes).deserialize().collect();
     let mut rows = rows.map_err(|e| e.to_string())?;

@@ -36,7 +36,7 @@ impl Output {
     /// name of a board that the project knows.
     ///
     /// # Errors
-    /// Files that cannot be written, and a port that cannot be opened.
+    /// Returns an error if a file cannot be written, or if the port cannot be opened.
     pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
         let mut reads = Reads::default();
         args.engine.add_to(&mut reads);
@@ -130,7 +130,7 @@ impl Output {
     /// Ends the run: prints its end and writes the files.
     ///
     /// # Errors
-    /// A standard output or a file that fails.
+    /// Returns an error if standard output or a file fails.
     pub fn end(mut self, seconds: f64) -> Result<End, Error> {
         let count = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
         let end = End {

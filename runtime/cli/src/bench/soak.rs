@@ -116,7 +116,7 @@ impl Clock {
 /// Runs `case` at the rate of the flags, prints each stretch, and ends the run.
 ///
 /// # Errors
-/// Failures of the device, answers that changed, memory that grew, a machine that was not quiet.
+/// Returns an error if the device fails, if answers changed, if memory grew, or if the machine was not quiet.
 pub fn soak(
     args: &BenchArgs,
     time: Duration,

@@ -62,7 +62,7 @@ pub fn cases() -> Vec<Case> {
 /// Returns the recorded results of this board, with the file that they come from.
 ///
 /// # Errors
-/// A folder without a table, and a table that cannot be read.
+/// Returns an error for a folder without a table or for a table that cannot be read.
 pub fn record(
     given: Option<&Path>,
     target: Option<&str>,
@@ -145,7 +145,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
 /// Prints a verdict for each point; `json`: as objects.
 ///
 /// # Errors
-/// Points that failed.
+/// Returns an error if points failed.
 pub fn judge(
     out: &mut impl Write,
     json: bool,

@@ -131,7 +131,7 @@ impl<'a> Check<'a> {
     /// Makes the first call of each of `subjects` and compares its answer. A copy makes none.
     ///
     /// # Errors
-    /// Failures of the device.
+    /// Returns an error if the device fails.
     pub fn first_calls(&self, subjects: &mut [Subject], progress: &Progress) -> Result<(), Error> {
         let looked = AtomicU64::new(0);
         let wanted = self.rows.len() * subjects.iter().filter(|subject| !subject.copy).count();

@@ -43,7 +43,7 @@ impl LinearJob {
     /// Reads the files of `args` and checks everything about them that can be checked.
     ///
     /// # Errors
-    /// The first thing that is not allowed.
+    /// Returns an error for the first argument or header that is not allowed.
     pub fn load(args: &TensorArgs, semantics: &SemanticsArgs, written: Written) -> Result<LinearJob, Error> {
         rule_takes(semantics.rule, args)?;
         let mut loaded: Vec<(Source, Rc<Tensor>)> = Vec::new();
@@ -170,7 +170,7 @@ impl LinearJob {
     /// Returns the data of the problem.
     ///
     /// # Errors
-    /// A tensor without floating-point elements, which [`LinearJob::load`] rules out.
+    /// Returns an error for a tensor without floating-point elements, which [`LinearJob::load`] rules out.
     pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
         let found = |operand| match &self.widened[operand] {
             Some(widened) => Some(Elements::F32(widened)),
@@ -193,7 +193,7 @@ impl LinearJob {
     /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
     ///
     /// # Errors
-    /// The first file that has.
+    /// Returns an error for the first file that has changed.
     pub fn unchanged(&self) -> Result<(), FileError> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(&self.cu_seqlens).try_for_each(Tensor::unchanged)

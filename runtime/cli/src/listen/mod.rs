@@ -64,7 +64,7 @@ pub struct ListenArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// A port that cannot be opened, a standard output that cannot be written, and records that did not arrive.
+/// Returns an error if the port cannot be opened, if standard output cannot be written, or if records did not arrive.
 pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     let fault = |source| Error::Port { argument: "PORT", source };
     let port = Port::parse(&args.port).map_err(fault)?;

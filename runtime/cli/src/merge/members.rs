@@ -25,7 +25,7 @@ impl<'a> Member<'a> {
     /// Reads the header of a file, and the headers of its arrays.
     ///
     /// # Errors
-    /// A file that is not a task's, or whose content contradicts its header.
+    /// Returns an error for a file that is not a task's, or whose content contradicts its header.
     pub fn open(path: &'a Path) -> Result<Member<'a>, Error> {
         let (description, task) =
             origin::with(STATES, path, |mut file, length| Description::read(&mut file, length))?;
@@ -35,7 +35,7 @@ impl<'a> Member<'a> {
     /// Reads the content of the file.
     ///
     /// # Errors
-    /// A file that has changed, or whose content contradicts its header.
+    /// Returns an error for a file that has changed, or whose content contradicts its header.
     pub fn read<T>(
         &self,
         read: impl FnOnce(&Description, &Task, &mut &std::fs::File, u64) -> Result<T, Fault>,
@@ -55,7 +55,7 @@ impl<'a> Member<'a> {
     /// Requires that states are some that a run leaves.
     ///
     /// # Errors
-    /// The first number that is not, with its row.
+    /// Returns an error for the first number that is not allowed, and names its row.
     pub fn check(&self, states: &RowStates) -> Result<(), Error> {
         let Err(e) = states.check() else { return Ok(()) };
         let sizes = [self.description.whole.shape[1], self.task.query_tokens()];
@@ -79,7 +79,7 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
 /// Returns the checksums of all tokens, once each; empty ones of a run with a name.
 ///
 /// # Errors
-/// Tasks that hold a token with other elements, a file that has changed, memory that the system refuses.
+/// Returns an error if tasks disagree about a token, if a file has changed, or if the system refuses memory.
 pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, Error> {
     if !whole.run.is_empty() {
         return Ok(Sums::default());
@@ -107,7 +107,7 @@ pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, E
 /// Sorts the files in the order of their tree. Returns their kind, and the whole that they belong to.
 ///
 /// # Errors
-/// Files of different kinds or wholes, and tasks that are missing or doubled.
+/// Returns an error if files are of different kinds or problems, or if a task is missing or present twice.
 pub fn tree(members: &mut [Member<'_>]) -> Result<(Kind, Whole), Error> {
     let Some(first) = members.first() else {
         return Err(Error::States("no file; allowed: the files of all tasks".into()));

@@ -95,7 +95,7 @@ fn open(path: &Path) -> Result<ModelFile, Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// A file that cannot be read or is not a model, an output that cannot be written.
+/// Returns an error if the file cannot be read or is not a model, or if the output cannot be written.
 pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
     match &args.verb {
         Verb::List(args) => {

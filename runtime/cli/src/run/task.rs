@@ -16,7 +16,7 @@ use elsa_runtime::{RowStates, TaskPlan};
 /// Runs the command.
 ///
 /// # Errors
-/// Any failure that leaves the states incomplete. No file has changed then.
+/// Returns an error if a failure leaves the states incomplete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     refuse(&[
         (args.out.is_some(), "out"),

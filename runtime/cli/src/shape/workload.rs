@@ -59,7 +59,7 @@ impl Workload {
     /// Returns the shapes.
     ///
     /// # Errors
-    /// None: a test reads every shape.
+    /// Never fails in practice: a test parses every shape.
     pub fn shapes(self) -> Result<Vec<Shape>, String> {
         self.shapes.iter().map(|shape| shape.parse()).collect()
     }

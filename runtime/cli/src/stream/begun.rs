@@ -102,7 +102,7 @@ impl Begun {
     /// Makes `outputs` record a run of `units` units, in the earlier journal or a new one.
     ///
     /// # Errors
-    /// A journal with more units; errors of the file system.
+    /// Returns an error for a journal with more units, or if the file system fails.
     pub fn note_in(self, outputs: &mut Outputs, sizes: Sizes, units: usize) -> Result<(), Error> {
         let from = self.finished();
         if from > units {

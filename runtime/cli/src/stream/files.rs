@@ -36,7 +36,7 @@ impl<'a> Files<'a> {
     /// output that is a file, or else next to the archive.
     ///
     /// # Errors
-    /// A member that is damaged or cannot be unpacked; memory that the system refuses.
+    /// Returns an error if a member is damaged or cannot be unpacked, or if the system refuses memory.
     pub fn of(job: &'a Job, outputs: &[Prepared]) -> Result<Files<'a>, Error> {
         let beside = outputs.iter().find(|file| file.direct.is_none()).map(|file| folder(&file.path));
         let mut piece = Vec::new();

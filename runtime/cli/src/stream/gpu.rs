@@ -105,7 +105,7 @@ pub enum Ran {
 /// journal of the CPU. If the CPU has to compute, either no output was made, or the CPU makes all of them again.
 ///
 /// # Errors
-/// Any failure that leaves the outputs incomplete, unless the CPU may take over.
+/// Returns an error if a failure leaves the outputs incomplete, unless the CPU may take over.
 pub fn run(
     job: &Job,
     engine: &Engine,

@@ -82,7 +82,7 @@ fn refused(path: &Path, found: &str) -> Error {
 /// error describes the content found instead.
 ///
 /// # Errors
-/// Anything except a journal, or its beginning.
+/// Returns an error for bytes that are neither a journal nor the beginning of one.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
     let text = std::str::from_utf8(bytes).map_err(|_| "no journal")?;
     let mut lines = text.split_inclusive('\n');
@@ -119,7 +119,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
 /// Requires that a journal with this head is of `run`.
 ///
 /// # Errors
-/// The journal of another run.
+/// Returns an error if the journal belongs to another run.
 pub fn same(path: &Path, earlier: &Earlier, run: &[String]) -> Result<(), Error> {
     if let Some(other) = earlier.run.iter().find(|line| !run.contains(line)) {
         return Err(refused(path, &format!("the journal of another run ({other})")));
@@ -150,7 +150,7 @@ impl Journal {
     /// Opens the journal at `path`, if there is one.
     ///
     /// # Errors
-    /// A file that is not a journal, or that another process has locked; errors of the file system.
+    /// Returns an error for a file that is not a journal, or that another process has locked, or if the file system fails.
     pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
         let unread = |source| FileError::Read { argument: "resume", path: path.to_path_buf(), source };
         let mut file = match regular(File::options().read(true).write(true), path) {
@@ -172,7 +172,7 @@ impl Journal {
     /// Begins a journal at `path`.
     ///
     /// # Errors
-    /// A journal that another process has locked; errors of the file system.
+    /// Returns an error for a journal that another process has locked, or if the file system fails.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
         let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;

@@ -160,7 +160,7 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
 /// Builds the plan of a streamed run within `host_budget` bytes, for `elsa info`.
 ///
 /// # Errors
-/// A budget that is too small, or beyond the machine.
+/// Returns an error if the budget is too small, or exceeds the memory of the machine.
 pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<StreamPlan, Error> {
     let options = StreamOptions::new(host_budget);
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))

@@ -48,10 +48,10 @@ impl Rows {
         shape
     }
 
-    /// Requires that the axis of queries of a file covers those of the whole.
+    /// Requires that the query axis of a file covers the queries of the whole problem.
     ///
     /// # Errors
-    /// A file that has others.
+    /// Returns an error if the file has another number of queries.
     pub fn covers(&self, argument: &'static str, shape: &[usize], axis: Option<usize>) -> Result<(), Error> {
         match (&self.of, axis.and_then(|axis| shape.get(axis))) {
             (Some((queries, _)), Some(found)) if found != queries => {
@@ -65,7 +65,7 @@ impl Rows {
     /// Reads the rows of a tensor of floating-point numbers, whose axis of queries `axis` finds in its shape.
     ///
     /// # Errors
-    /// A file that cannot be read, or that has other queries than the whole.
+    /// Returns an error if the file cannot be read, or has other queries than the whole problem.
     pub fn load(
         &self,
         argument: &'static str,
@@ -88,7 +88,7 @@ impl Rows {
 /// Refuses flags that no task takes; each is preceded by `true` if it is given.
 ///
 /// # Errors
-/// The first that is given.
+/// Returns an error for the first of these flags that is given.
 pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
     match flags.iter().find(|(given, _)| *given) {
         Some((_, argument)) => Err(ArgumentError::Conflict { argument, other: "task" }.into()),
@@ -99,7 +99,7 @@ pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
 /// Reads the tokens of task `name` of `division`, and makes its problem.
 ///
 /// # Errors
-/// Flags that no task takes; the first thing that is not allowed about the files.
+/// Returns an error for a flag that tasks do not support, or for the first file that is not allowed.
 pub fn load(
     problem: &ProblemArgs,
     args: &TaskArgs,

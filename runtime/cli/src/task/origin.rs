@@ -13,7 +13,7 @@ use std::path::Path;
 /// Opens the file of `argument` at `path`, and calls `read` with it and its length.
 ///
 /// # Errors
-/// A file that cannot be read, or that changes during the read; errors of `read`.
+/// Returns an error if a file cannot be read or changes during the read, and the errors of `read`.
 pub fn with<T>(
     argument: &'static str,
     path: &Path,

@@ -150,7 +150,7 @@ pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
 /// Compares the answer of a plan with the f64 oracle.
 ///
 /// # Errors
-/// An answer that rounding does not explain, and failures of the device or of memory.
+/// Returns an error if rounding does not explain an answer, if the device fails, or if memory is not available.
 pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), Error> {
     let problem = case.shape.problem(case.dtype)?;
     let plan = engine.plan(&problem, options)?;

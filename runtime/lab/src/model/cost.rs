@@ -22,7 +22,7 @@ impl Bytes {
     /// Returns the line without negative coefficients that is nearest to `samples`, and how near it is.
     ///
     /// # Errors
-    /// Fewer than two different sizes, samples that are not positive and finite.
+    /// Returns an error for fewer than two different sizes, or for samples that are not positive and finite.
     pub fn fitted(samples: &[Sample]) -> Result<(Bytes, Fit<2>), FitError> {
         let found = fit(samples, |x| [x, 1.0])?;
         let [per_token, fixed] = found.coefficients;
@@ -77,7 +77,7 @@ impl Seconds {
     /// is.
     ///
     /// # Errors
-    /// Fewer than three different sizes, samples that are not positive and finite.
+    /// Returns an error for fewer than three different sizes, or for samples that are not positive and finite.
     pub fn fitted(samples: &[Sample]) -> Result<(Seconds, Fit<3>), FitError> {
         let found = fit(samples, |x| [x * x, x, 1.0])?;
         let [square, linear, constant] = found.coefficients;

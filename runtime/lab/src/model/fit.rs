@@ -71,7 +71,7 @@ pub struct Fit<const K: usize> {
 /// Fits `Σ_k a_k f_k(tokens)` to `samples`, where `functions` gives all `f_k`.
 ///
 /// # Errors
-/// Fewer different sizes than coefficients, samples that are not positive and finite.
+/// Returns an error for fewer different sizes than coefficients, or for samples that are not positive and finite.
 pub fn fit<const K: usize>(
     samples: &[Sample],
     functions: impl Fn(f64) -> [f64; K],

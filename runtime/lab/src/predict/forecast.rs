@@ -62,7 +62,7 @@ const OLDEST: (u32, u32) = (5, 3);
 /// chains of f16 products in f16.
 ///
 /// # Errors
-/// A call that cannot be predicted, or a machine with too few known data.
+/// Returns an error for a call that cannot be predicted, or a machine with too few known data.
 pub fn forecast(
     problem: &Problem,
     machine: &GpuMachine,

@@ -124,7 +124,7 @@ fn machine(board: &Board) -> GpuMachine {
 /// Runs the command.
 ///
 /// # Errors
-/// A board of whose GPU too little is known, calls that are not predicted, a standard output that fails.
+/// Returns an error if too little is known of the GPU of the board, if a call is not predicted, or if standard output fails.
 pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     let name = args.board;
     let known = |error: elsa_targets::Error| Error::Argument {

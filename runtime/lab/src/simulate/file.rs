@@ -30,7 +30,7 @@ struct File {
 /// Returns the contents of a file of measured seconds and bytes.
 ///
 /// # Errors
-/// A failing serializer.
+/// Returns an error if serialization fails.
 pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<String, Error> {
     let file = File {
         format: FORMAT.into(),
@@ -49,7 +49,7 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
 /// Reads costs.
 ///
 /// # Errors
-/// A file that cannot be read or has another content, measurements that are not positive, too few sizes.
+/// Returns an error if the file cannot be read or parsed, if a measurement is not positive, or if there are too few sizes.
 pub fn read(path: &Path) -> Result<Costs, Error> {
     let failed = |source| FileError::Read { argument: "fit", path: path.to_path_buf(), source };
     let refuse = |found: String| Error::Argument {

@@ -100,7 +100,7 @@ fn available() -> Option<f64> {
 /// Runs the command.
 ///
 /// # Errors
-/// Flags that do not go together, a file that holds no costs, a page that cannot be written, a device that fails.
+/// Returns an error if flags exclude each other, if the file holds no costs, if the page cannot be written, or if the device fails.
 pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
     let refuse = |allowed: String| Error::Argument { argument: "c", found: args.c.to_string(), allowed };
     if args.c < 3 {

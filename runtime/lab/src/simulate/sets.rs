@@ -104,7 +104,7 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Returns the costs of `name`.
 ///
 /// # Errors
-/// A board whose profile lacks data for a prediction.
+/// Returns an error for a board whose profile lacks data for a prediction.
 pub fn named(name: &str) -> Result<Costs, Error> {
     match name {
         DEFAULT => a100(),
@@ -154,7 +154,7 @@ fn a100() -> Result<Costs, Error> {
 /// bytes are fitted to the first two and to the whole.
 ///
 /// # Errors
-/// None: the numbers are good.
+/// Never fails: the numbers are constants that satisfy the conditions.
 pub fn study() -> Result<Costs, Error> {
     let whole = crate::model::Division::new(1e6, 7, 3);
     let at = |level: usize| whole.task_tokens(level as f64 + 1.0);

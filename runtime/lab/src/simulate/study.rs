@@ -227,7 +227,7 @@ fn per_token(costs: &Costs) -> (f64, f64, f64) {
 /// A head at a time: rows with their states and outputs, and two buffers of keys and values.
 ///
 /// # Errors
-/// A limit that does not hold one row.
+/// Returns an error for a limit that does not hold one row.
 pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<Streaming, Error> {
     let (query, keys, state) = per_token(costs);
     let chunk = CHUNK.min(tokens);
@@ -493,7 +493,7 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
 /// Computes the whole report.
 ///
 /// # Errors
-/// A limit that holds neither a row nor a task.
+/// Returns an error for a limit that holds neither a row nor a task.
 pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
     let streaming = streaming(costs, request.tokens, request)?;
     let whole = request.of(request.tokens);

@@ -131,7 +131,7 @@ struct Group {
 /// Studies a problem.
 ///
 /// # Errors
-/// A problem whose single tile would take too long, and memory that the system refuses.
+/// Returns an error if a single tile of the problem would take too long, or if the system refuses memory.
 pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study, Error> {
     let settings = settings();
     let all = places(problem, &inputs);

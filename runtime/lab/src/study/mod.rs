@@ -69,7 +69,7 @@ pub struct StudyArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, tensors that take too long, a page that cannot be written.
+/// Returns an error if the request is wrong, if the tensors would take too long, or if the page cannot be written.
 pub fn study(args: &StudyArgs) -> Result<(), Error> {
     let mut reads = args.force.reads();
     args.problem.add_to(&mut reads);

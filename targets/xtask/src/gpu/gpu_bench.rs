@@ -17,7 +17,7 @@ const SCRIPTS: [(&str, &str); 2] =
 /// Makes `target/gpu-bench`.
 ///
 /// # Errors
-/// A build that fails, a file that cannot be written.
+/// Returns an error if the build fails or a file cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     build::run(tree, HOST, false)?;
     let done = Run::new(tree, "cargo build --release -p elsa-lab").run();

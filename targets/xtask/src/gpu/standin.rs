@@ -55,7 +55,7 @@ fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
 /// Builds all outdated files. Returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
 ///
 /// # Errors
-/// A compiler that is missing, sources that do not compile.
+/// Returns an error if the compiler is missing, or if the sources do not compile.
 pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
     setup::program(tree, "clang++-19", "clang-19")?;
     setup::program(tree, "g++", "g++")?;

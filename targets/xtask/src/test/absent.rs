@@ -7,7 +7,7 @@ use serde_json::Value;
 /// `elsa info --json` on this machine. In a fast run the stage `host` runs no stand-in.
 ///
 /// # Errors
-/// Text that does not list the back ends.
+/// Returns an error for text that does not list the back ends.
 pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, String> {
     let info: Value = serde_json::from_str(info).map_err(|error| format!("elsa info --json: {error}"))?;
     let listed = info["backends"].as_array().filter(|listed| !listed.is_empty());

@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 /// Returns the folder for a board or this machine; the checks of one that is built are counted.
 ///
 /// # Errors
-/// A build or a check that fails.
+/// Returns an error if the build or a check fails.
 pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
     let target = Target::named(tree, name)?;
     let dist = target.dist(tree);

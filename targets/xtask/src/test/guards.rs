@@ -19,7 +19,7 @@ pub type Hashes = BTreeMap<String, String>;
 /// Returns the hashes of the tree as it is.
 ///
 /// # Errors
-/// A tree that is not a git checkout, a file that cannot be read.
+/// Returns an error if the tree is not a git checkout, or if a file cannot be read.
 pub fn hashes(tree: &Tree) -> Result<Hashes, String> {
     let guarding = STAGES.iter().filter(|stage| !stage.guards.is_empty());
     guarding.map(|stage| Ok((stage.name.to_owned(), hash(tree, stage.guards)?))).collect()

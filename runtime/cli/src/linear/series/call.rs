@@ -69,7 +69,7 @@ impl Given {
     /// Reads the tensor of a flag.
     ///
     /// # Errors
-    /// A file that is not a tensor of floating-point numbers.
+    /// Returns an error for a file that is not a tensor of floating-point numbers.
     pub fn load(argument: &'static str, source: &Source) -> Result<Given, Error> {
         let tensor = Tensor::load(argument, source, Accept::Float)?;
         if let Some(notice) = tensor.notice() {
@@ -94,7 +94,7 @@ impl Given {
     /// Returns the elements.
     ///
     /// # Errors
-    /// Elements that are not floating-point numbers, which loading refuses.
+    /// Returns an error for elements that are not floating-point numbers, which loading refuses.
     pub fn elements(&self) -> Result<Elements<'_>, Error> {
         self.tensor
             .elements()
@@ -104,7 +104,7 @@ impl Given {
     /// Returns the elements, which must be f32 and fill `shape`.
     ///
     /// # Errors
-    /// Another type, or another number of elements.
+    /// Returns an error for another type or another number of elements.
     pub fn numbers(&self, shape: &[usize]) -> Result<&[f32], Error> {
         match self.elements()? {
             Elements::F32(x) if self.shape() == shape => Ok(x),
@@ -116,7 +116,7 @@ impl Given {
     /// Converts a tensor of rank 3 to a series.
     ///
     /// # Errors
-    /// Another rank, or a size beyond all memory.
+    /// Returns an error for another rank, or for a size that no memory can hold.
     pub fn series(&self, order: Order) -> Result<Series, Error> {
         match *self.shape() {
             [b, t, c] if order == Order::TokensFirst => Ok(Series::tokens_first(self.argument, [b, t, c])?),
@@ -138,7 +138,7 @@ impl Given {
     /// Checks that the file is unchanged since it was read.
     ///
     /// # Errors
-    /// A file that has changed.
+    /// Returns an error for a file that has changed.
     pub fn unchanged(&self) -> Result<(), FileError> {
         self.tensor.unchanged()
     }
@@ -168,7 +168,7 @@ impl Outputs {
     /// of `like`.
     ///
     /// # Errors
-    /// Files that cannot be written, memory that the system refuses.
+    /// Returns an error if a file cannot be written, or if the system refuses memory.
     pub fn new(args: &CallArgs, inputs: &[&Given], like: &Given, state: &[usize]) -> Result<Outputs, Error> {
         let mut reads = args.force.reads();
         args.engine.add_to(&mut reads);
@@ -199,7 +199,7 @@ impl Outputs {
     /// `worst` is the result of a verification after `ms` milliseconds of computation.
     ///
     /// # Errors
-    /// Inputs that have changed, files that cannot be written; the error of a failed verification.
+    /// Returns an error if inputs have changed, if files cannot be written, or if the verification failed.
     pub fn finish<O: Operator>(
         self,
         args: &CallArgs,

@@ -101,7 +101,7 @@ impl Instruction {
 /// Returns the instructions of `kernel` in a listing.
 ///
 /// # Errors
-/// A listing that has no such kernel, whose addresses have gaps, or whose jumps lead nowhere.
+/// Returns an error for a listing that has no such kernel, whose addresses have gaps, or whose jumps lead nowhere.
 pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     let fault = |what: &str, line: &str| format!("{kernel}: {what}: {}", line.trim());
     let begin = format!(".text.{kernel}:");

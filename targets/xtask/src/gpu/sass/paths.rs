@@ -225,7 +225,7 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
 /// before the first exponential, and for the weighted values, after it.
 ///
 /// # Errors
-/// More than one loop of a product whose trips do not follow from its counter, or a product of another size.
+/// Returns an error if several loops of a product lack a known trip count, or if a product has another size.
 pub fn counted(
     code: &[Instruction],
     way: &[usize],

@@ -50,7 +50,7 @@ impl Header {
     /// Reads the headers of a tree, in the order of their names.
     ///
     /// # Errors
-    /// A declaration of another kind.
+    /// Returns an error for a declaration of another kind.
     pub fn read(tree: &Tree) -> Result<Header, String> {
         let mut header = Header::default();
         for path in files::below(&tree.root.join(HEADERS), &["h"])? {

@@ -71,7 +71,7 @@ pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 /// Returns the modules of the crate with this root file, the root first.
 ///
 /// # Errors
-/// A file that is missing or has no tokens of Rust.
+/// Returns an error for a file that is missing or has no tokens of Rust.
 pub fn read(source: Source, root: &Path) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
     let dir = root.parent().unwrap_or(Path::new(""));

@@ -36,7 +36,7 @@ impl Fault {
     /// Returns the faults of these names, or all, by name.
     ///
     /// # Errors
-    /// A name that no file has, a header that is not complete.
+    /// Returns an error if no file has the name, or if the header is not complete.
     pub fn named(tree: &Tree, names: &[String]) -> Result<Vec<Fault>, String> {
         let folder = tree.root.join(FOLDER);
         let all =

@@ -227,7 +227,7 @@ fn show(out: &Output) {
 /// Returns the output by which a command turned red.
 ///
 /// # Errors
-/// Why it proves nothing: it passed, did not end, or failed by something else than the fault.
+/// Returns the reason why the run proves nothing: it passed, did not end, or failed for another reason than the fault.
 fn red(fault: &Fault, out: &Output) -> Result<String, String> {
     if out.ok {
         return Err("GREEN: nothing noticed it".to_owned());
