@@ -20,7 +20,7 @@ enum Label {
     Other(usize),
 }
 
-/// The letters of an operand before and after its ellipsis; without one all are before.
+/// Letters of an operand before and after its ellipsis. Without an ellipsis, `before` has all letters.
 #[derive(Debug, PartialEq)]
 struct Letters {
     before: Vec<char>,
@@ -50,7 +50,7 @@ impl Letters {
     }
 }
 
-/// An equation: its operands, and its answer if it names one.
+/// Equation of an `Einsum`: its operands, and its output if the equation states it.
 struct Equation {
     operands: Vec<Letters>,
     answer: Option<Letters>,

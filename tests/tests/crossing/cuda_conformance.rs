@@ -16,7 +16,7 @@ use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Runs for the output, and for the log-sum-exp if `lse`. Returns the share of the tolerance that was used.
+/// Computes the output, and the log-sum-exp if `lse` is set. Returns the share of the tolerance that the errors use.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
@@ -234,7 +234,7 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Checks that kernels that add in plain tiles leave unsupported addends to others.
+/// Checks that problems with masks or biases that the kernels of plain tiles do not support run on other kernels.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {

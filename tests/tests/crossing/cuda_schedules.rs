@@ -122,7 +122,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
     found.unwrap()
 }
 
-/// Does the same for a case in one type and by one kernel.
+/// Runs one case with one kernel with unsplit keys and with splits, against the account of each split.
 fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, splits: usize) -> Ran {
     let of = |data: &Data| (0..data.len()).map(|i| data.get(i)).collect::<Vec<f32>>();
     let (q, k, v) = (&of(&case.q)[..], &of(&case.k)[..], &of(&case.v)[..]);
@@ -152,7 +152,7 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
     last.unwrap()
 }
 
-/// Checks tiles of one query, of fewer than a block has, and of more.
+/// Checks that weights just below the budget are skipped, with one query, with fewer queries than a block has, and with more.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
@@ -267,8 +267,8 @@ fn values_that_are_not_finite_stay() {
     }
 }
 
-/// Checks that a value of any stage keeps its tile: kernels load the values of a tile in stages that depend on the head
-/// size.
+/// Checks that a value that is not finite keeps its tile, in whichever stage it is loaded. Kernels load the values of a tile in
+/// stages that depend on the head size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
@@ -339,7 +339,7 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// Checks that a budget changes no bit of the same blocks' answer without one, if every tile stays.
+/// Checks that a budget within which no tile can be skipped gives the bits of a run of the same blocks without a budget.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
@@ -431,7 +431,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// Checks that exactly every other tile is left out, if those are the ones that may be.
+/// Checks that exactly every other tile is skipped if only these tiles may be.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {

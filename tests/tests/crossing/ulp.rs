@@ -1,4 +1,4 @@
-//! Tests the ulp distance before it measures anything.
+//! Tests the ulp distance, by which other tests measure errors.
 
 #![forbid(unsafe_code)]
 

@@ -39,8 +39,8 @@ use crate::state::WEIGHT_FLOOR;
 /// little compared with their products.
 pub const LEAST_QUERIES: usize = 64;
 
-/// Returns `true` if a run of `problem` by `schedule` may skip blocks before they are seen: within a budget, if a mask or a
-/// bias adds numbers to scores, and with at least [`LEAST_QUERIES`] queries.
+/// Returns `true` if a run of `problem` by `schedule` may skip blocks before it computes their scores. This requires an error
+/// budget, a mask or bias that adds numbers to scores, and at least [`LEAST_QUERIES`] queries.
 #[must_use]
 pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
     matches!(schedule.skip, Skip::Budget(_))

@@ -67,17 +67,17 @@ pub const READ: i32 = 16;
 /// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
 /// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
-/// [`LinearArgs::flags`]: the same for key rows.
+/// [`LinearArgs::flags`]: key rows may be read four elements at a time, as for [`QUERY_VEC4`].
 pub const KEY_VEC4: i32 = 64;
-/// [`LinearArgs::flags`]: the same for value rows.
+/// [`LinearArgs::flags`]: value rows may be read four elements at a time, as for [`QUERY_VEC4`].
 pub const VALUE_VEC4: i32 = 128;
-/// [`LinearArgs::flags`]: the same for decay rows, with a gate per dim.
+/// [`LinearArgs::flags`]: decay rows with a gate per dim may be read four elements at a time, as for [`QUERY_VEC4`].
 pub const DECAY_VEC4: i32 = 256;
 /// [`LinearArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 512;
-/// [`LinearArgs::flags`]: the same for [`LinearArgs::partial`].
+/// [`LinearArgs::flags`]: rows of [`LinearArgs::partial`] may be read four elements at a time.
 pub const PARTIAL_VEC4: i32 = 1024;
-/// [`LinearArgs::flags`]: the same for the rows of all [`States`] of the call.
+/// [`LinearArgs::flags`]: rows of all [`States`] of the call may be read and written four elements at a time.
 pub const STATE_VEC4: i32 = 2048;
 /// [`LinearArgs::flags`]: all parts except the first start from zeros. With [`IDENTITY`] the first part, which folds to
 /// a state, is skipped.
@@ -126,7 +126,7 @@ pub struct LinearArgs {
     pub columns: i32,
     /// Parts of a sequence.
     pub parts: i32,
-    /// Output heads; states in a sharing kernel.
+    /// Number of output heads, or of states in a sharing kernel.
     pub heads: i32,
     /// Sequences.
     pub sequence_count: i32,

@@ -107,7 +107,7 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static
     facts
 }
 
-/// Draws a curve of `of` over the places.
+/// Draws the curve of the function `of` at the points `places`.
 fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
     let point = |x: f64| {
         let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
@@ -116,7 +116,7 @@ fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>
     Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
 
-/// Returns places from `low` to `high`, by equal factors.
+/// Returns points from `low` to `high`, spaced by equal factors.
 fn places(low: f64, high: f64) -> Vec<f64> {
     (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
 }

@@ -11,8 +11,8 @@ pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastValue, Operand::Value, Operand::PresentValue],
 ];
 
-/// Returns the number of pairs of batch and key head that are copied to a present: units of a run that precede
-/// those of queries.
+/// Returns the number of pairs of batch and key head whose keys and values are copied to the present. Each pair is a unit of
+/// the run, and these units precede the units of queries.
 pub fn copies(problem: &Problem) -> usize {
     let spec = problem.spec();
     let any = spec.present_key.is_some() || spec.present_value.is_some();
@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts of a copy of past and new keys, or values, of pair `number`: the ones to read to the start
-/// of a buffer, and the one to write from there.
+/// Returns the excerpts that copy past and new keys, or values, of pair `number`: two to read to the start of a buffer, and one
+/// to write from there.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -60,18 +60,18 @@ pub struct LinearGpuChoice {
     pub kernel: &'static str,
     /// The order of operations.
     pub form: Form,
-    /// Tokens that meet at once: 1 of [`Form::Recurrent`], all of [`Form::Parallel`].
+    /// Number of tokens that interact directly: 1 for [`Form::Recurrent`], all for [`Form::Parallel`].
     pub chunk: usize,
     /// Length below which packed sequences are computed token by token regardless of the form; zero if the
     /// options request a form.
     pub recurrent_below: usize,
-    /// Chunks between two states of [`Form::Chunk`], and of a part of a non-causal read.
+    /// Number of chunks between two stored states of [`Form::Chunk`], and in a part of a non-causal read.
     pub boundary: usize,
     /// Blocks of columns of a state.
     pub columns: usize,
-    /// Largest number of parts of a sequence that are computed side by side.
+    /// Largest number of parts of a sequence that are computed in parallel.
     pub parts: usize,
-    /// Dims of the kernel, to which those of keys are padded.
+    /// Number of dims of the kernel, to which keys are padded.
     pub dims: usize,
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
@@ -81,9 +81,9 @@ pub struct LinearGpuChoice {
     pub shares: bool,
     /// Maximum number of blocks of a launch that uses the kernel with half the columns per block. It changes no bit.
     pub pairs: usize,
-    /// `true` if the kernel that walks goes token by token alone, for keys of many dims.
+    /// `true` if keys have so many dims that the walking kernel only supports token-by-token processing.
     pub(super) steps: bool,
-    /// Parts of [`Form::Scan`] by the options.
+    /// Number of parts of [`Form::Scan`] that the options request.
     pub(super) asked_parts: Option<usize>,
 }
 

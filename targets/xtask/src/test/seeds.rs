@@ -1,4 +1,4 @@
-//! Inputs that the fuzzer starts from, generated from integers on every run.
+//! Generates the inputs from which the fuzzer starts, on every run, from integer seeds.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -8,7 +8,7 @@ use zip::result::ZipResult;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Returns the seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
+/// Returns the seeds of a target: valid, truncated and damaged files if the target reads a format, otherwise random bytes.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "npy" => cut(npy()),
@@ -29,7 +29,7 @@ fn bytes(seed: u64, n: usize) -> Vec<u8> {
     (0..n).map(|_| random.below(256) as u8).collect()
 }
 
-/// Returns the files, and of each the first half and all but the last byte.
+/// Returns the files, and two truncations of each: its first half, and everything but its last byte.
 fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = files.clone();
     for file in files {
