@@ -92,9 +92,9 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
 }
 
 /// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is unknown or
-/// the row does not attend the key. `products` are the products of the row's elements, times its query factor, with the
-/// key's elements; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added`
-/// is the number added to the score.
+/// the row does not attend the key. `products` are the products of the row's elements, times its query factor, with the key's
+/// elements; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and
+/// `added` is the number added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;
