@@ -18,9 +18,9 @@ pub struct Primitives {
     pub set: InstructionSet,
     /// Returns `true` if this machine has it.
     pub present: fn() -> bool,
-    /// `memory::transpose_in`.
+    /// Entry point of `memory::transpose_in`.
     pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
-    /// `memory::transpose_out`.
+    /// Entry point of `memory::transpose_out`.
     pub transpose_out: unsafe fn(*const f32, usize, usize, usize, *mut f32, usize),
     /// `memory::widen` from f16.
     pub widen_f16: Widen,

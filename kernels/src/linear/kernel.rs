@@ -266,13 +266,13 @@ pub struct Kernel {
     pub spec: KernelSpec,
     /// Presence, moves and conversions of its instruction set.
     pub primitives: &'static Primitives,
-    /// `prepare::prepare`.
+    /// Entry point of `prepare::prepare`.
     pub prepare: unsafe fn(&Head, *mut f32, &mut Segment),
-    /// `recur::recur`.
+    /// Entry point of `recur::recur`.
     pub recur: unsafe fn(&Strip, &Segment, &Columns),
-    /// `read::read`.
+    /// Entry point of `read::read`.
     pub read: unsafe fn(&Reading),
-    /// `factor::multiply`.
+    /// Entry point of `factor::multiply`.
     pub multiply: Multiply,
 }
 

@@ -140,18 +140,18 @@ pub struct SeriesKernel {
     pub spec: SeriesKernelSpec,
     /// Moves and conversions of the instruction set.
     pub primitives: &'static Primitives,
-    /// `recurrence::run`.
+    /// Entry point of `recurrence::run`.
     pub recurrence: unsafe fn(&RecurrenceTile),
-    /// `recurrence::fold`: the second argument, writable for `width` values, receives the factor of all
+    /// Entry point of `recurrence::fold`. The second argument, writable for `width` values, receives the factor of all
     /// tokens.
     pub fold: unsafe fn(&RecurrenceTile, *mut f32),
-    /// `recurrence::carry`: factors, addends, and the state, which is updated.
+    /// Entry point of `recurrence::carry`, with factors, addends, and the state, which is updated.
     pub carry: unsafe fn(*const f32, *const f32, *mut f32),
-    /// `selective::run`.
+    /// Entry point of `selective::run`.
     pub selective: unsafe fn(&SelectiveTile),
-    /// `convolution::run`.
+    /// Entry point of `convolution::run`.
     pub convolution: unsafe fn(&ConvolutionTile),
-    /// `functions::silu_in_place`: values and their number.
+    /// Entry point of `functions::silu_in_place`, with values and their number.
     pub silu: unsafe fn(*mut f32, usize),
     /// `functions::table`, for measuring errors: arguments, their number, and exponentials, softplus, silu.
     pub functions: unsafe fn(*const f32, usize, [*mut f32; 3]),

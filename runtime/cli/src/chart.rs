@@ -144,9 +144,9 @@ fn short(x: f64) -> String {
 /// A point before it has a scale.
 #[derive(Debug)]
 pub struct Point {
-    /// Along the first axis.
+    /// Position on the x axis.
     pub x: f64,
-    /// Along the other one.
+    /// Position on the y axis.
     pub y: f64,
     /// Low and high values.
     pub band: Option<(f64, f64)>,

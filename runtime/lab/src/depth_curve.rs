@@ -177,7 +177,7 @@ impl Schedule {
 /// Data of a schedule at one length, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 struct Step {
-    /// `depth`.
+    /// Kind of the record: `depth`.
     pub what: &'static str,
     /// `fold`, `two-level` or `tree`.
     pub schedule: &'static str,
@@ -304,7 +304,7 @@ fn answer(
     Ok((output, executed))
 }
 
-/// Returns `executed` without additions: the part of the bound that no order changes.
+/// Returns `executed` without its additions. Its bound is the part that does not depend on the order of additions.
 fn still(executed: Executed) -> Executed {
     let order = Order { values: 0, weights: 0, segment: usize::MAX, ..executed.order };
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }

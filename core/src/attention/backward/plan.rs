@@ -14,7 +14,7 @@ use core::ops::Range;
 /// queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Total number of parts of all key heads from which on no key head is divided further.
+/// Total number of parts of all key heads at which no key head is divided further.
 const PARTS_OF_ALL: usize = 16;
 
 /// A CPU micro-kernel of the backward pass, as the chooser and the error bound see it.

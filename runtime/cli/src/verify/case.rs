@@ -63,7 +63,7 @@ pub struct Printed {
 /// The result of one case, which `--json` prints.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Case {
-    /// `verify`.
+    /// Kind of the record: `verify`.
     pub what: &'static str,
     /// PASS, FAIL or NO CLAIM.
     pub verdict: Verdict,

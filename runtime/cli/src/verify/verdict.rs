@@ -101,7 +101,7 @@ pub fn why(case: &Case) -> String {
 /// All cases in one line, which `--json` prints last.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// `summary`.
+    /// Kind of the record: `summary`.
     pub what: &'static str,
     /// FAIL where a case fails, else NO CLAIM where one has none, else PASS.
     pub verdict: Verdict,

@@ -45,7 +45,7 @@ const KERNELS: &str = "kernels/cuda";
 /// Programs built with the library, each from one source; `true` if the program runs blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
-/// Returns the time when the youngest of `paths` was written, or `None` if one is missing.
+/// Returns the time of the latest write to any of `paths`; `None` if one of them is missing.
 fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     let times: Option<Vec<SystemTime>> =
         paths.iter().map(|path| path.metadata().and_then(|data| data.modified()).ok()).collect();

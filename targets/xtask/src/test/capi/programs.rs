@@ -134,7 +134,7 @@ impl Compilers {
 
 /// Result of a compilation.
 pub struct Compiled {
-    /// `true` if it succeeded.
+    /// `true` if the compilation succeeded.
     pub ok: bool,
     line: String,
 }
