@@ -9,7 +9,8 @@
 
 One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
 are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
-in its memory, in torch's current stream.
+in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
+calls over numpy arrays faster.
 
 The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
 that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
@@ -31,6 +32,11 @@ import os
 import sys
 import threading
 
+try:
+    import _elsa
+except ImportError:
+    _elsa = None
+
 __all__ = [
     "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
     "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
@@ -38,6 +44,8 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
+# Version of _elsa.
+INTERFACE = 1
 # Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -415,6 +423,9 @@ class Engine(object):
             return workspace
         if workspace is None or not workspace.serves(plan):
             workspace = place.workspace = _Workspace(plan)
+            # They own the one before.
+            for frame in list(self._local.frames.values()):
+                frame.known = None
         return workspace
 
 
@@ -529,7 +540,7 @@ def _product(shape):
 class _Numpy(object):
     """Access to numpy arrays. They are in host memory: their device is None."""
 
-    library, module, densely = "numpy", None, "numpy.ascontiguousarray"
+    library, module, densely, known = "numpy", None, "numpy.ascontiguousarray", None
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
@@ -537,9 +548,12 @@ class _Numpy(object):
     check = device = staticmethod(lambda name, array: None)
 
     @staticmethod
-    def describe(arrays):
-        """Returns what a frame depends on for each array, except the class."""
+    def descriptions(arrays):
+        """Returns the description of each array."""
         return tuple(map(_Numpy.description, arrays))
+
+    # Returns what a frame depends on for all arrays, except the classes.
+    describe = descriptions
 
     @staticmethod
     def of(name, found, description):
@@ -589,7 +603,7 @@ def _write(address, words, order, tensors):
 class _Torch(object):
     """Access to torch tensors."""
 
-    library, module, densely = "torch", None, "Tensor.contiguous"
+    library, module, densely, known = "torch", None, "Tensor.contiguous", None
     address = operator.methodcaller("data_ptr")
     write = functools.partial(_write, address)
     dense = operator.methodcaller("contiguous")
@@ -605,6 +619,8 @@ class _Torch(object):
         if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
             raise UnsupportedError
         return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
+
+    descriptions = describe
 
     @staticmethod
     def check(name, tensor):
@@ -667,11 +683,24 @@ def _kind(name, found):
                 kind.write(words, [0], [array])
             if words != [kind.address(array)]:
                 kind.write = functools.partial(_write, kind.address)
+            elif _calls is not None:
+                _read_by_calls(kind, array)
         else:
             raise ArgumentError(f"{name}: {found.__name__}; allowed: an array of numpy or a tensor of torch")
         _KINDS[found] = kind
         _bound(_KINDS)
     return kind
+
+
+def _read_by_calls(kind, array):
+    """Lets `_calls` compute calls over numpy arrays, if it reads the fields of an array as its attributes have them."""
+    array = array.reshape(1, 2)[:, ::-1]
+    fields = (ctypes.c_ssize_t * 5)(2, *array.shape + array.strides)
+    _calls.reads(type(array))
+    if _calls.describe((array,)) == (array.dtype, bytes(fields)):
+        kind.describe, kind.known = _calls.describe, _known
+    else:
+        _calls.reads(None)
 
 
 def _dense(shape):
@@ -784,10 +813,10 @@ class _Frame(object):
     Problem = Options = Inputs = Outputs = lengths = None
     # Maps names of arguments to those of the library, where they differ.
     fields = {}
-    busy, runs, plan = False, True, None
+    busy, runs, plan, known = False, True, None, None
 
-    def __init__(self, engine, kind, key, capturing):
-        types, descriptions, _, names, options = key
+    def __init__(self, engine, kind, key, descriptions, capturing):
+        types, _, _, names, options = key
         start, size = ctypes.sizeof(self.Inputs), ctypes.sizeof(self.Outputs)
         # The last word takes the addresses of tensors without elements, which the library does not read.
         self.sink = (start + size) // _WORD
@@ -1021,7 +1050,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     capturing = None if device is None else _capturing(names[0])
     if frame is None or frame.busy:
-        frame = frames[key] = made_by(engine, kind, key, capturing)
+        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors), capturing)
         _bound(frames)
     frame.busy = True
     if frame.copies:
@@ -1047,8 +1076,23 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
             _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
+            if kind.known and lengths is None and not frame.copies and not plan.long:
+                frame.known = kind.known(frame, workspace)
     frame.busy = False
     return frame.results(tensors)
+
+
+def _known(frame, workspace):
+    """Returns what `_calls` needs of a frame."""
+    run, words = ctypes.cast(frame.run, ctypes.c_void_p).value, ctypes.addressof(frame.words)
+    handles, structs = (frame.plan.handle.id, workspace.handle.id), (words, words + frame.words[0])
+    return _elsa.Known(run, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
+
+
+# Stands in front of `_call`, and computes the calls over numpy arrays whose frames are known.
+_calls = None
+if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
+    _call = _calls = _elsa.Calls(_call, _engines, _check)
 
 
 def _with(names, tensors, *optional):
