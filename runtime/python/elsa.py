@@ -385,10 +385,11 @@ class Engine(object):
         # Workspaces of CUDA graphs.
         self._captured = []
 
-    def __del__(self):
+    # The last objects of a process end after the module's names.
+    def __del__(self, destroy=_lib.elsa_engine_destroy):
         handle = self.__dict__.get("_handle")
         if handle is not None and handle.id:
-            _lib.elsa_engine_destroy(handle)
+            destroy(handle)
 
     def cancel(self):
         """Cancels the running calls of this engine on all threads: each raises CancelledError. It does not wait, and later
@@ -459,9 +460,9 @@ class _Plan(object):
         # Only the handle: the engine itself owns its plans.
         self.engine = engine._handle
 
-    def __del__(self):
+    def __del__(self, destroy=_lib.elsa_plan_destroy):
         if self.handle.id:
-            _lib.elsa_plan_destroy(self.handle)
+            destroy(self.handle)
 
 
 def _operations(problem):
@@ -492,9 +493,9 @@ class _Workspace(object):
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
 
-    def __del__(self):
+    def __del__(self, destroy=_lib.elsa_workspace_destroy):
         if self.handle.id:
-            _lib.elsa_workspace_destroy(self.handle)
+            destroy(self.handle)
 
 
 def _whole(name, value, least, most, allowed="a whole number"):
@@ -603,13 +604,14 @@ def _write(address, words, order, tensors):
 class _Torch(object):
     """Access to torch tensors."""
 
-    library, module, densely, known = "torch", None, "Tensor.contiguous", None
+    library, module, densely, known, operators = "torch", None, "Tensor.contiguous", None, None
     address = operator.methodcaller("data_ptr")
     write = functools.partial(_write, address)
     dense = operator.methodcaller("contiguous")
     float32 = operator.methodcaller("float")
     gradients = operator.attrgetter("requires_grad")
     writable = staticmethod(lambda tensor: True)
+    autocasts = staticmethod(lambda device: False)
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
@@ -641,9 +643,21 @@ class _Torch(object):
         return str(dtype).replace("torch.", ""), tuple(shape), strides, device.index if device.type == "cuda" else None
 
     @staticmethod
+    def use(torch):
+        """Sets the module, and its functions of a device, "cpu" or "cuda", for torch.autocast: whether it is on, and its type."""
+        _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
+        if hasattr(torch, "get_autocast_dtype"):
+            _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
+        elif hasattr(torch, "is_autocast_cpu_enabled"):
+            # Before torch 2.4.
+            on = {"cpu": torch.is_autocast_cpu_enabled, "cuda": torch.is_autocast_enabled}
+            types = {"cpu": torch.get_autocast_cpu_dtype, "cuda": torch.get_autocast_gpu_dtype}
+            _Torch.autocasts, _Torch.autocast = lambda device: on[device](), lambda device: types[device]()
+
+    @staticmethod
     def device(name, tensor):
         """Returns the number of the tensor's CUDA device, None for other devices."""
-        if _Torch.module.jit.is_tracing():
+        if _Torch.tracing():
             # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return tensor.device.index if tensor.is_cuda else None
@@ -675,7 +689,8 @@ def _kind(name, found):
     if kind is None:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and issubclass(found, torch.Tensor):
-            kind, kind.module = _Torch, torch
+            kind = _Torch
+            kind.use(torch)
         elif numpy is not None and issubclass(found, numpy.ndarray):
             kind, kind.module = _Numpy, numpy
             array, words = numpy.zeros(3)[1:], [0]
@@ -1606,23 +1621,113 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
     Tensors are [..., tokens, dim] of float32, float16 or bfloat16, on the CPU or a CUDA device; leading axes are
     broadcast. A mask is bool or of any of these types. The output is stored as [batch, tokens, heads, dim], so a model merges
-    the heads without a copy. A tensor whose last axis is not dense is copied.
+    the heads without a copy. A tensor whose last axis is not dense is copied. torch.autocast converts the tensors as it does
+    for torch's function.
 
     dropout_p above 0 and tensors that require gradients raise UnsupportedError, float64 raises ArgumentError.
     """
-    return _sdpa(None, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
-    if _kind("query", type(query)) is not _Torch:
+    recorded = _compiling() or _transform() is not None
+    if not recorded and _kind("query", type(query)) is not _Torch:
         raise ArgumentError(f"query: {type(query).__name__}; allowed: a tensor of torch")
+    device = "cuda" if query.is_cuda else "cpu"
+    if _Torch.autocasts(device):
+        query, key, value, attn_mask = [_autocast(x, device) for x in (query, key, value, attn_mask)]
+    if recorded:
+        return _Torch.module.ops.elsa.sdpa(query, key, value, attn_mask, bool(is_causal), scale, bool(enable_gqa))
+    return _sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+def _autocast(tensor, device):
+    """Converts a tensor as torch.autocast does: numbers on its device that are not float64."""
+    torch = _Torch.module
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        return tensor
+    return tensor if tensor.device.type != device or tensor.dtype is torch.float64 else tensor.to(_Torch.autocast(device))
+
+
+def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Computes `sdpa`; the kernel of the operator elsa::sdpa. The innermost patch counts the call and has the engine."""
     names, tensors = ("query", "key", "value"), (query, key, value)
-    if mask is not None:
-        names, tensors = names + ("attn_mask",), tensors + (mask,)
+    if attn_mask is not None:
+        names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
     options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
-    return _call(_Sdpa, names, tensors, options, engine)
+    patches = _patches
+    if not patches:
+        return _call(_Sdpa, names, tensors, options, None)
+    patched = patches[-1]
+    out = _call(_Sdpa, names, tensors, options, None if query.is_cuda else patched._engine)
+    with patched._lock:
+        patched.calls += 1
+    return out
+
+
+def _without_gradients(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Refuses tensors that require gradients, where torch would otherwise drop them; else computes elsa::sdpa."""
+    torch = _Torch.module
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if tensor is not None:
+            _Torch.check(name, tensor)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.elsa.sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+def _sdpa_like(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Returns an empty tensor with the shape and strides of the result of elsa::sdpa, whose sizes may be symbols."""
+    tensors = query, key, value
+    axes = _Torch.module.broadcast_shapes(*[x.shape[:-3] for x in tensors])
+    rows = (query.shape[-2],), (value.shape[-1],)
+    if max([x.dim() for x in tensors]) == 2:
+        return query.new_empty(rows[0] + rows[1])
+    heads = 1
+    for x in tensors[:1] if enable_gqa else tensors:
+        if heads == 1 and x.dim() > 2:
+            heads = x.shape[-3]
+    return query.new_empty(tuple(axes) + rows[0] + (heads,) + rows[1]).transpose(-2, -3)
+
+
+def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Computes elsa::sdpa under torch.func.vmap: the mapped axis becomes the first one."""
+    # Torch leaves out arguments that have their defaults.
+    tensors, axes = (query, key, value, attn_mask), (tuple(axes) + (None,))[:4]
+    ranks = [x.dim() - (axis is not None) for x, axis in zip(tensors[:3], axes)]
+    wide = max(3, *ranks)
+
+    def first(tensor, axis):
+        tensor = tensor.unsqueeze(0) if axis is None else tensor.movedim(axis, 0)
+        return tensor[(slice(None),) + (None,) * (wide + 1 - tensor.dim())]
+
+    tensors = [None if x is None else first(x, axis) for x, axis in zip(tensors, axes)]
+    tensors[0] = tensors[0].expand((info.batch_size,) + (-1,) * wide)
+    out = _Torch.module.ops.elsa.sdpa(*tensors, is_causal, scale, enable_gqa)
+    return out.squeeze(1) if max(ranks) == 2 else out, 0
+
+
+# Torch's functions for what records calls, which then have to be of an operator: whether it compiles or exports, and the
+# transform of torch.func, or None. Without the operator both say no.
+_compiling = _transform = lambda: None
+# The patches whose blocks have begun, the innermost last, and the function that they replace.
+_patches, _replaced = (), None
+_patching = threading.Lock()
+
+
+def _register(torch):
+    """Registers the operator elsa::sdpa, which torch.compile, torch.export and torch.func.vmap use. Needs torch 2.5."""
+    global _compiling, _transform
+    with _patching:
+        if _Torch.operators is not None or not hasattr(torch.library, "register_vmap"):
+            return
+        # The operator lives as long as this object.
+        library = _Torch.operators = torch.library.Library("elsa", "DEF")
+        optional = "Tensor? attn_mask=None, bool is_causal=False, float? scale=None, bool enable_gqa=False"
+        library.define(f"sdpa(Tensor query, Tensor key, Tensor value, {optional}) -> Tensor")
+        for key, function in (("CPU", _sdpa), ("CUDA", _sdpa), ("Autograd", _without_gradients)):
+            library.impl("sdpa", function, key)
+        torch.library.register_fake("elsa::sdpa", _sdpa_like, lib=library)
+        torch.library.register_vmap("elsa::sdpa", _sdpa_mapped, lib=library)
+        _Torch.use(torch)
+        _compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 
 
 class patch(object):
@@ -1633,24 +1738,21 @@ class patch(object):
         print(patched.calls)                # number of calls that elsa.sdpa computed
 
     It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
-    transformers do; names imported from there earlier do not change. Contexts may be nested. `engine` is an Engine for
+    transformers do; names imported from there earlier do not change. Blocks may be nested, and overlap in threads; the one
+    that began last computes. `engine` is an Engine for
     host tensors; None selects the default one.
+
+    With torch 2.5 or later, torch.compile, torch.export and torch.func.vmap see one operator, elsa::sdpa, so compiled models
+    are one graph. Call them in a block; outside, torch compiles them again with its own function. An exported program
+    computes anywhere.
     """
 
     def __init__(self, engine=None):
         self.calls = 0
-        self._engine, self._before, self._lock = engine, [], threading.Lock()
-
-    def _call(
-        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
-    ):
-        engine = None if getattr(query, "is_cuda", False) else self._engine
-        out = _sdpa(engine, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        with self._lock:
-            self.calls += 1
-        return out
+        self._engine, self._lock = engine, threading.Lock()
 
     def __enter__(self):
+        global _patches, _replaced
         import torch
 
         functional = torch.nn.functional
@@ -1659,12 +1761,20 @@ class patch(object):
                 f"torch {torch.__version__}: has no scaled_dot_product_attention; allowed: 2.0 or later, or calls of "
                 "elsa.sdpa and elsa.attention"
             )
-        self._before.append(functional.scaled_dot_product_attention)
-        functional.scaled_dot_product_attention = self._call
+        _register(torch)
+        with _patching:
+            if not _patches:
+                _replaced, functional.scaled_dot_product_attention = functional.scaled_dot_product_attention, sdpa
+            _patches += (self,)
         return self
 
     def __exit__(self, *_):
-        sys.modules["torch"].nn.functional.scaled_dot_product_attention = self._before.pop()
+        global _patches
+        with _patching:
+            last = max(n for n, patched in enumerate(_patches) if patched is self)
+            _patches = _patches[:last] + _patches[last + 1 :]
+            if not _patches:
+                sys.modules["torch"].nn.functional.scaled_dot_product_attention = _replaced
 
 
 def _prove():
