@@ -263,8 +263,10 @@ static PyObject *call(PyObject *object, PyObject *arguments, PyObject *named) {
     Calls *self = (Calls *)object;
     PyObject *made_by, *names, *tensors, *options, *engine, *written = NULL, *lengths = Py_None, *frame, *answer = NULL;
     int32_t status = 0;
-    if (named == NULL && PyArg_UnpackTuple(arguments, "_call", 5, 7, &made_by, &names, &tensors, &options, &engine, &written, &lengths)
-        && lengths == Py_None && PyTuple_Check(tensors) && are_arrays(self, tensors) && (written == NULL || writable(tensors, written))) {
+    if (named == NULL
+        && PyArg_UnpackTuple(arguments, "_call", 5, 7, &made_by, &names, &tensors, &options, &engine, &written, &lengths)
+        && lengths == Py_None && PyTuple_Check(tensors) && are_arrays(self, tensors)
+        && (written == NULL || writable(tensors, written))) {
         if (engine == Py_None)
             engine = PyDict_GetItemWithError(self->engines, Py_None);
         if (engine != NULL) {
