@@ -9,7 +9,8 @@
 
 One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
 are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
-in its memory, in torch's current stream.
+in its memory, in torch's current stream. The compiled module _elsa, for CPython 3.8 and later, is optional: it makes
+calls over numpy arrays faster.
 
 The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
 that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
@@ -31,6 +32,11 @@ import os
 import sys
 import threading
 
+try:
+    import _elsa
+except ImportError:
+    _elsa = None
+
 __all__ = [
     "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
     "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
@@ -38,6 +44,8 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
+# Version of _elsa.
+INTERFACE = 1
 # Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
@@ -377,10 +385,11 @@ class Engine(object):
         # Workspaces of CUDA graphs.
         self._captured = []
 
-    def __del__(self):
+    # The last objects of a process end after the module's names.
+    def __del__(self, destroy=_lib.elsa_engine_destroy):
         handle = self.__dict__.get("_handle")
         if handle is not None and handle.id:
-            _lib.elsa_engine_destroy(handle)
+            destroy(handle)
 
     def cancel(self):
         """Cancels the running calls of this engine on all threads: each raises CancelledError. It does not wait, and later
@@ -415,6 +424,9 @@ class Engine(object):
             return workspace
         if workspace is None or not workspace.serves(plan):
             workspace = place.workspace = _Workspace(plan)
+            # They own the one before.
+            for frame in list(self._local.frames.values()):
+                frame.known = None
         return workspace
 
 
@@ -448,9 +460,9 @@ class _Plan(object):
         # Only the handle: the engine itself owns its plans.
         self.engine = engine._handle
 
-    def __del__(self):
+    def __del__(self, destroy=_lib.elsa_plan_destroy):
         if self.handle.id:
-            _lib.elsa_plan_destroy(self.handle)
+            destroy(self.handle)
 
 
 def _operations(problem):
@@ -481,9 +493,9 @@ class _Workspace(object):
     def serves(self, plan):
         return plan.bytes <= self.bytes and plan.gpu == self.gpu
 
-    def __del__(self):
+    def __del__(self, destroy=_lib.elsa_workspace_destroy):
         if self.handle.id:
-            _lib.elsa_workspace_destroy(self.handle)
+            destroy(self.handle)
 
 
 def _whole(name, value, least, most, allowed="a whole number"):
@@ -529,7 +541,7 @@ def _product(shape):
 class _Numpy(object):
     """Access to numpy arrays. They are in host memory: their device is None."""
 
-    library, module, densely = "numpy", None, "numpy.ascontiguousarray"
+    library, module, densely, known = "numpy", None, "numpy.ascontiguousarray", None
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
@@ -537,9 +549,12 @@ class _Numpy(object):
     check = device = staticmethod(lambda name, array: None)
 
     @staticmethod
-    def describe(arrays):
-        """Returns what a frame depends on for each array, except the class."""
+    def descriptions(arrays):
+        """Returns the description of each array."""
         return tuple(map(_Numpy.description, arrays))
+
+    # Returns what a frame depends on for all arrays, except the classes.
+    describe = descriptions
 
     @staticmethod
     def of(name, found, description):
@@ -589,13 +604,14 @@ def _write(address, words, order, tensors):
 class _Torch(object):
     """Access to torch tensors."""
 
-    library, module, densely = "torch", None, "Tensor.contiguous"
+    library, module, densely, known, operators = "torch", None, "Tensor.contiguous", None, None
     address = operator.methodcaller("data_ptr")
     write = functools.partial(_write, address)
     dense = operator.methodcaller("contiguous")
     float32 = operator.methodcaller("float")
     gradients = operator.attrgetter("requires_grad")
     writable = staticmethod(lambda tensor: True)
+    autocasts = staticmethod(lambda device: False)
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
@@ -605,6 +621,8 @@ class _Torch(object):
         if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
             raise UnsupportedError
         return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
+
+    descriptions = describe
 
     @staticmethod
     def check(name, tensor):
@@ -625,9 +643,21 @@ class _Torch(object):
         return str(dtype).replace("torch.", ""), tuple(shape), strides, device.index if device.type == "cuda" else None
 
     @staticmethod
+    def use(torch):
+        """Sets the module, and its functions of a device, "cpu" or "cuda", for torch.autocast: whether it is on, and its type."""
+        _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
+        if hasattr(torch, "get_autocast_dtype"):
+            _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
+        elif hasattr(torch, "is_autocast_cpu_enabled"):
+            # Before torch 2.4.
+            on = {"cpu": torch.is_autocast_cpu_enabled, "cuda": torch.is_autocast_enabled}
+            types = {"cpu": torch.get_autocast_cpu_dtype, "cuda": torch.get_autocast_gpu_dtype}
+            _Torch.autocasts, _Torch.autocast = lambda device: on[device](), lambda device: types[device]()
+
+    @staticmethod
     def device(name, tensor):
         """Returns the number of the tensor's CUDA device, None for other devices."""
-        if _Torch.module.jit.is_tracing():
+        if _Torch.tracing():
             # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return tensor.device.index if tensor.is_cuda else None
@@ -659,7 +689,8 @@ def _kind(name, found):
     if kind is None:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and issubclass(found, torch.Tensor):
-            kind, kind.module = _Torch, torch
+            kind = _Torch
+            kind.use(torch)
         elif numpy is not None and issubclass(found, numpy.ndarray):
             kind, kind.module = _Numpy, numpy
             array, words = numpy.zeros(3)[1:], [0]
@@ -667,11 +698,24 @@ def _kind(name, found):
                 kind.write(words, [0], [array])
             if words != [kind.address(array)]:
                 kind.write = functools.partial(_write, kind.address)
+            elif _calls is not None:
+                _read_by_calls(kind, array)
         else:
             raise ArgumentError(f"{name}: {found.__name__}; allowed: an array of numpy or a tensor of torch")
         _KINDS[found] = kind
         _bound(_KINDS)
     return kind
+
+
+def _read_by_calls(kind, array):
+    """Lets `_calls` compute calls over numpy arrays, if it reads the fields of an array as its attributes have them."""
+    array = array.reshape(1, 2)[:, ::-1]
+    fields = (ctypes.c_ssize_t * 5)(2, *array.shape + array.strides)
+    _calls.reads(type(array))
+    if _calls.describe((array,)) == (array.dtype, bytes(fields)):
+        kind.describe, kind.known = _calls.describe, _known
+    else:
+        _calls.reads(None)
 
 
 def _dense(shape):
@@ -784,10 +828,10 @@ class _Frame(object):
     Problem = Options = Inputs = Outputs = lengths = None
     # Maps names of arguments to those of the library, where they differ.
     fields = {}
-    busy, runs, plan = False, True, None
+    busy, runs, plan, known = False, True, None, None
 
-    def __init__(self, engine, kind, key, capturing):
-        types, descriptions, _, names, options = key
+    def __init__(self, engine, kind, key, descriptions, capturing):
+        types, _, _, names, options = key
         start, size = ctypes.sizeof(self.Inputs), ctypes.sizeof(self.Outputs)
         # The last word takes the addresses of tensors without elements, which the library does not read.
         self.sink = (start + size) // _WORD
@@ -1021,7 +1065,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     capturing = None if device is None else _capturing(names[0])
     if frame is None or frame.busy:
-        frame = frames[key] = made_by(engine, kind, key, capturing)
+        frame = frames[key] = made_by(engine, kind, key, kind.descriptions(tensors), capturing)
         _bound(frames)
     frame.busy = True
     if frame.copies:
@@ -1047,8 +1091,23 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
             _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
+            if kind.known and lengths is None and not frame.copies and not plan.long:
+                frame.known = kind.known(frame, workspace)
     frame.busy = False
     return frame.results(tensors)
+
+
+def _known(frame, workspace):
+    """Returns what `_calls` needs of a frame."""
+    run, words = ctypes.cast(frame.run, ctypes.c_void_p).value, ctypes.addressof(frame.words)
+    handles, structs = (frame.plan.handle.id, workspace.handle.id), (words, words + frame.words[0])
+    return _elsa.Known(run, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
+
+
+# Stands in front of `_call`, and computes the calls over numpy arrays whose frames are known.
+_calls = None
+if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
+    _call = _calls = _elsa.Calls(_call, _engines, _check)
 
 
 def _with(names, tensors, *optional):
@@ -1562,23 +1621,113 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
     Tensors are [..., tokens, dim] of float32, float16 or bfloat16, on the CPU or a CUDA device; leading axes are
     broadcast. A mask is bool or of any of these types. The output is stored as [batch, tokens, heads, dim], so a model merges
-    the heads without a copy. A tensor whose last axis is not dense is copied.
+    the heads without a copy. A tensor whose last axis is not dense is copied. torch.autocast converts the tensors as it does
+    for torch's function.
 
     dropout_p above 0 and tensors that require gradients raise UnsupportedError, float64 raises ArgumentError.
     """
-    return _sdpa(None, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
-    if _kind("query", type(query)) is not _Torch:
+    recorded = _compiling() or _transform() is not None
+    if not recorded and _kind("query", type(query)) is not _Torch:
         raise ArgumentError(f"query: {type(query).__name__}; allowed: a tensor of torch")
+    device = "cuda" if query.is_cuda else "cpu"
+    if _Torch.autocasts(device):
+        query, key, value, attn_mask = [_autocast(x, device) for x in (query, key, value, attn_mask)]
+    if recorded:
+        return _Torch.module.ops.elsa.sdpa(query, key, value, attn_mask, bool(is_causal), scale, bool(enable_gqa))
+    return _sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+def _autocast(tensor, device):
+    """Converts a tensor as torch.autocast does: numbers on its device that are not float64."""
+    torch = _Torch.module
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        return tensor
+    return tensor if tensor.device.type != device or tensor.dtype is torch.float64 else tensor.to(_Torch.autocast(device))
+
+
+def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Computes `sdpa`; the kernel of the operator elsa::sdpa. The innermost patch counts the call and has the engine."""
     names, tensors = ("query", "key", "value"), (query, key, value)
-    if mask is not None:
-        names, tensors = names + ("attn_mask",), tensors + (mask,)
+    if attn_mask is not None:
+        names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
     options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
-    return _call(_Sdpa, names, tensors, options, engine)
+    patches = _patches
+    if not patches:
+        return _call(_Sdpa, names, tensors, options, None)
+    patched = patches[-1]
+    out = _call(_Sdpa, names, tensors, options, None if query.is_cuda else patched._engine)
+    with patched._lock:
+        patched.calls += 1
+    return out
+
+
+def _without_gradients(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Refuses tensors that require gradients, where torch would otherwise drop them; else computes elsa::sdpa."""
+    torch = _Torch.module
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if tensor is not None:
+            _Torch.check(name, tensor)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.elsa.sdpa(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+def _sdpa_like(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Returns an empty tensor with the shape and strides of the result of elsa::sdpa, whose sizes may be symbols."""
+    tensors = query, key, value
+    axes = _Torch.module.broadcast_shapes(*[x.shape[:-3] for x in tensors])
+    rows = (query.shape[-2],), (value.shape[-1],)
+    if max([x.dim() for x in tensors]) == 2:
+        return query.new_empty(rows[0] + rows[1])
+    heads = 1
+    for x in tensors[:1] if enable_gqa else tensors:
+        if heads == 1 and x.dim() > 2:
+            heads = x.shape[-3]
+    return query.new_empty(tuple(axes) + rows[0] + (heads,) + rows[1]).transpose(-2, -3)
+
+
+def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    """Computes elsa::sdpa under torch.func.vmap: the mapped axis becomes the first one."""
+    # Torch leaves out arguments that have their defaults.
+    tensors, axes = (query, key, value, attn_mask), (tuple(axes) + (None,))[:4]
+    ranks = [x.dim() - (axis is not None) for x, axis in zip(tensors[:3], axes)]
+    wide = max(3, *ranks)
+
+    def first(tensor, axis):
+        tensor = tensor.unsqueeze(0) if axis is None else tensor.movedim(axis, 0)
+        return tensor[(slice(None),) + (None,) * (wide + 1 - tensor.dim())]
+
+    tensors = [None if x is None else first(x, axis) for x, axis in zip(tensors, axes)]
+    tensors[0] = tensors[0].expand((info.batch_size,) + (-1,) * wide)
+    out = _Torch.module.ops.elsa.sdpa(*tensors, is_causal, scale, enable_gqa)
+    return out.squeeze(1) if max(ranks) == 2 else out, 0
+
+
+# Torch's functions for what records calls, which then have to be of an operator: whether it compiles or exports, and the
+# transform of torch.func, or None. Without the operator both say no.
+_compiling = _transform = lambda: None
+# The patches whose blocks have begun, the innermost last, and the function that they replace.
+_patches, _replaced = (), None
+_patching = threading.Lock()
+
+
+def _register(torch):
+    """Registers the operator elsa::sdpa, which torch.compile, torch.export and torch.func.vmap use. Needs torch 2.5."""
+    global _compiling, _transform
+    with _patching:
+        if _Torch.operators is not None or not hasattr(torch.library, "register_vmap"):
+            return
+        # The operator lives as long as this object.
+        library = _Torch.operators = torch.library.Library("elsa", "DEF")
+        optional = "Tensor? attn_mask=None, bool is_causal=False, float? scale=None, bool enable_gqa=False"
+        library.define(f"sdpa(Tensor query, Tensor key, Tensor value, {optional}) -> Tensor")
+        for key, function in (("CPU", _sdpa), ("CUDA", _sdpa), ("Autograd", _without_gradients)):
+            library.impl("sdpa", function, key)
+        torch.library.register_fake("elsa::sdpa", _sdpa_like, lib=library)
+        torch.library.register_vmap("elsa::sdpa", _sdpa_mapped, lib=library)
+        _Torch.use(torch)
+        _compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 
 
 class patch(object):
@@ -1589,24 +1738,21 @@ class patch(object):
         print(patched.calls)                # number of calls that elsa.sdpa computed
 
     It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
-    transformers do; names imported from there earlier do not change. Contexts may be nested. `engine` is an Engine for
+    transformers do; names imported from there earlier do not change. Blocks may be nested, and overlap in threads; the one
+    that began last computes. `engine` is an Engine for
     host tensors; None selects the default one.
+
+    With torch 2.5 or later, torch.compile, torch.export and torch.func.vmap see one operator, elsa::sdpa, so compiled models
+    are one graph. Call them in a block; outside, torch compiles them again with its own function. An exported program
+    computes anywhere.
     """
 
     def __init__(self, engine=None):
         self.calls = 0
-        self._engine, self._before, self._lock = engine, [], threading.Lock()
-
-    def _call(
-        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
-    ):
-        engine = None if getattr(query, "is_cuda", False) else self._engine
-        out = _sdpa(engine, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        with self._lock:
-            self.calls += 1
-        return out
+        self._engine, self._lock = engine, threading.Lock()
 
     def __enter__(self):
+        global _patches, _replaced
         import torch
 
         functional = torch.nn.functional
@@ -1615,12 +1761,20 @@ class patch(object):
                 f"torch {torch.__version__}: has no scaled_dot_product_attention; allowed: 2.0 or later, or calls of "
                 "elsa.sdpa and elsa.attention"
             )
-        self._before.append(functional.scaled_dot_product_attention)
-        functional.scaled_dot_product_attention = self._call
+        _register(torch)
+        with _patching:
+            if not _patches:
+                _replaced, functional.scaled_dot_product_attention = functional.scaled_dot_product_attention, sdpa
+            _patches += (self,)
         return self
 
     def __exit__(self, *_):
-        sys.modules["torch"].nn.functional.scaled_dot_product_attention = self._before.pop()
+        global _patches
+        with _patching:
+            last = max(n for n, patched in enumerate(_patches) if patched is self)
+            _patches = _patches[:last] + _patches[last + 1 :]
+            if not _patches:
+                sys.modules["torch"].nn.functional.scaled_dot_product_attention = _replaced
 
 
 def _prove():

@@ -1,8 +1,9 @@
 """Calls of elsa.py whose shapes were seen before: they run a prepared frame, and answer and refuse as the first call does.
 
-`python3 test_calls.py` with elsa.py on PYTHONPATH. Python 3.6 and later.
+`python3 test_calls.py` with elsa.py on PYTHONPATH, and _elsa beside it or not. Python 3.6 and later.
 """
 
+import ctypes
 import gc
 import os
 import sys
@@ -110,6 +111,9 @@ def series(seed):
         yield lambda engine, call=in_place: call(engine, alias=lambda x: x[:])
 
 
+RUN = ctypes.CFUNCTYPE(ctypes.c_int32, elsa._Handle, elsa._Handle, *[ctypes.c_void_p] * 3)
+
+
 def bits(result):
     return [(x.shape, x.dtype, x.tobytes()) for x in (result if isinstance(result, tuple) else (result,))]
 
@@ -169,16 +173,48 @@ class Again(Case):
         wanted = [elsa.attention(*case, engine=SCALAR).tobytes() for case in cases]
         elsa.attention(*cases[2], engine=engine)
         (frame,) = engine._local.frames.values()
-        run, inner = frame.run, []
+        run, known, inner = frame.run, frame.known, []
 
         def interrupted(*arguments):
             # As a signal handler or a finalizer between writing the addresses and the call.
             inner.append(elsa.attention(*cases[1], engine=engine).tobytes())
             return run(*arguments)
 
-        frame.run = interrupted
+        frame.run, frame.known = RUN(interrupted), None
         outer = elsa.attention(*cases[0], engine=engine).tobytes()
         self.assertEqual([outer] + inner, wanted[:2])
+        # A frame that the compiled module knows, too, when a call of it is repeated by the interpreter.
+        frame.known, (maker,) = known, frame.makers
+        engine._local.frames.update(dict.fromkeys(engine._local.frames, frame))
+
+        def fails():
+            frame.makers[:] = [maker]
+            raise MemoryError
+
+        if known is not None:
+            frame.makers[:] = [fails]
+            outer = elsa.attention(*cases[0], engine=engine).tobytes()
+            self.assertEqual([outer] + inner[1:], wanted[:2])
+
+    def test_calls_of_a_finalizer_come_before_the_addresses(self):
+        engine = elsa.Engine("scalar", threads=1)
+        cases = [[make(1, 2, 9, 16, seed=10 * n + m) for m in range(3)] for n in range(2)]
+        wanted = [elsa.attention(*case, engine=SCALAR).tobytes() for case in cases]
+        elsa.attention(*cases[1], engine=engine)
+        inner = []
+
+        def finalized():
+            if not inner:
+                inner.append(None)
+                inner[0] = elsa.attention(*cases[1], engine=engine).tobytes()
+            return np.empty_like(cases[0][0])
+
+        for _ in range(2):
+            (frame,) = engine._local.frames.values()
+            frame.makers[:] = [finalized]
+            inner.clear()
+            outer = elsa.attention(*cases[0], engine=engine).tobytes()
+            self.assertEqual([outer] + inner, wanted)
 
     def test_a_call_that_was_interrupted_leaves_nothing_behind(self):
         engine, case = elsa.Engine("scalar", threads=1), [make(1, 2, 9, 16, seed=n) for n in range(3)]
@@ -188,11 +224,31 @@ class Again(Case):
         def interrupted(*arguments):
             raise KeyboardInterrupt
 
-        frame.run = interrupted
+        frame.run, frame.known = interrupted, None
         self.assertRaises(KeyboardInterrupt, elsa.attention, *case, engine=engine)
         for _ in range(2):
             self.assertEqual(elsa.attention(*case, engine=engine).tobytes(), wanted)
         self.assertEqual(len(engine._local.frames), 1)
+
+    def test_a_status_is_raised_and_the_call_is_not_repeated(self):
+        engine, x, made = elsa.Engine(threads=1), make(1, 2, 9, 16, seed=1), []
+        elsa.attention(x, x, x, engine=engine)
+        (frame,) = engine._local.frames.values()
+
+        def run(*arguments):
+            made.append(len(made))
+            return 9 if len(made) in (3, 4) else 0
+
+        frame.run, frame.known = RUN(run), None
+        for call in range(6):
+            if call in (2, 3):
+                self.assertRaises(elsa.CancelledError, elsa.attention, x, x, x, engine=engine)
+                # A frame whose call raised is not used again, except by this test.
+                frame.busy = False
+                engine._local.frames.update(dict.fromkeys(engine._local.frames, frame))
+            else:
+                elsa.attention(x, x, x, engine=engine)
+        self.assertEqual(made, list(range(6)))
 
     @unittest.skipUnless(hasattr(os, "fork"), "needs os.fork")
     def test_a_child_of_fork_runs_known_frames(self):
@@ -337,6 +393,15 @@ class Kept(Case):
         finally:
             gc.enable()
 
+    def test_a_workspace_ends_when_a_larger_one_takes_its_place(self):
+        engine, kept = elsa.Engine(threads=1), []
+        for n in (20, 400, 3000, 20):
+            x = make(1, 1, n, 8, seed=n)
+            for _ in range(3):
+                elsa.attention(x, x, x, engine=engine)
+            kept.append(weakref.ref(next(iter(engine._local.places.values())).workspace))
+        self.assertEqual(len({x() for x in kept} - {None}), 1)
+
     def test_threads_that_change_often(self):
         engine, faults, interval = elsa.Engine(threads=1), [], sys.getswitchinterval()
         cases = [[make(1, 2, 150, 32, seed=10 * n + m) for m in range(3)] for n in range(4)]
@@ -376,7 +441,7 @@ class Kept(Case):
         ):
             call()
             frame = list(engine._local.frames.values())[-1]
-            counts, library, run, makers = {"run": 0, "make": 0, "call": 0}, elsa._lib, frame.run, frame.makers
+            counts, library, run, makers = {"run": 0, "make": 0, "call": 0}, elsa._lib, frame.run, frame.makers[:]
 
             def counted(name, function):
                 def count(*arguments):
@@ -391,7 +456,10 @@ class Kept(Case):
                 if event == "call" and frame.f_code.co_filename == elsa.__file__ and not name.endswith("comp>"):
                     counts["call"] += 1
 
-            frame.run, frame.makers = counted("run", run), [counted("make", maker) for maker in makers]
+            frame.run, frame.known = RUN(counted("run", run)), None
+            frame.makers[:] = [counted("make", maker) for maker in makers]
+            call()
+            counts.update(dict.fromkeys(counts, 0))
             # A use of the library besides the prepared function is an error.
             elsa._lib = None
             sys.setprofile(profile)
@@ -399,9 +467,56 @@ class Kept(Case):
                 call()
             finally:
                 sys.setprofile(None)
-                elsa._lib, frame.run, frame.makers = library, run, makers
+                elsa._lib = library
             self.assertEqual((counts["run"], counts["make"]), (1, made))
-            self.assertEqual(counts["call"], calls)
+            # The compiled module makes the calls of `_call`.
+            self.assertEqual(counts["call"], calls - 6 if elsa._calls else calls)
+
+
+@unittest.skipUnless(elsa._calls, "without _elsa")
+class Compiled(Case):
+    """The compiled module."""
+
+    def test_describes_arrays_as_their_attributes_do(self):
+        whole = make(4, 6, 8, seed=1)
+        arrays = whole, whole[1:, :, ::-2], whole[:0], np.asfortranarray(whole), whole[0, 0, 0:1][0:1].reshape(()), whole > 0
+        dtypes, words = [x.dtype for x in arrays], []
+        for x in arrays:
+            words += (x.ndim,) + x.shape + x.strides
+        wanted = (*dtypes, bytes((ctypes.c_ssize_t * len(words))(*words)))
+        self.assertEqual(elsa._calls.describe(arrays), wanted)
+        for wrong in ([whole], (whole, None), (1.0,), whole):
+            self.assertRaises(TypeError, elsa._calls.describe, wrong)
+
+    def test_arrays_of_another_layout_are_left_to_the_interpreter(self):
+        class Calls(object):
+            classes = []
+            reads = classes.append
+            describe = staticmethod(lambda arrays: (arrays[0].dtype, b"other"))
+
+        class Kind(object):
+            describe = known = None
+
+        calls, elsa._calls = elsa._calls, Calls
+        try:
+            elsa._read_by_calls(Kind, np.zeros(2))
+        finally:
+            elsa._calls = calls
+        self.assertEqual((Kind.describe, Kind.known, Calls.classes), (None, None, [np.ndarray, None]))
+
+    def test_objects_are_freed(self):
+        x = make(1, 1, 9, 8, seed=1)
+        counted = elsa._Attention, elsa._engines, x.dtype, np.ndarray, elsa._elsa.Known, elsa._check
+        for calls in (20, 2000):
+            engine = elsa.Engine(threads=1)
+            before = [sys.getrefcount(y) for y in counted]
+            for _ in range(calls):
+                elsa.attention(x, x, x, out=np.empty_like(x), engine=engine)
+                self.assertRaises(elsa.ArgumentError, elsa.attention, x, x, x, out=x, engine=engine)
+                self.assertRaises(elsa.ArgumentError, elsa.attention, x, None, x, engine=engine)
+            del engine
+            gc.collect()
+            self.assertLess(max(abs(sys.getrefcount(y) - n) for y, n in zip(counted, before)), 20)
 
 
 if __name__ == "__main__":

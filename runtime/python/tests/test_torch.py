@@ -368,7 +368,13 @@ class Patch(Case):
             functional.scaled_dot_product_attention(q, k, v)
             self.assertIsNot(functional.scaled_dot_product_attention, TORCH)
         self.assertIs(functional.scaled_dot_product_attention, TORCH)
-        self.assertEqual((first.calls, second.calls), (3, 1))
+        self.assertEqual((first.calls, second.calls, len(second._engine._plans)), (3, 1, 1))
+        # As blocks of two threads end.
+        first.__enter__(), second.__enter__(), first.__exit__()
+        functional.scaled_dot_product_attention(q, k, v)
+        self.assertEqual((first.calls, second.calls), (3, 2))
+        second.__exit__()
+        self.assertIs(functional.scaled_dot_product_attention, TORCH)
         with self.assertRaises(elsa.UnsupportedError):
             with elsa.patch():
                 functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)

@@ -8,7 +8,8 @@
 //!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
-//!     share/python/elsa.py        the library for Python, which it finds in lib/
+//!     share/python/elsa.py        the library for Python, which it finds in lib/; with its compiled module, or for a board that
+//!                                 module's source
 //!     share/NAME/                 the board: profile, toolchain files, board.md
 //!     share/required.txt          kernels that must run there
 //!     share/licences/             of this project and of what is linked in
@@ -36,6 +37,15 @@ use std::path::{Path, PathBuf};
 const OPERATOR: &str = "libelsa_ort.so";
 /// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
+
+/// The compiled module of elsa.py, in the folder of this machine.
+pub const MODULE: &str = "share/python/_elsa.abi3.so";
+/// Its source, in the folder of a board.
+const SOURCE: &str = "runtime/python/_elsa.c";
+/// Prints the folder of Python's headers, if they are there and have the limited API that the module uses.
+const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('include')\n\
+    there = os.path.exists(os.path.join(path, 'Python.h')) and not sysconfig.get_config_var('Py_GIL_DISABLED')\n\
+    print(path if there and sys.version_info >= (3, 8) else '')";
 
 /// Packages that cargo builds at once, in a profile that keeps symbols.
 struct Part {
@@ -217,6 +227,10 @@ fn assemble(
     let capi = tree.root.join("runtime/capi");
     copy(&capi.join("include"), &dist.join("include"))?;
     copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
+    match target {
+        Target::Host(_) => module(tree, &dist.join(MODULE))?,
+        Target::Board(_) => copy(&tree.root.join(SOURCE), &dist.join("share/python/_elsa.c"))?,
+    }
     for (template, to) in PACKAGES {
         let path = capi.join(template);
         let text = files::text(&path)?;
@@ -234,6 +248,20 @@ fn assemble(
         copy(&tree.root.join(name), &licences.join(name))?;
     }
     write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
+}
+
+/// Compiles the module of elsa.py by this machine's compiler, if its Python has headers. elsa.py does without the module, too.
+fn module(tree: &Tree, to: &Path) -> Result<(), String> {
+    let found = Run::new(tree, "python3 -c").arg(HEADERS).quiet().run();
+    let headers = found.stdout.trim();
+    if headers.is_empty() {
+        println!("{}: not made: no headers of Python 3.8 or later", to.display());
+        return Ok(());
+    }
+    let run =
+        Run::new(tree, "cc -std=c99 -O2 -Wall -Wextra -Werror -fPIC -shared -s").arg(format!("-I{headers}"));
+    let run = run.arg("-o").arg(to).arg(tree.root.join(SOURCE)).quiet();
+    run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
 }
 
 /// Templates of `runtime/capi` and their places in the folder.

@@ -23,7 +23,7 @@ const HANDED_OUT: [&str; 6] = [
     "share/required.txt",
 ];
 /// Files of the C library among them.
-const OF_LIBRARY: [&str; 11] = [
+const OF_LIBRARY: [&str; 12] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
     "lib/cmake/elsa/elsaConfig.cmake",
@@ -35,6 +35,7 @@ const OF_LIBRARY: [&str; 11] = [
     "include/elsa/common.h",
     "include/elsa/common.hpp",
     "share/python/elsa.py",
+    "share/python/_elsa.c",
 ];
 /// Files of the board itself among them.
 const OF_BOARD: [&str; 4] = ["board.md", "config.toml", "profile.toml", "toolchain.cmake"];

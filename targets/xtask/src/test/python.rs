@@ -1,14 +1,17 @@
 //! Tests `elsa.py` in a folder, with the library of that folder, against an oracle and the tool: with this machine's
-//! Python in the stage `host`, with Python 3.6 in the stage `python`. A module that replaces torch provides tensors of
+//! Python in the stage `host`, with Python 3.6 in the stage `python`, each without the compiled module of the folder and
+//! with it. A module that replaces torch provides tensors of
 //! a CUDA device, over the stand-in driver. `cargo xtask models` covers tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;
+use crate::boards::build::MODULE;
 use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ const TESTS: [&str; 4] = [
 ];
 /// Tests over the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
+/// A folder that hides the compiled module.
+const UNCOMPILED: &str = "runtime/python/tests/uncompiled";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 
@@ -44,14 +49,21 @@ pub fn oldest(tree: &Tree) -> Ran {
 /// Runs the tests by an interpreter and counts them.
 fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
-    for tests in TESTS.into_iter().chain([DEVICE]) {
+    let hidden = format!("{}:{}", tree.root.join(UNCOMPILED).display(), module.display());
+    let mut paths = vec![(OsString::from(hidden), "")];
+    if folder.join(MODULE).is_file() {
+        paths.push((module.into_os_string(), ", compiled"));
+    }
+    for ((path, with), tests) in
+        paths.iter().flat_map(|path| TESTS.into_iter().chain([DEVICE]).map(move |tests| (path, tests)))
+    {
         let run = Run::new(tree, "");
         let run = if tests == DEVICE { with_standin(run, driver) } else { run };
         let out = run
             .arg(python)
             .arg("-B")
             .arg(tree.root.join(tests))
-            .env("PYTHONPATH", &module)
+            .env("PYTHONPATH", path)
             .env("ELSA_TOOL", folder.join("bin/elsa"))
             // The library next to the file, and the machine's back end.
             .env("ELSA_LIBRARY", "")
@@ -59,7 +71,7 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
             .limit(Duration::from_secs(120))
             .run();
         let (passed, failed) = counts(tests, &out)?;
-        ran.add(tests, out.ok, passed, failed);
+        ran.add(&format!("{tests}{with}"), out.ok, passed, failed);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
 /// Tests of `elsa.py` with torch, which this environment has.
-const TORCH: &str = "runtime/python/tests/test_torch.py";
+const TORCH: [&str; 2] = ["runtime/python/tests/test_torch.py", "runtime/python/tests/test_operator.py"];
 /// Layers of linear attention whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
@@ -23,7 +23,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let with_words = |run: Run| words.iter().fold(run, |run, word| run.arg(word));
 
     let with_module = |run: Run| run.env("PYTHONPATH", dist.join("share/python")).env("ELSA_LIBRARY", "");
-    let tested = with_module(script(TORCH)).run();
+    let tested = TORCH.map(|tests| (tests, with_module(script(tests)).run()));
     let sdpa = with_module(script(&format!("{HERE}/sdpa.py"))).run();
     let layers = script(LAYERS).arg(dist.join("bin/elsa")).run();
     // A model that an exporter refuses is named, and the others are compared.
@@ -35,8 +35,8 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
     let compared = with_words(compare).run();
     let sdpa = ("sdpa.py", sdpa);
-    let all = [(TORCH, tested), sdpa, (LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
-    for (what, out) in all {
+    let all = [sdpa, (LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
+    for (what, out) in tested.into_iter().chain(all) {
         out.text(what)?;
     }
     Ok(())
