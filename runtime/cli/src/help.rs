@@ -111,7 +111,7 @@ mod tests {
         let groups = [
             ("Problem", &["q", "causal", "mask", "shift"][..]),
             ("Division among boards", &["quorum", "task", "tokens"]),
-            ("Engine", &["backend", "threads", "tuned"]),
+            ("Engine and plan", &["backend", "threads", "tuned"]),
             ("Schedules", &["schedule", "norm_gate"]),
             ("Streaming", &["host_budget", "resume"]),
         ];

@@ -33,11 +33,11 @@ pub struct TensorArgs {
     /// Values; each head has a state
     #[arg(long, value_name = FILE)]
     pub v: Option<Source>,
-    /// Natural logarithms of the gates: the axes of v without the last for one gate per head, and with dim of k as the last
-    /// for one per dim; f32 or the type of q. -inf clears
+    /// Natural logarithms of the gates. f32 or the type of q, with the axes of v without the last for one gate per head,
+    /// and with dim of k as the last for one per dim; -inf clears
     #[arg(long, value_name = FILE)]
     pub decay: Option<Source>,
-    /// Rates of the delta rules: the axes of v without the last, or with one head for all
+    /// Rates of the delta rules. The axes are those of v without the last, or with one head for all
     #[arg(long, value_name = FILE)]
     pub beta: Option<Source>,
     /// States before the first token, f32 [sequences, heads of v, dim of k, dim of v] [default: zeros]

@@ -19,7 +19,8 @@ A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Optio
   mask=float      [B,H,NQ,NK], added to the scores; mask=bias: [1,H,NQ,NK]; mask=batch: [B,1,NQ,NK];
                   mask=row: [B,1,1,NK]
   swin=HxW[:S]    the sequences are square windows of NQ = NK tokens, of pictures of H x W tokens
-                  shifted by S rows and columns; a table of relative positions is added to the scores
+                  shifted by S rows and columns; a table of relative positions is added to the
+                  scores
   packed=MIN      the sequences have MIN to NQ = NK tokens and are packed; without mask and swin
 Examples are 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
 

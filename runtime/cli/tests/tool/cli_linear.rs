@@ -479,7 +479,7 @@ fn a_certificate_bounds_what_it_measures() {
 #[test]
 fn examples_of_the_help_run() {
     let (desk, _) = desk(N);
-    let help = desk.ok("linear run --help");
+    let help = desk.ok("linear run --help").replace("\\\n", "");
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
     assert_eq!(examples.len(), 4, "{help}");
     for example in examples {
