@@ -21,8 +21,9 @@ Without --shape and --workload: {grid} tokens at head size {DIM}, in f32 and in 
 padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
 
 {}
-Workloads, which --shape also takes by name:
-  {workloads}
+
+Workloads, which --shape also takes by name: {workloads}.
+
 Inputs and additive masks are standard normal. math is the same call with the score matrix materialised; packed
 sequences have no math. On a GPU the tensors stay in its memory. The cold call copies the tensors and loads the kernels.
 Then the methods alternate with a duplicate of the first one, first until the latency shows no trend (30 s at most; then

@@ -41,7 +41,7 @@ a bound is infinite.";
 #[command(override_usage = "elsa linear verify --rule <RULE> --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
     elsa linear verify --rule <RULE> --shape <SHAPE> [OPTIONS]", after_help = HELP)]
 pub struct LinearVerifyArgs {
-    /// Random tensors instead of files: batch, heads, tokens and head sizes; heads of v and of k if different
+    /// Random tensors instead of files. Batch, heads, tokens and head sizes; heads of v and of k if different
     #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
         conflicts_with_all = ["q", "k", "v", "decay", "beta", "past_state", "cu_seqlens", "layout", "heads", "kv_heads", "y"])]
     pub shape: Option<LinearShape>,
