@@ -1,7 +1,7 @@
 /* Runs the calls of elsa.py whose frames are prepared: the path of its `_call`, from the description of arrays to the
  * library's call, without the interpreter.
  *
- * A `Calls` stands in front of a function of elsa.py. It passes on, unchanged, every call that it does not compute: tensors
+ * A `Calls` wraps a function of elsa.py. It passes on, unchanged, every call that it does not compute: tensors
  * that are not arrays of numpy, first calls, integers for the library, read-only outputs, frames in use. Each check and
  * each message is therefore elsa.py's, which also does all of it where this module is absent. A `Known` holds a prepared
  * frame as C values.

@@ -7,8 +7,8 @@
 //
 // A lane is a stack. One thread of the operating system runs a block and switches between the stacks of its lanes;
 // blocks run on all processors. Sanitizers are told of each switch. For ThreadSanitizer (STANDIN_THREAD) a lane is a
-// fiber, and only the waits above order the accesses of two lanes: it finds a missing barrier whatever order the lanes
-// run in. This file itself is compiled without that sanitizer, because switching lanes is not what it checks.
+// fiber, and only the waits above order the accesses of two lanes: it finds a missing barrier in any order of the
+// lanes. This file is compiled without that sanitizer, because the switches themselves are not under test.
 #include "block.h"
 
 #include <sys/mman.h>

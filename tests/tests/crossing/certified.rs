@@ -273,7 +273,7 @@ fn the_largest_element_of_each_tensor_matters() {
     }
 }
 
-/// Checks that there is no certificate without the option, and that the workspace is then that of any plan. A
+/// Checks that a run without the option has no certificate, and that the workspace is then that of any plan. A
 /// certificate belongs to the last run, never to one that failed or warmed up.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {

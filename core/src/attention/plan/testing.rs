@@ -24,7 +24,7 @@ pub const H200: GpuProfile = GpuProfile {
 pub const TX2: GpuProfile =
     GpuProfile { capability: (6, 2), sms: 2, mhz: 1300, l2: 512 << 10, integrated: true, ..H200 };
 
-/// Returns a kernel for `head_dim` that takes up to `most` queries in tiles of `rows`.
+/// Returns a kernel for `head_dim` of at most `most` queries, in tiles of `rows`.
 pub const fn kernel(
     name: &'static str,
     head_dim: usize,

@@ -35,8 +35,7 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// Returns `true` if the lines of `text` are lines of a page that is followed, without a break and whatever their
-/// indentation.
+/// Returns `true` if a page that is followed contains the lines of `text` without a break; indentation is not compared.
 pub fn repeats(tree: &Tree, text: &str) -> Result<bool, String> {
     let page = page(tree)?;
     let [whole, part]: [Vec<&str>; 2] = [&page, text].map(|text| text.lines().map(str::trim).collect());

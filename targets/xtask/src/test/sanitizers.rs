@@ -114,8 +114,8 @@ impl<'a> Sanitizer<'a> {
     }
 }
 
-/// Runs tests of a build whose library exists. Packages that ask for other features would compile it a second time,
-/// for minutes.
+/// Runs tests of a build whose library exists. A selection of packages that enables other features would
+/// compile it a second time, for minutes.
 fn tests_of(ran: &mut Ran, run: Run) {
     let line = run.line();
     let out = tests(ran, run);
