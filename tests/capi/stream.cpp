@@ -8,6 +8,13 @@ namespace {
 
 const std::size_t heads = 2, shared = 1, queries = 250, keys = 700, dim = 32;
 
+// SLOW: built for ThreadSanitizer, under which an operation takes fifty times as long: every ninth index fails.
+#ifdef SLOW
+const int step = 9;
+#else
+const int step = 1;
+#endif
+
 struct Data {
     std::vector<float> q = noise(heads * queries * dim, 1), k = noise(shared * keys * dim, 2),
                        v = noise(shared * keys * dim, 3);
@@ -144,7 +151,7 @@ void endings(const elsa::engine &engine, const Data &x) {
     Writes whole;
     Reads counted(x);
     CHECK(small.run(counted, whole).ok());
-    for (int fail = 1; fail <= *counted.calls; fail++) {
+    for (int fail = 1; fail <= *counted.calls; fail += step) {
         Reads inner(x);
         Writes found;
         const auto returns = [&](const elsa::rows_to_fill &rows) -> std::int32_t {

@@ -3,7 +3,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include "stream.h"
 
-enum { FEW = 400 };
+/* SLOW: built for ThreadSanitizer, under which an operation takes fifty times as long: every fifth index fails. */
+#ifdef SLOW
+enum { FEW = 400, STEP = 5 };
+#else
+enum { FEW = 400, STEP = 1 };
+#endif
 
 static int64_t lengths[1];
 
@@ -23,7 +28,7 @@ static void failures(void) {
     calls[0] = of_run.reads, calls[1] = of_run.writes;
     CHECK(info.units > 1 && info.units < 20 && calls[0] > 6 && calls[1] > 5);
     for (which = 0; which < 2; which++)
-        for (i = 1; i <= calls[which]; i++) {
+        for (i = 1; i <= calls[which]; i += STEP) {
             const int32_t code = which ? 1000 + i : -1000 - i;
             size_t finished;
             forget();

@@ -15,8 +15,8 @@
 
 use elsa_core::attention::{Alignment, scalar};
 use elsa_core::dtype::DType;
+use elsa_oracle::cases::{Buffers, Case, Data, Params, any_params, hard_cases};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions, backends};
-use elsa_tests::cases::{Buffers, Case, Data, Params, any_params, hard_cases};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 

@@ -13,8 +13,8 @@
 
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::scalar;
-use elsa_tests::bounds::{Drawn, Found, hunters};
-use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
+use elsa_oracle::bounds::{Drawn, Found, hunters};
+use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ fn tightness() {
             let all: Vec<_> =
                 (0..problems).flat_map(|seed| hunter.tightness(seed, queries, keys, 64)).collect();
             for (i, bound) in ["worst", "likely", "prior", "likely prior"].into_iter().enumerate() {
-                let of = |pick: fn(&elsa_tests::bounds::Tightness) -> [f64; 4]| {
+                let of = |pick: fn(&elsa_oracle::bounds::Tightness) -> [f64; 4]| {
                     spread(all.iter().map(|x| pick(x)[i]).collect())
                 };
                 println!("{:24} {keys:>6} {bound:>16} {} {}", hunter.name, of(|x| x.largest), of(|x| x.norm));

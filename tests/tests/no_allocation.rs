@@ -8,15 +8,15 @@ use elsa_core::attention::traversal::Schedule;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
+use elsa_oracle::cases::{Buffers, Case, some_hard_cases};
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::linear::Params;
+use elsa_oracle::naive::Answer;
+use elsa_oracle::present;
 use elsa_runtime::{
     Backend, BackwardPlanOptions, Bound, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions,
     Method, Plan, PlanOptions, RecurrenceOptions, SelectiveOptions,
 };
-use elsa_tests::cases::{Buffers, Case, some_hard_cases};
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::linear::Params;
-use elsa_tests::naive::Answer;
-use elsa_tests::present;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 

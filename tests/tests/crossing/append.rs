@@ -8,9 +8,9 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Buffers, Case, Data, MaskParams, Params};
+use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{BindError, Method, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
-use elsa_tests::{SLOW, engines};
 
 /// Memory layout of a cache.
 #[derive(Clone, Copy, Debug)]

@@ -10,10 +10,10 @@ use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
-use elsa_tests::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{SLOW, cpu_engines};
 use proptest::prelude::*;
 
 /// Compares the gradients of a case on the scalar fallback and on every engine with the exact ones.
@@ -200,7 +200,7 @@ fn nothing_leaks_and_poison_stays_where_it_is() {
         // No row attends key 7, only row 3 attends key 9, and row 5 attends no key.
         let of = |i: usize, j: usize| j != 7 && (j != 9 || i == 3) && i != 5;
         let elements = (0..50 * n).map(|x| u8::from(of(x / n, x % n))).collect();
-        case.mask = Some(elsa_tests::cases::MaskData::Bool(elements));
+        case.mask = Some(elsa_oracle::cases::MaskData::Bool(elements));
         for token in [7, 9] {
             case.fill_key(0, token, bad);
             case.fill_value(0, token, bad);

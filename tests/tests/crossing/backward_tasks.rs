@@ -13,13 +13,13 @@ use elsa_core::attention::{Alignment, Chunk, Inputs, Lengths, MaskKind, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Case, Data, MaskParams, Params};
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::{SLOW, cpu_engines};
 use elsa_runtime::{
     BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
     GradientSizes, Held, PlanError, TaskGradients,
 };
-use elsa_tests::cases::{Case, Data, MaskParams, Params};
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{SLOW, cpu_engines};
 
 fn division(chunks: &[usize]) -> Division {
     Division::new(chunks).unwrap()

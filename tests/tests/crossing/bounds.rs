@@ -4,9 +4,9 @@
 
 use elsa_core::attention::certificate::Certificate;
 use elsa_kernels::registry;
+use elsa_oracle::bounds::{Drawn, Found, Judge, Judged, hunters};
+use elsa_oracle::{SLOW, present};
 use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions};
-use elsa_tests::bounds::{Drawn, Found, Judge, Judged, hunters};
-use elsa_tests::{SLOW, present};
 
 /// Checks that no error exceeds the bounds, over problems of every kind on every back end.
 #[test]

@@ -11,14 +11,14 @@ use elsa_core::dtype::DType;
 use elsa_core::linear::{Form, Rule};
 use elsa_core::quorum::{Division, TaskPath};
 use elsa_core::series::recurrence::Gate;
+use elsa_oracle::cases::Params;
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::linear;
+use elsa_oracle::series::Order;
 use elsa_runtime::{
     Backend, BackwardPlanOptions, Engine, EngineOptions, HostTask, HostThreads, LinearPlanOptions, Method,
     ParallelFor, PlanOptions, RecurrenceOptions, RowStates, RunError, StreamError, StreamOptions, TaskPlan,
 };
-use elsa_tests::cases::Params;
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::linear;
-use elsa_tests::series::Order;
 use std::cell::Cell;
 use std::io;
 use std::ops::Deref;
@@ -70,7 +70,7 @@ impl Canceller {
     fn engine() -> (Engine, Held) {
         let canceller = Arc::new(Canceller::default());
         canceller.at.store(NEVER, Ordering::Relaxed);
-        let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
+        let backend = elsa_oracle::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
         let host = Some(HostThreads::new(Lent(Arc::clone(&canceller))));
         let engine = Engine::new(&EngineOptions::default().backend(backend).threads(3).host(host)).unwrap();
         *canceller.engine.lock().unwrap() = Some(engine.clone());
@@ -196,7 +196,7 @@ fn tasks() {
 /// Cancels a stream by the source, from another thread, and by the sink.
 #[test]
 fn streams() {
-    let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
+    let backend = elsa_oracle::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
     let engine = Engine::new(&EngineOptions::default().backend(backend).threads(2)).unwrap();
     let case = Params { heads: 2, ..Params::plain(70, 1700, 16, 16) }.build("streamed");
     let plans = (1..100).map(|n| engine.stream(&case.problem(), &StreamOptions::new(n << 25)));

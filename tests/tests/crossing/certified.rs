@@ -10,11 +10,11 @@ use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
+use elsa_oracle::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::engines;
+use elsa_oracle::present;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanOptions, RunError, Workspace};
-use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
-use elsa_tests::engines;
-use elsa_tests::present;
-use elsa_tests::standin::{child, folder, is_child, said};
 
 fn certifying() -> PlanOptions {
     PlanOptions::default().all_workers(true).certify(true)

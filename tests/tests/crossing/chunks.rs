@@ -13,10 +13,10 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::random::Random;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::engines;
+use elsa_oracle::random::seeded;
 use elsa_runtime::{BindError, Engine, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::engines;
-use elsa_tests::random::seeded;
 use std::ops::Range;
 
 /// States of rows.

@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::state::NaturalMerge;
+use elsa_oracle::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
+use elsa_oracle::naive::Answer;
+use elsa_oracle::random::seeded;
 use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
-use elsa_tests::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
-use elsa_tests::naive::Answer;
-use elsa_tests::random::seeded;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn engines(threads: usize) -> Vec<Engine> {
         }
     }
     assert!(present.contains(&Backend::SCALAR));
-    elsa_tests::engines(threads)
+    elsa_oracle::engines(threads)
 }
 
 /// Returns the additions between a key and the result: within a block, blocks of a segment, and the merge tree.
@@ -121,7 +121,7 @@ fn differs(a: &Buffers, b: &Buffers) -> bool {
 fn every_flag_and_every_mask_element_matters() {
     use elsa_core::attention::MaskKind;
     use elsa_core::attention::{Alignment, Window};
-    use elsa_tests::cases::MaskParams;
+    use elsa_oracle::cases::MaskParams;
     for engine in engines(1) {
         let o = PlanOptions::default();
         let plain = Params { heads: 2, kv_heads: 2, ..Params::plain(70, 90, 32, 32) };
@@ -152,8 +152,8 @@ fn every_flag_and_every_mask_element_matters() {
             for index in [0, 89, 90 * 69, 90 * 70 - 1, 90 * 70, 2 * 90 * 70 - 1, 1234] {
                 let mut changed = case.clone();
                 let attended = match changed.mask.as_ref().unwrap() {
-                    elsa_tests::cases::MaskData::Bool(x) => x[index] != 0,
-                    elsa_tests::cases::MaskData::Additive(x) => x.get(index) != f32::NEG_INFINITY,
+                    elsa_oracle::cases::MaskData::Bool(x) => x[index] != 0,
+                    elsa_oracle::cases::MaskData::Additive(x) => x.get(index) != f32::NEG_INFINITY,
                 };
                 changed.mask.as_mut().unwrap().set_attended(index, !attended);
                 let after = changed.run_on(&engine, &o);

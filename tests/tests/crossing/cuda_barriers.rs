@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_tests::standin::folder;
+use elsa_oracle::standin::folder;
 use std::process::{Command, Output};
 
 /// Kernels whose lanes wait at different places, by name.

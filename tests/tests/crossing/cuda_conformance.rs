@@ -9,10 +9,10 @@ use elsa_core::attention::plan::{GpuKernelSpec, Summation};
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use elsa_oracle::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::longest::{Probe, SLACK, multiples, powers};
 use elsa_runtime::{Backend, Engine, Fallback, Method, PlanOptions};
-use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
-use elsa_tests::gpu_engine;
-use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

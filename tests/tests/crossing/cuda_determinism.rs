@@ -7,9 +7,9 @@ use elsa_core::attention::Alignment;
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::View;
+use elsa_oracle::cases::{Buffers, Case, Data, Params, hard_cases};
+use elsa_oracle::gpu_engine;
 use elsa_runtime::{Backend, Engine, Fallback, Plan, PlanError, PlanOptions, Workspace};
-use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
-use elsa_tests::gpu_engine;
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();

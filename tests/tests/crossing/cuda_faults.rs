@@ -8,10 +8,10 @@
 
 use elsa_core::attention::Alignment;
 use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_oracle::cases::{Buffers, Case, Data, Params};
+use elsa_oracle::naive::Answer;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions, Report};
-use elsa_tests::cases::{Buffers, Case, Data, Params};
-use elsa_tests::naive::Answer;
-use elsa_tests::standin::{child, folder, is_child, said};
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

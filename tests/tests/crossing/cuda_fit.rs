@@ -5,13 +5,13 @@
 
 use crate::cuda_stream::{bits, run};
 use elsa_core::attention::Alignment;
+use elsa_oracle::cases::{Case, Params};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, KeysFrom, StreamBudget, StreamError,
     StreamFit, StreamWants,
 };
-use elsa_tests::cases::{Case, Params};
-use elsa_tests::gpu_engine;
-use elsa_tests::standin::{child, folder, is_child, said};
 
 fn wants(keys: KeysFrom) -> StreamWants {
     StreamWants { lse: true, states: true, ..StreamWants::new(keys) }

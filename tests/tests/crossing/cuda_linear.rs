@@ -10,10 +10,10 @@ use elsa_core::linear::{Direction, Form, Rule};
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::blelloch;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params, RULES};
+use elsa_oracle::standin::{child, is_child, said};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions, PlanError, Reason};
-use elsa_tests::gpu_engine;
-use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params, RULES};
-use elsa_tests::standin::{child, is_child, said};
 
 /// Runs a case on the GPU.
 fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
@@ -514,7 +514,7 @@ fn scenario() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {
-    let library = elsa_tests::standin::folder();
+    let library = elsa_oracle::standin::folder();
     let mut fell = 0;
     for call in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"] {
         for number in 1..4 {

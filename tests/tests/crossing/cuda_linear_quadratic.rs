@@ -6,9 +6,9 @@
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
 use elsa_core::linear::{Direction, Form, Rule};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
-use elsa_tests::gpu_engine;
-use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
 
 /// Rules, and `true` for a gate per dim.
 const RULES: [(Rule, bool); 4] =

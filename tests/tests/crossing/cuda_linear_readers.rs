@@ -6,10 +6,10 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
+use elsa_oracle::cases::Data;
+use elsa_oracle::gpu_engine;
+use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
-use elsa_tests::cases::Data;
-use elsa_tests::gpu_engine;
-use elsa_tests::linear::{Case, Found, GateKind, Packing, Params, RULES};
 
 fn of(form: Form) -> LinearPlanOptions {
     LinearPlanOptions::default().form(form)

@@ -6,9 +6,9 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::dtype::ElementsMut;
+use elsa_oracle::cases::{Case, Data, Params};
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, RunError, Workspace};
-use elsa_tests::cases::{Case, Data, Params};
-use elsa_tests::standin::{child, folder, is_child, said};
 use std::sync::OnceLock;
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 
 use elsa_core::attention::{MaskKind, MaskView};
 use elsa_core::dtype::DType;
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, Params};
+use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, Params};
-use elsa_tests::gpu_engine;
 use half::f16;
 
 /// Queries and heads of a case: two blocks of 64 rows and some more.

@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_oracle::cases::{Case, hard_cases};
+use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions};
-use elsa_tests::cases::{Case, hard_cases};
-use elsa_tests::gpu_engine;
 
 fn check(engine: &Engine, case: &Case, states: bool) {
     let problem = case.problem();

@@ -5,9 +5,9 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Case, Data, Params};
+use elsa_oracle::gpu_engine;
 use elsa_runtime::{Backend, Engine, Fallback, PlanOptions};
-use elsa_tests::cases::{Case, Data, Params};
-use elsa_tests::gpu_engine;
 
 /// Relative error of the answer at 16,384 keys.
 const ERROR: f64 = 5e-7;

@@ -9,15 +9,15 @@ use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, Fallback, PlanError, PlanOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
-use elsa_tests::gpu_engine;
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
-use elsa_tests::schedules::{
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
+use elsa_oracle::schedules::{
     Account, Ran, account, compare, judge_by, rounded_outwards, same, scored, scored_in,
 };
+use elsa_runtime::{Backend, Engine, Fallback, PlanError, PlanOptions};
 use std::ops::Range;
 
 /// Keys per tile.

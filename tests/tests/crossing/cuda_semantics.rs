@@ -7,13 +7,13 @@
 use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;
+use elsa_oracle::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{
     Engine, Fallback, Fitted, GpuStream, GpuStreamOptions, KeysFrom, PlanOptions, StreamBudget,
     StreamDivision, StreamError, StreamWants,
 };
-use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
-use elsa_tests::gpu_engine;
-use elsa_tests::standin::{child, folder, is_child, said};
 
 const F32: MaskKind = MaskKind::Additive(DType::F32);
 const F16: MaskKind = MaskKind::Additive(DType::F16);

@@ -13,13 +13,13 @@ use elsa_core::series::Series;
 use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_kernels::cuda::series::PRECISION;
+use elsa_oracle::cases::Data;
+use elsa_oracle::gpu_engine;
+use elsa_oracle::series::Order;
+use elsa_oracle::standin::{child, is_child, said};
 use elsa_runtime::{
     Backend, ConvolutionOptions, Engine, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
 };
-use elsa_tests::cases::Data;
-use elsa_tests::gpu_engine;
-use elsa_tests::series::Order;
-use elsa_tests::standin::{child, is_child, said};
 
 /// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
 fn recurrence(engine: &Engine, what: &str, case: &Recurrence, parts: Option<usize>) -> f64 {
@@ -247,7 +247,7 @@ fn scenario() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {
-    let library = elsa_tests::standin::folder();
+    let library = elsa_oracle::standin::folder();
     for fault in ["cuLaunchKernel:1:700", "cuMemcpyDtoHAsync_v2:1:700", "cuStreamSynchronize:2:700"] {
         let output = child("cuda_series::scenario", &library, &[("ELSA_STANDIN_FAIL", fault)]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::state::{State, log_sum_exp, natural_reference};
-use elsa_tests::random::seeded;
-use elsa_tests::standin::folder;
+use elsa_oracle::random::seeded;
+use elsa_oracle::standin::folder;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -7,13 +7,13 @@
 use elsa_core::attention::{Alignment, BiasView, MaskView, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, Params};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{
     Engine, Fallback, GpuStream, GpuStreamOptions, KeysFrom, PlanOptions, StreamBox, StreamCall,
     StreamDivision, StreamError, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, Params};
-use elsa_tests::gpu_engine;
-use elsa_tests::standin::{child, folder, is_child, said};
 use std::io;
 
 /// Returns the bytes of elements.

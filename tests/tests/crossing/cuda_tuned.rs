@@ -7,10 +7,10 @@
 use elsa_core::attention::plan::{Division, ShapeClass};
 use elsa_core::attention::{Alignment, MaskKind, Outputs};
 use elsa_core::dtype::DType;
+use elsa_oracle::cases::{Buffers, Case, MaskParams, Params};
 use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions, Tuned, TunedShape, Tuning,
 };
-use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 use std::time::Duration;

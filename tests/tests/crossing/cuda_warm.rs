@@ -6,10 +6,10 @@
 
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_oracle::cases::{Case, Data, Params, hard_cases};
+use elsa_oracle::gpu_engine;
+use elsa_oracle::standin::{child, folder, is_child, said};
 use elsa_runtime::{Backend, Fallback, HostBuffer, PlanOptions};
-use elsa_tests::cases::{Case, Data, Params, hard_cases};
-use elsa_tests::gpu_engine;
-use elsa_tests::standin::{child, folder, is_child, said};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -7,13 +7,13 @@ use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{Buffers, Case, Data, Params, some_hard_cases};
+use elsa_oracle::engine;
+use elsa_oracle::naive::Answer;
+use elsa_oracle::present;
 use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, ParallelFor};
 use elsa_runtime::{PlanError, PlanOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{Buffers, Case, Data, Params, some_hard_cases};
-use elsa_tests::engine;
-use elsa_tests::naive::Answer;
-use elsa_tests::present;
 
 /// Additions between a key and the result: those of a block, of a segment and of the merge tree.
 const ADDITIONS: usize = 64 + 8 + 12;

@@ -6,8 +6,8 @@
 use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::reference;
 use elsa_core::drift::percentile;
-use elsa_tests::cases::Params;
-use elsa_tests::random::seeded;
+use elsa_oracle::cases::Params;
+use elsa_oracle::random::seeded;
 
 fn row(p: &[(f64, f64)], y: &[(f64, f64)]) -> RowDrift {
     let mut row = RowDrift::new();

@@ -7,10 +7,10 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
 use elsa_core::linear::{Form, Rule};
+use elsa_oracle::cases::{MaskParams, Params};
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::{engines, linear};
 use elsa_runtime::{Backend, BackwardPlanOptions, LinearPlanOptions, Method, PlanOptions};
-use elsa_tests::cases::{MaskParams, Params};
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{engines, linear};
 
 /// Sequences, heads, queries and keys, with at least one of them zero.
 const SHAPES: [[usize; 4]; 7] =

@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_oracle::cases::{Case, Params};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::longest::{Probe, SLACK, multiples, powers};
 use elsa_runtime::{Engine, Method, PlanOptions};
-use elsa_tests::cases::{Case, Params};
-use elsa_tests::cpu_engines;
-use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 
 /// Keys of the longest case.
 const LONGEST: usize = if cfg!(target_arch = "x86_64") { 65_536 } else { 16_384 };

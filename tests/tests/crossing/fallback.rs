@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::scalar;
-use elsa_tests::cases::{Case, any_case, hard_cases};
+use elsa_oracle::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;
 
 /// Additions between a key and the result: those of a segment and of the merge tree over a few segments.

@@ -8,10 +8,10 @@ use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, MaskView, Ou
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::engines;
+use elsa_oracle::random::seeded;
 use elsa_runtime::{Engine, Method, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::engines;
-use elsa_tests::random::seeded;
 
 fn run(engine: &Engine, case: &Case, method: Method, states: bool) -> Buffers {
     let problem = case.problem();

@@ -5,7 +5,7 @@
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::random::Random;
 use elsa_core::state::{HEADROOM, State, WEIGHT_FLOOR};
-use elsa_tests::random::seeded;
+use elsa_oracle::random::seeded;
 use proptest::prelude::*;
 
 type S = State<[f32; 3]>;

@@ -9,7 +9,7 @@ use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
 use elsa_core::plan::ChooseError;
 use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::ATTENTION;
-use elsa_tests::cases::{Case, Params, hard_cases};
+use elsa_oracle::cases::{Case, Params, hard_cases};
 
 /// Returns the smallest number of f32 values in a region.
 fn needed(choice: &CpuChoice, region: Region) -> usize {

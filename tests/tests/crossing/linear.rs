@@ -5,10 +5,10 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
+use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};
+use elsa_oracle::random::seeded;
+use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{Backend, Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
-use elsa_tests::linear::{Case, Found, GateKind, Packing, Params, RULES};
-use elsa_tests::random::seeded;
-use elsa_tests::{SLOW, engines};
 
 fn run_plan(plan: &LinearPlan, case: &Case) -> (Found, Report) {
     let mut workspace = plan.workspace().unwrap();

@@ -12,12 +12,12 @@ use elsa_core::series::convolution::{
 };
 use elsa_core::series::plan::method;
 use elsa_kernels::registry::series_of;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::Data;
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
-use elsa_tests::SLOW;
-use elsa_tests::cases::Data;
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// A call with its tensors.
 pub(crate) struct Case {

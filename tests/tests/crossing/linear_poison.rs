@@ -6,10 +6,10 @@
 
 use elsa_core::linear::{Form, Rule};
 use elsa_core::random::Random;
+use elsa_oracle::linear::{Case, Found, Params, RULES};
+use elsa_oracle::random::seeded;
+use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{Engine, LinearPlanOptions};
-use elsa_tests::linear::{Case, Found, Params, RULES};
-use elsa_tests::random::seeded;
-use elsa_tests::{SLOW, engines};
 
 /// Returns every form, with few tokens per chunk and part.
 fn forms() -> Vec<LinearPlanOptions> {
@@ -36,7 +36,7 @@ fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     };
     let mut out = Vec::new();
     for t in 0..tokens {
-        let of = |data: &elsa_tests::cases::Data, n: usize, x: usize| f64::from(data.get(t * n + x));
+        let of = |data: &elsa_oracle::cases::Data, n: usize, x: usize| f64::from(data.get(t * n + x));
         for r in 0..dk {
             let Some(decay) = &case.decay else { break };
             let gates = decay.len() / tokens;

@@ -15,12 +15,12 @@ use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, r
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::Data;
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError};
-use elsa_tests::SLOW;
-use elsa_tests::cases::Data;
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// A call with its tensors.
 pub(crate) struct Case {

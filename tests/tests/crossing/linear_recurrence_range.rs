@@ -4,10 +4,10 @@
 
 use crate::linear_recurrence::of_one_channel;
 use elsa_core::series::recurrence::Gate;
+use elsa_oracle::SLOW;
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
 use elsa_runtime::Engine;
-use elsa_tests::SLOW;
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
 
 /// Checks logarithms of factors beyond f32: zero stays zero, and small numbers grow to their exact value, within a
 /// token and in parts.

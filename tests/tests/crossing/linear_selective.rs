@@ -11,12 +11,12 @@ use elsa_core::series::selective::{
     Coefficient, Inputs, MAX_STATES, Outputs, Problem, Spec, reference, scalar,
 };
 use elsa_core::series::{Series, token_of};
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::Data;
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{BindError, Engine, SelectiveOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cases::Data;
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::series::{Found, Order, UNWRITTEN, check, normals, precision};
 
 /// Parameters of a case.
 #[derive(Clone, Copy, Debug)]

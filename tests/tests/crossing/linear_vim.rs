@@ -13,11 +13,11 @@ use elsa_core::series::Series;
 use elsa_core::series::convolution::{self, Taps};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
+use elsa_oracle::SLOW;
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::series::normals;
 use elsa_runtime::{ConvolutionOptions, Engine, SelectiveOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::series::normals;
 
 /// Sizes of the block.
 #[derive(Clone, Copy)]

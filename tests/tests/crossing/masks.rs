@@ -7,9 +7,9 @@
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
+use elsa_oracle::SLOW;
+use elsa_oracle::random::seeded;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
-use elsa_tests::SLOW;
-use elsa_tests::random::seeded;
 
 /// Shapes `[batch, heads, key heads, queries, keys]`.
 const SHAPES: [[usize; 5]; 5] =

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
-use elsa_tests::random::seeded;
+use elsa_oracle::random::seeded;
 
 /// Interpreters and sanitizers test fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));

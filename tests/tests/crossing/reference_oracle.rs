@@ -6,7 +6,7 @@
 use elsa_core::attention::reference;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::drift::larger;
-use elsa_tests::cases::{Case, MaskData, Params, any_case, hard_cases};
+use elsa_oracle::cases::{Case, MaskData, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
 /// Output (in its layout) and log-sum-exp of the oracle, and its probabilities.
@@ -111,7 +111,7 @@ fn assert_matters(name: &str, base: &Params, change: impl Fn(&mut Params)) {
 fn every_feature_matters() {
     let base = Params { batch: 2, heads: 4, kv_heads: 2, ..Params::plain(20, 40, 8, 8) };
     let mask = |dims: &[usize]| {
-        Some(elsa_tests::cases::MaskParams {
+        Some(elsa_oracle::cases::MaskParams {
             kind: elsa_core::attention::MaskKind::Bool,
             dims: dims.to_vec(),
             density: 0.5,
@@ -151,7 +151,7 @@ fn every_feature_matters() {
     // A soft cap before the mask differs from one after it.
     let capped = Params {
         softcap: Some(1.0),
-        mask: Some(elsa_tests::cases::MaskParams {
+        mask: Some(elsa_oracle::cases::MaskParams {
             kind: elsa_core::attention::MaskKind::Additive(elsa_core::dtype::DType::F32),
             dims: vec![20, 40],
             density: 1.0,
@@ -173,7 +173,7 @@ fn every_mask_element_matters() {
             elsa_core::attention::MaskKind::Bool,
             elsa_core::attention::MaskKind::Additive(elsa_core::dtype::DType::F16),
         ] {
-            let mask = Some(elsa_tests::cases::MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
+            let mask = Some(elsa_oracle::cases::MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
             let p = Params { batch: 3, heads: 2, kv_heads: 1, mask, ..Params::plain(5, 7, 4, 3) };
             let case = p.build(format!("{dims:?}"));
             let before = oracle(&case).lse;

@@ -11,7 +11,7 @@ use elsa_core::attention::{
 };
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
-use elsa_tests::cases::{BiasParams, Case, Data, MaskParams, Params};
+use elsa_oracle::cases::{BiasParams, Case, Data, MaskParams, Params};
 
 #[test]
 fn outputs_whose_rows_overlap() {

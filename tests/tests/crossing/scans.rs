@@ -10,7 +10,7 @@ use elsa_core::scan::{
     Block, Form, Scan, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
 };
 use elsa_core::state::State;
-use elsa_tests::random::seeded;
+use elsa_oracle::random::seeded;
 
 /// 2 × 2 matrices modulo a prime: associative, exact, and hardly ever commuting.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 use elsa_core::attention::Sequence;
 use elsa_core::attention::reference::attends;
 use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};
-use elsa_tests::cases::{Case, Params, any_case, hard_cases};
+use elsa_oracle::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
 /// Checks the keys of each row against the numbers that a kernel gets for them, and the intervals of `rows` against

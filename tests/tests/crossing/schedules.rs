@@ -12,12 +12,12 @@ use elsa_core::attention::traversal::{
 };
 use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
 use elsa_core::dtype::DType;
-use elsa_tests::SLOW;
-use elsa_tests::bounds::Found;
-use elsa_tests::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
-use elsa_tests::schedules::{ran, run_and_judge, scored, try_run};
+use elsa_oracle::SLOW;
+use elsa_oracle::bounds::Found;
+use elsa_oracle::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::hunt::{Rule, Tally, hunt};
+use elsa_oracle::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
@@ -229,7 +229,7 @@ fn masked_rows_are_empty_and_leave_the_others_alone() {
     let mask = MaskParams { kind: MaskKind::Bool, dims: vec![rows, keys], density: 0.5 };
     let mut case =
         Params { gain: 5.0, mask: Some(mask), ..Params::plain(rows, keys, 8, 2) }.build("masked rows");
-    let Some(elsa_tests::cases::MaskData::Bool(mask)) = &mut case.mask else { panic!() };
+    let Some(elsa_oracle::cases::MaskData::Bool(mask)) = &mut case.mask else { panic!() };
     for i in [0, 5, 11] {
         mask[i * keys..(i + 1) * keys].fill(0);
     }

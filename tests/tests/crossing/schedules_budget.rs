@@ -15,10 +15,10 @@ use elsa_core::monoid::{Monoid, identity_holds};
 use elsa_core::random::Random;
 use elsa_core::state::{NaturalMerge, State};
 use elsa_core::view::{Layout, View};
-use elsa_tests::SLOW;
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::scores::{equal_parts, rising};
-use elsa_tests::schedules::{Account, Ran, account, compare, run_and_judge, scored};
+use elsa_oracle::SLOW;
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::scores::{equal_parts, rising};
+use elsa_oracle::schedules::{Account, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };

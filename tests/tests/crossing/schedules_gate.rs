@@ -10,11 +10,11 @@ use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_core::attention::{Alignment, MaskKind, Windows, reference};
 use elsa_core::dtype::DType;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{BiasParams, Case, MaskData, MaskParams, Params};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::schedules::{Ran, account, compare, judge_by, same, scored};
 use elsa_runtime::{Engine, PlanOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params};
-use elsa_tests::cpu_engines;
-use elsa_tests::schedules::{Ran, account, compare, judge_by, same, scored};
 use std::ops::Range;
 
 /// The gate on the exact schedule, which kernels support.

@@ -13,13 +13,13 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::Division;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{Case, Data, MaskParams, Params, some_hard_cases};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::scores::{equal_parts, rising};
+use elsa_oracle::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
 use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{Case, Data, MaskParams, Params, some_hard_cases};
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::scores::{equal_parts, rising};
-use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
 use std::ops::Range;
 
 /// Keys per block.

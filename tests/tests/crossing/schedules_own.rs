@@ -9,12 +9,12 @@ use super::schedules_unseen::{compare, fill, mask};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, StateOut, Window};
 use elsa_core::dtype::DType;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{BiasParams, Case, Data, MaskData, Params};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::{Ran, judge, judge_by, same, try_run};
 use elsa_runtime::{Engine, PlanOptions};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{BiasParams, Case, Data, MaskData, Params};
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::{Ran, judge, judge_by, same, try_run};
 
 const CAUSAL: Option<Alignment> = Some(Alignment::BottomRight);
 

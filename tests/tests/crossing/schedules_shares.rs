@@ -5,10 +5,10 @@
 
 use elsa_core::attention::reference;
 use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::schedules::scores::{little_beside_one, rising_once};
+use elsa_oracle::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
 use elsa_runtime::{Engine, PlanOptions};
-use elsa_tests::cpu_engines;
-use elsa_tests::schedules::scores::{little_beside_one, rising_once};
-use elsa_tests::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
 
 /// Keys per block.
 const BLOCK: usize = 64;

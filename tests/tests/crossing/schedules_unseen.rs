@@ -8,12 +8,12 @@ use super::schedules_kernels::{BLOCK, run, within};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind};
 use elsa_core::dtype::DType;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{BiasParams, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::cpu_engines;
+use elsa_oracle::random::seeded;
+use elsa_oracle::schedules::{Ran, judge, judge_by, same, try_run};
 use elsa_runtime::{PlanOptions, RunError};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{BiasParams, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::cpu_engines;
-use elsa_tests::random::seeded;
-use elsa_tests::schedules::{Ran, judge, judge_by, same, try_run};
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
 

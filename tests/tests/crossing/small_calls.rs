@@ -7,9 +7,9 @@
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskParams, Params};
+use elsa_oracle::gradients::Given;
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
-use elsa_tests::cases::{BiasParams, Buffers, Case, MaskParams, Params};
-use elsa_tests::gradients::Given;
 
 /// A segment has 512 keys. One case exceeds that; Miri takes a while for it.
 const LONG: usize = 514;

@@ -9,12 +9,12 @@ use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::Layout;
+use elsa_oracle::SLOW;
+use elsa_oracle::cases::{BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::engine;
+use elsa_oracle::present;
 use elsa_runtime::{Backend, Engine, PlanError, PlanOptions};
 use elsa_runtime::{Sink, StreamError, StreamOptions, StreamPlan, StreamReport, Written};
-use elsa_tests::SLOW;
-use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
-use elsa_tests::engine;
-use elsa_tests::present;
 use std::collections::HashMap;
 use std::io;
 

@@ -9,12 +9,12 @@ use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, 
 use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, Run, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
+use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_oracle::{SLOW, engines};
 use elsa_runtime::{
     BindError, Engine, EngineOptions, Held, PlanError, PlanOptions, RowStates, RunError, TaskMerge, TaskPlan,
     TaskReport,
 };
-use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::{SLOW, engines};
 
 fn division(chunks: &[usize]) -> Division {
     Division::new(chunks).unwrap()

@@ -4,7 +4,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::ulp::{Tolerance, distance, ulp};
-use elsa_tests::random::seeded;
+use elsa_oracle::random::seeded;
 use half::{bf16, f16};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];

@@ -7,9 +7,9 @@
 
 use elsa_core::attention::{MaskKind, Windows};
 use elsa_core::dtype::DType;
+use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskData, MaskParams, Params};
+use elsa_oracle::engines;
 use elsa_runtime::{Backend, Engine, PlanOptions};
-use elsa_tests::cases::{BiasParams, Buffers, Case, MaskData, MaskParams, Params};
-use elsa_tests::engines;
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 

@@ -6,15 +6,15 @@
 use elsa_core::attention::Alignment;
 use elsa_core::linear::Rule;
 use elsa_core::random::Random;
+use elsa_oracle::cases::{Case, Params};
+use elsa_oracle::engines;
+use elsa_oracle::gradients::{Found, Given};
+use elsa_oracle::linear;
+use elsa_oracle::random::seeded;
 use elsa_runtime::{
     BackwardPlan, BackwardPlanOptions, BackwardWorkspace, BindError, LinearPlan, LinearPlanOptions,
     LinearWorkspace, Plan, PlanOptions, Workspace,
 };
-use elsa_tests::cases::{Case, Params};
-use elsa_tests::engines;
-use elsa_tests::gradients::{Found, Given};
-use elsa_tests::linear;
-use elsa_tests::random::seeded;
 
 /// Seeds; Miri is an interpreter, so it takes one.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };

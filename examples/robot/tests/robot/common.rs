@@ -2,7 +2,7 @@
 //! program itself.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use elsa_tests::random::seeded;
+use elsa_oracle::random::seeded;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 #![no_main]
 #![forbid(unsafe_code)]
 
-use elsa_tests::bounds::{Drawn, Found, Hunter, hunters};
+use elsa_oracle::bounds::{Drawn, Found, Hunter, hunters};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {

@@ -15,7 +15,7 @@ use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
 use elsa_runtime::{ConvolutionOptions, Engine, EngineOptions, RecurrenceOptions, SelectiveOptions};
-use elsa_tests::cases::Data;
+use elsa_oracle::cases::Data;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
