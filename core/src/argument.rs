@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Error of a problem or of the data bound to it. Every message names the argument, the value found and the values
-/// allowed. Arguments are named after the fields of the C interface.
+/// Error in a problem or in the data bound to it. Every message names the argument, the value found and the allowed
+/// values. Arguments are named after the fields of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ArgumentError {
@@ -27,7 +27,7 @@ pub enum ArgumentError {
     TooLarge {
         /// Name of the tensor.
         argument: &'static str,
-        /// `[batch, heads, tokens, dim]`.
+        /// Shape of the tensor, `[batch, heads, tokens, dim]`.
         shape: [usize; 4],
     },
     /// Layout `bnc` requires the number of heads, which is missing.
@@ -68,10 +68,10 @@ pub enum ArgumentError {
         found: usize,
         /// The required size.
         allowed: usize,
-        /// The argument that determines that size.
+        /// The argument that determines the required size.
         of: &'static str,
     },
-    /// A number is not finite or out of bounds.
+    /// A number is NaN, infinite, or out of bounds.
     Number {
         /// Name of the argument.
         argument: &'static str,
@@ -84,16 +84,16 @@ pub enum ArgumentError {
     MaskShape {
         /// Name of the argument.
         argument: &'static str,
-        /// Name of the axis of `[batch, heads, queries, keys]`.
+        /// Name of the mismatched axis: one of batch, heads, queries and keys.
         axis: &'static str,
         /// Size of the axis.
         found: usize,
-        /// The allowed size other than 1; on the batch axis any divisor of it is allowed.
+        /// The allowed size other than 1. On the batch axis, any divisor of it is allowed.
         allowed: usize,
         /// `true` if smaller sizes are allowed as well.
         smaller: bool,
     },
-    /// A size is not a multiple of another.
+    /// The size of an axis is not a multiple of the size that another argument determines.
     Multiple {
         /// Name of the argument.
         argument: &'static str,
@@ -101,9 +101,9 @@ pub enum ArgumentError {
         axis: &'static str,
         /// Size of the axis.
         found: usize,
-        /// The size must be a multiple of this.
+        /// Required divisor of the size.
         allowed: usize,
-        /// The argument that determines that size.
+        /// The argument that determines `allowed`.
         of: &'static str,
     },
     /// An entry of a list of lengths is out of bounds.
@@ -119,13 +119,13 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: i64,
     },
-    /// A row of states holds a number that no run produces.
+    /// A row of states contains a number that no run produces.
     State {
         /// Name of the array.
         argument: &'static str,
-        /// Index of the row over all batches and heads.
+        /// Index of the row, counted over all batches and heads.
         row: usize,
-        /// The number.
+        /// The invalid number.
         found: f32,
         /// The allowed numbers, in words.
         allowed: &'static str,
@@ -141,9 +141,9 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: usize,
     },
-    /// A call would write neither the output nor log-sum-exp nor states.
+    /// A call would write nothing: neither the output nor log-sum-exp nor states.
     NoOutput {
-        /// Name of the output.
+        /// Name of the missing output.
         argument: &'static str,
     },
     /// Two arguments exclude each other.
@@ -153,14 +153,14 @@ pub enum ArgumentError {
         /// Name of the other argument.
         other: &'static str,
     },
-    /// An argument was given without another one that it requires.
+    /// An argument was given without another argument that it requires.
     Needs {
         /// Name of the argument.
         argument: &'static str,
         /// The missing argument.
         other: &'static str,
     },
-    /// The type of the data differs from the problem's.
+    /// The element type of a tensor's data differs from its type in the problem.
     Type {
         /// Name of the tensor.
         argument: &'static str,
@@ -183,7 +183,7 @@ pub enum ArgumentError {
         /// Name of the tensor.
         argument: &'static str,
     },
-    /// A scan does not compute a form.
+    /// The requested form of a scan is not implemented.
     Form {
         /// Name of the scan.
         scan: &'static str,

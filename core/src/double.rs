@@ -1,17 +1,17 @@
-//! Double-double arithmetic: an unevaluated sum of two f64 numbers, good for 30 decimal digits.
+//! Double-double arithmetic: a number is an unevaluated sum of two f64 numbers, with about 30 decimal digits.
 //!
-//! It checks the f64 oracle, which checks everything else. Sums and products are those of Dekker and Knuth (Muller
-//! et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1). The rounding error of a sum or of
-//! a product of two f64 numbers is itself an f64 number, and these formulas compute it exactly unless something
-//! overflows or underflows:
+//! This arithmetic checks the f64 oracle, which checks everything else. Sums and products are those of Dekker and
+//! Knuth (Muller et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1). The rounding error of a
+//! sum or of a product of two f64 numbers is itself an f64 number, and these formulas compute it exactly unless
+//! something overflows or underflows:
 //!
 //! ```text
 //! sum      s = a + b    t = s − a    e = (a − (s − t)) + (b − t)      s + e = a + b
 //! product  p = a b      e = fma(a, b, −p)                              p + e = a b
 //! ```
 //!
-//! Every operation has a relative error of a few `2^-104`, the functions of about `2^-96`. Results are meaningful
-//! only for finite numbers: a NaN or an infinity makes a result NaN or infinite, in an unspecified way.
+//! Every arithmetic operation has a relative error of a few `2^-104`, and every function one of about `2^-96`. Results
+//! are meaningful only for finite numbers: a NaN or an infinity makes a result NaN or infinite, in an unspecified way.
 
 use core::f64::consts::LN_2;
 use core::ops::{Add, Div, Mul, Neg, Sub};
@@ -21,7 +21,7 @@ use core::ops::{Add, Div, Mul, Neg, Sub};
 pub struct Double {
     /// The number rounded to f64.
     high: f64,
-    /// Rounding error of `high`.
+    /// Difference between the number and `high`.
     low: f64,
 }
 
@@ -32,16 +32,16 @@ fn sum(a: f64, b: f64) -> Double {
     Double { high, low: (a - (high - part)) + (b - part) }
 }
 
-/// Returns the same as [`sum`], for `|a| ≥ |b|`.
+/// Returns the same result as [`sum`], for `|a| ≥ |b|`.
 fn sum_ordered(a: f64, b: f64) -> Double {
     let high = a + b;
     Double { high, low: b - (high - a) }
 }
 
-/// Remainder of log 2 beyond f64.
+/// Difference between log 2 and its f64 value.
 const LN_2_LOW: f64 = 2.319_046_813_846_299_6e-17;
 
-/// Number of halvings of the argument of an exponential before its series.
+/// Number of times that the argument of an exponential is halved before the series is evaluated.
 const HALVINGS: i32 = 8;
 
 impl Double {
@@ -58,8 +58,8 @@ impl Double {
         self.high
     }
 
-    /// Returns `exp(x) − 1` for `|x|` below one half, from the series of a small fraction of `x`:
-    /// `(1 + e)² − 1 = 2 e + e²`.
+    /// Returns `exp(x) − 1` for `|x|` below one half. Evaluates the series at a small fraction of `x`, and then doubles
+    /// the argument repeatedly by `(1 + e)² − 1 = 2 e + e²`.
     fn exp_less_one(self) -> Double {
         let x = Double { high: libm::ldexp(self.high, -HALVINGS), low: libm::ldexp(self.low, -HALVINGS) };
         // The first omitted term is below 2^-120 of the first.

@@ -1,10 +1,11 @@
-//! Measures the distance of computed tensors from a reference, for any operator.
+//! Measures the distance between computed tensors and a reference, for any operator.
 //!
-//! 1. **NaN propagates.** A NaN on either side makes every measure that it enters NaN, even if both sides are NaN.
+//! 1. **NaN propagates.** A NaN on either side, or on both, makes every measure that uses it NaN.
 //! 2. **A zero reference.** A relative error is zero if difference and reference are both zero, and infinite if only the
-//!    reference is.
+//!    reference is zero.
 
-/// Distance of computed numbers from a reference: the largest difference, and the sums of squares for a relative error.
+/// Distance between computed numbers and a reference: the largest difference, and the sums of squares for a relative
+/// error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Distance {
     max: f64,
@@ -13,10 +14,10 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Distance over no numbers.
+    /// Distance before any number is added.
     pub const NONE: Distance = Distance { max: 0.0, squares: 0.0, reference_squares: 0.0 };
 
-    /// Adds a number.
+    /// Adds a computed number and its reference.
     pub fn add(&mut self, computed: f64, reference: f64) {
         let difference = computed - reference;
         self.max = larger(self.max, difference.abs());
@@ -24,20 +25,20 @@ impl Distance {
         self.reference_squares += reference * reference;
     }
 
-    /// Adds the numbers of another distance.
+    /// Adds all numbers of another distance.
     pub fn join(&mut self, other: &Distance) {
         self.max = larger(self.max, other.max);
         self.squares += other.squares;
         self.reference_squares += other.reference_squares;
     }
 
-    /// Returns the largest absolute difference; NaN if either side holds one.
+    /// Returns the largest absolute difference; NaN if a computed number or a reference is NaN.
     #[must_use]
     pub const fn max_abs(&self) -> f64 {
         self.max
     }
 
-    /// Returns the L2 norm of the difference relative to that of the reference.
+    /// Returns the L2 norm of the difference, relative to the L2 norm of the reference.
     #[must_use]
     pub fn relative(&self) -> f64 {
         if self.squares == 0.0 && !self.reference_squares.is_nan() {
@@ -55,9 +56,9 @@ pub fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Returns the percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least `percent` in a
-/// hundred of them do not exceed, or the minimum for zero. The result is always one of the values. Sorts `values`. Returns
-/// NaN if any value is NaN, and `None` without values or for `percent` above 100.
+/// Returns the percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least `percent`
+/// percent of the values do not exceed, or the minimum for zero. The result is always one of the values. Sorts
+/// `values`. Returns NaN if any value is NaN, and `None` without values or for `percent` above 100.
 #[must_use]
 pub fn percentile(values: &mut [f64], percent: u32) -> Option<f64> {
     if values.is_empty() || percent > 100 {

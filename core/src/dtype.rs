@@ -60,7 +60,7 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// Borrowed elements of an input tensor. A slice converts into them.
+/// Borrowed elements of an input tensor, created from a slice.
 ///
 /// ```
 /// # use elsa_core::dtype::{DType, Elements};
@@ -78,7 +78,7 @@ pub enum Elements<'a> {
     Bf16(&'a [bf16]),
 }
 
-/// No elements, of type f32.
+/// Empty f32 elements.
 impl Default for Elements<'_> {
     fn default() -> Self {
         Elements::F32(&[])
@@ -137,7 +137,7 @@ impl Elements<'_> {
     }
 }
 
-/// Mutably borrowed elements of an output tensor. A slice converts into them.
+/// Mutably borrowed elements of an output tensor, created from a slice.
 ///
 /// ```
 /// # use elsa_core::dtype::ElementsMut;
@@ -217,7 +217,7 @@ impl ElementsMut<'_> {
     }
 }
 
-/// Converts slices of a type.
+/// Implements the conversions from slices of each element type.
 macro_rules! slices {
     ($($element:ty => $variant:ident,)*) => {$(
         impl<'a> From<&'a [$element]> for Elements<'a> {

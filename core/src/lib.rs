@@ -1,13 +1,13 @@
 //! Exact softmax attention as a scan over the monoid of states `(m, S, W)`.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead: the interface of this
+//! crate may change in any version.
 //!
-//! This crate holds every definition that the other crates build on: the monoid and its scans, the checked problem
+//! The crate contains every definition that the other crates build on: the monoid and its scans, the checked problem
 //! with its masks, the schedule and the plan, a scalar attention, the f64 oracle, the measures of drift, and the
 //! error certificate. It needs neither an operating system nor an allocator; the caller supplies all memory.
 //!
-//! Modules shared by all operators are at the top level; each operator has a module of its own. The table follows
+//! Modules shared by all operators are at the top level, and each operator has a separate module. The table follows
 //! the data path:
 //!
 //! | step | module |
@@ -21,9 +21,9 @@
 //! | attention divided into independent tasks | [`quorum`] |
 //! | layout of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
-//! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
+//! | measures of error, and the double-double arithmetic that checks the oracle | [`drift`], [`ulp`], [`double`] |
 //!
-//! The feature `telemetry` adds a module of that name: the records that a benchmark reports while it runs, and
+//! The feature `telemetry` adds the module `telemetry`: the records that a benchmark reports while it runs, and
 //! their framing on a serial line.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -11,8 +11,8 @@ use core::f32::consts::LOG2_E;
 
 /// Everything added to the scores of a call, read pair by pair: bias, mask and the sides of shifted windows.
 ///
-/// An element that is `−∞`, false or on another side excludes the key regardless of the other addends, even of a
-/// NaN.
+/// A key is excluded if its mask is `−∞` or false, if its bias is `−∞`, or if it is on another side of a shifted window
+/// than the query. The other addends then do not matter, even if they are NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,
@@ -23,7 +23,7 @@ pub struct Added<'a> {
 }
 
 impl<'a> Added<'a> {
-    /// Collects what `inputs`, which passed [`Inputs::check`], add to the scores of `problem`.
+    /// Collects everything that `inputs` adds to the scores of `problem`. The inputs must have passed [`Inputs::check`].
     #[must_use]
     pub fn new(problem: &Problem, inputs: &Inputs<'a>) -> Added<'a> {
         let spec = problem.spec();
@@ -36,8 +36,8 @@ impl<'a> Added<'a> {
         }
     }
 
-    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units: `−∞` if the
-    /// row does not attend the key. The key must be within the reach of mask and bias.
+    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units; `−∞` if the query
+    /// does not attend the key. The mask and the bias must cover the key.
     #[inline]
     #[must_use]
     pub fn at(&self, batch: usize, head: usize, i: usize, j: usize) -> f32 {
@@ -83,7 +83,7 @@ fn summed(mask: f32, bias: f32) -> f32 {
 }
 
 impl Problem {
-    /// Returns the type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
+    /// Returns the element type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
     #[must_use]
     pub fn added_type(&self, operand: Operand) -> Option<DType> {
         match operand {

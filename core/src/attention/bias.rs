@@ -1,38 +1,38 @@
-//! Biases: additive inputs in addition to the mask, as a tensor or as a table of relative positions.
+//! Biases: additive inputs next to the mask, as a tensor or as a table of relative positions.
 
 use super::mask::{MaskKind, MaskView};
 use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 
-/// An additive input in addition to the mask. Its elements are in natural-log units; `−∞` means not attended, and finite
-/// elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
+/// A bias, which is added to scores in addition to the mask. Its elements are in natural-log units. `−∞` means not
+/// attended, and finite elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasView {
-    /// A tensor that broadcasts like a mask. Its kind is additive.
+    /// A tensor that broadcasts like a mask. Its [`MaskKind`] is additive.
     Dense(MaskView),
     /// A table of relative positions.
     Table(TableView),
 }
 
-/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index or follows
-/// from [`Spec::windows`](super::Spec::windows).
+/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index tensor,
+/// or follows from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
     /// Type of its elements.
     pub dtype: DType,
-    /// Number of entries: `(2 h − 1) (2 w − 1)` with windows of `h × w` and no index, in the order of
+    /// Number of entries. For windows of `h × w` without an index it is `(2 h − 1) (2 w − 1)`, in the order of
     /// [`Windows`](super::Windows).
     pub entries: usize,
-    /// Number of heads, which equals that of the queries.
+    /// Number of heads, equal to the number of query heads.
     pub heads: usize,
     /// `true` if a call supplies an index, `[queries, keys]`, with the entry of each pair.
     pub indexed: bool,
 }
 
 impl TableView {
-    /// Checks part of an index, i64 elements as bytes in native byte order: each must be an entry of the table. `place`
-    /// converts the number of an element in the part to that in the whole index.
+    /// Checks a part of an index: i64 elements, as bytes in native byte order. Every element must be a valid table entry.
+    /// `place` converts the number of an element within the part to its number in the complete index.
     ///
     /// # Errors
     /// Returns an error for the first element that is out of range.
@@ -63,7 +63,7 @@ impl BiasView {
         }
     }
 
-    /// Returns the number of elements that a buffer must have.
+    /// Returns the number of elements that the bias buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         match self {
@@ -81,8 +81,9 @@ impl BiasView {
         }
     }
 
-    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether either may
-    /// have fewer keys, and the number of entries that windows imply for a table.
+    /// Checks the bias against the shape of the scores, `[batch, heads, queries, keys]`. `masked` is the number of keys
+    /// of the mask, `short` allows mask and bias to have fewer keys than the scores, and `windowed` is the number of
+    /// table entries that the windows imply.
     pub(super) fn check(
         &self,
         scores: [usize; 4],

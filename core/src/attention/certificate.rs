@@ -10,8 +10,8 @@
 //!
 //! 1. It is relative to `‖y‖`. Where values cancel, `‖y‖` is small and the error is not.
 //! 2. It omits the rounding of the scores, which grows with the head size and with the magnitude of the scores.
-//! 3. It counts one rounding per merge. It omits the additions inside a leaf of the merge tree, so the certificate
-//!    also states the longest path that was executed.
+//! 3. It counts one rounding per merge, and omits the additions inside a leaf of the merge tree. Therefore the
+//!    certificate also states the longest path that was executed.
 //! 4. It covers f32 arithmetic. A 16-bit output is rounded once more, by at most the unit roundoff of its type.
 //!
 //! [`super::bound`] computes rigorous bounds.
@@ -22,81 +22,81 @@ use core::fmt;
 
 /// The structure and the arithmetic of a computation, on which its error bounds depend.
 ///
-/// It is a function of the plan and of the kernel's entry in the table of kernels, so no kernel runs with the bound
-/// of another.
+/// It is a function of the plan and of the kernel's entry in the table of kernels, so the bound of one kernel is never
+/// used for another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Executed {
     /// Name of the kernel.
     pub kernel: &'static str,
-    /// Number of keys in a block, `B` of the published depth.
+    /// Number of keys per block, `B` of the published depth.
     pub block: usize,
-    /// Number of blocks that fold into one state before states merge.
+    /// Number of blocks that are folded into one state before states merge.
     pub segment_blocks: usize,
     /// Number of merges on the longest path through the merge tree.
     pub merge_depth: usize,
-    /// Largest number of additions between the weight of a key and either sum, `S` or `W`, including those of the
-    /// merges.
+    /// Largest number of additions that the weight of a key passes through on its way into `S` or `W`, including those of
+    /// the merges.
     pub additions: usize,
-    /// Largest number of additions between the weight of a key and the sum `S`.
+    /// Largest number of additions that the weight of a key passes through on its way into the sum `S`.
     pub into_s: usize,
-    /// Largest number of additions between a weighted value and the sum `W`. Its product with the weight rounds once
-    /// more, or together with the first of these additions.
+    /// Largest number of additions that a weighted value passes through on its way into the sum `W`. The product of
+    /// weight and value is rounded separately, or together with the first of these additions.
     pub into_w: usize,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Largest number of additions that join the chain of a product with the other chains of its score.
+    /// Largest number of additions that join the chain of a product with the other chains of the same score.
     pub chain_depth: usize,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
-    /// Largest relative error of a weight against `2^x`.
+    /// Largest relative error of a weight, compared with `2^x`.
     pub exp2_relative: f64,
-    /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
+    /// Longest chain of products that is summed in f16 in a score; zero if scores are summed in f32.
     pub half_chain: usize,
     /// Order in which sums are accumulated.
     pub order: Order,
 }
 
-/// The known order in which a run accumulates its sums. Bounds of a computed answer follow the partial sums of this
-/// order; zero in a field means any order.
+/// The known order in which a run accumulates its sums. Bounds for a finished run track the partial sums in this order;
+/// zero in a field means that the order is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Number of sums over which the dims of a score are distributed cyclically. With one, chains follow one
-    /// another.
+    /// Number of sums over which the dims of a score are distributed cyclically. With a single sum, dims are added one
+    /// chain after another.
     pub lanes: usize,
     /// Number of consecutive keys whose weighted values form one chain.
     pub values: usize,
     /// Number of consecutive keys whose weights form one chain.
     pub weights: usize,
-    /// Number of consecutive keys whose chains are added one after another. Their sums merge in the balanced tree.
+    /// Number of consecutive keys whose chains are added one after another. The sums of segments merge in the balanced
+    /// tree.
     pub segment: usize,
-    /// Number of consecutive keys whose largest score updates the reference of their segment at once.
+    /// Number of consecutive keys that update the reference of their segment together, by their largest score.
     pub references: usize,
     /// `true` if weights are divided by their sum before they multiply the values.
     pub normalizes: bool,
 }
 
 impl Order {
-    /// Any order.
+    /// Unknown order.
     pub const ANY: Order =
         Order { lanes: 0, values: 0, weights: 0, segment: 0, references: 0, normalizes: false };
 }
 
-/// The published bound for a run, with the structure that was executed.
+/// The published bound for a run, and the structure that the run executed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certificate {
     /// Element type of the output. Accumulation is in f32 for every type.
     pub dtype: DType,
     /// Largest number of keys that a row may attend, `n` of the published depth.
     pub keys: usize,
-    /// The structure that was executed.
+    /// The structure that the run executed.
     pub executed: Executed,
     /// `L(n, B)`, ELSA equation 6.
     pub published_depth: usize,
-    /// `u L(n, B)` with the unit roundoff of f32: ELSA equation 7 without its second-order term. Relative to
-    /// `‖y‖₂`.
+    /// `u L(n, B)` with the unit roundoff of f32, relative to `‖y‖₂`: ELSA equation 7 without its second-order term.
     pub published_bound: f64,
-    /// Additional rounding of a 16-bit output, relative to each element: the unit roundoff of its type; zero for
-    /// f32.
+    /// Error that rounding to a 16-bit output adds, relative to each element: the unit roundoff of the output type; zero
+    /// for f32.
     pub output_rounding: f64,
 }
 
@@ -118,7 +118,7 @@ impl Certificate {
         }
     }
 
-    /// Returns `true` if the published depth is at least the number of additions on the longest path. If it is not,
+    /// Returns `true` if the published depth is at least the number of additions on the longest path. If it is smaller,
     /// the published bound counts fewer roundings than were executed.
     #[must_use]
     pub const fn covers_additions(&self) -> bool {
@@ -126,7 +126,7 @@ impl Certificate {
     }
 
     /// Writes the certificate as one line of JSON, without a line break. The fields are those of [`Certificate`]
-    /// and [`Executed`], and in addition
+    /// and [`Executed`], and additionally
     ///
     /// - `claim`: `"published"`, meaning ELSA Theorem 1,
     /// - `rigorous`: `false`,
@@ -136,7 +136,7 @@ impl Certificate {
     /// - `covers_additions`: [`Certificate::covers_additions`].
     ///
     /// # Errors
-    /// Returns an error if `out` does.
+    /// Returns the error of writing to `out`.
     pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let e = &self.executed;
         let Executed { block, segment_blocks, merge_depth, additions, half_chain, .. } = *e;

@@ -1,17 +1,18 @@
-//! The certificate of a run that measured its tensors: a rigorous bound of the error of its answer, as plain data.
+//! The certificate of a run that measured its tensors: a rigorous bound of the error of its output, as plain data.
 //!
 //! ```text
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (lost weights and underflow)        for every row and channel c
 //! ```
 //!
-//! `ŷ` is the computed output, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound is
-//! [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
+//! `ŷ` is the computed output, `y` the exact output for the same inputs, `p_j` the exact probabilities. The bound is
+//! [`Arithmetic::prior`] for the arithmetic of the plan and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
-//! If a run skipped keys, `absolute` also includes the share `σ` of their weights, the worst of all rows: at most
-//! `2 σ max_j |v_jc|`, as values are at most twice their largest magnitude apart ([`left_out`]).
+//! If a run skipped keys, `absolute` also includes the error of skipping them. It is at most `2 σ max_j |v_jc|`, where
+//! `σ` is the largest skipped share of the weights over all rows, because two values differ by at most twice the
+//! largest magnitude ([`left_out`]).
 //!
-//! A tensor that is not finite, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
+//! A tensor with a NaN or an infinity, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
 
 use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;
@@ -25,9 +26,9 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoClaim {
-    /// A tensor of the call holds a NaN or an infinity.
+    /// A tensor of the call contains a NaN or an infinity.
     NotFinite {
-        /// The flag that was set.
+        /// The flag that reports the NaN or infinity.
         flag: Flags,
         /// Name of the flag.
         name: &'static str,
@@ -60,27 +61,27 @@ impl core::error::Error for NoClaim {}
 /// The certificate of a run that measured its tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certified<'a> {
-    /// The plan's identity and structure, and the published bound.
+    /// Identity and structure of the plan, and the published bound.
     pub certificate: Certificate,
     /// Measurements of the tensors.
     pub measured: Measured,
-    /// The bound; [`Certified::claim`] checks that it is meaningful.
+    /// The bound. [`Certified::claim`] checks that it is meaningful.
     pub prior: Prior,
     /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Number of blocks of tiles skipped before any of their products was computed. If it is not zero, log-sum-exp is an
-    /// upper bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of pairs of a tile and a block that were skipped before any of their products was computed. If it is not
+    /// zero, log-sum-exp is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
 }
 
-/// Largest share of the weights that may be skipped. Beyond it, the sum of the others may be below `2^-24` of the reference
-/// and the bound is meaningless.
+/// Largest share of the weights that a run may skip. Beyond it, the sum of the remaining weights may be below `2^-24`
+/// of the reference, and the bound is meaningless.
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
-    /// Creates the certificate of a run of `problem` that executed what `certificate` states.
+    /// Creates the certificate of a run of `problem` that executed the structure in `certificate`.
     #[must_use]
     pub fn new(
         problem: &Problem,
@@ -93,7 +94,8 @@ impl<'a> Certified<'a> {
         Certified { certificate, measured, prior, left_out: None, unseen_blocks: 0, channels }
     }
 
-    /// Extends the certificate to a run by `schedule` that counted `report` and whose rows skipped `shares`.
+    /// Extends the certificate to a run with `schedule`. `report` has the counts of the run, and `shares` the shares of
+    /// the weights that its rows skipped.
     #[must_use]
     pub fn traversed(
         self,
@@ -118,7 +120,7 @@ impl<'a> Certified<'a> {
         Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
-    /// Returns the bound of an element whose values have at most the magnitude `value`.
+    /// Returns the error bound of an element whose values have at most the magnitude `value`.
     fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
         let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
         prior.absolute(value) + left_out(share, 2.0 * value)
@@ -164,20 +166,21 @@ impl<'a> Certified<'a> {
 
     /// Writes the certificate as one line of JSON, without a line break:
     ///
-    /// - `claim`: `"rigorous"`, or `"none"`; in the latter case `why` gives the reason and the bounds are missing,
-    /// - `relative_to`: `"sum_j p_j |v_j|"`, of each element,
-    /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values, for every
-    ///   element,
+    /// - `claim`: `"rigorous"` or `"none"`; with `"none"`, `why` gives the reason and the bounds are missing,
+    /// - `relative_to`: `"sum_j p_j |v_j|"`, for each element,
+    /// - `bound`, and `likely` for roundings of random sign, both relative to that sum; `absolute`, in units of the
+    ///   values, for every element,
     /// - `kernel`, `keys`, and the measured norms,
-    /// - `left_out`, for a run with a schedule other than the exact one or with a budget. It has the `schedule`,
-    ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows skipped;
-    ///   and `unseen_blocks`, the number of blocks skipped before any of their products was computed, whose `D` is an upper
-    ///   bound. `bound` then refers to the average over the remaining keys, and `absolute` includes the skipped ones,
+    /// - `left_out`, for a run with an error budget or a schedule other than the exact one. It has the `schedule`,
+    ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows
+    ///   skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed, whose
+    ///   `D` is an upper bound. In this case `bound` applies to the average over the remaining keys, and `absolute`
+    ///   includes the skipped keys,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///
     /// # Errors
-    /// Returns an error if `out` does.
+    /// Returns the error of writing to `out`.
     pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         match self.claim() {
             Ok(prior) => {
@@ -249,7 +252,7 @@ mod tests {
         order: Order::ANY,
     };
 
-    /// Returns the certificate of a record in which all magnitudes but one are 1.
+    /// Returns the certificate of a record whose measurements are all 1, except that measurement `place` is `x`.
     fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
         let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();

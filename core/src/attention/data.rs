@@ -11,8 +11,9 @@ use crate::lengths::cumulative;
 use crate::memory::Memory;
 use crate::operands::{Place, by_operand};
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `M` those
-/// of a mask, `I` those of an index: slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` refers to the elements of a
+/// tensor, `M` to those of a mask, and `I` to those of an index. They are slices on the host ([`Inputs`]), or addresses
+/// in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, M, I> {
     /// Elements of the query view.
@@ -28,10 +29,10 @@ pub struct InputTensors<'a, E, M, I> {
     pub past_value: Option<E>,
     /// Elements of the mask.
     pub mask: Option<M>,
-    /// Elements of the bias, or of its table.
+    /// Elements of the bias: of its tensor, or of its table.
     pub bias: Option<E>,
-    /// The entry of the table for each query and key, `[queries, keys]`. On a device the entries are not checked: one outside
-    /// the table counts as its first or last.
+    /// Table entry for each pair of a query and a key, `[queries, keys]`. On a device the entries are not checked: an
+    /// entry outside the table counts as the first or last one.
     pub bias_index: Option<I>,
     /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,
@@ -68,7 +69,7 @@ by_operand! {
 }
 
 impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
-    /// Makes inputs whose tensors of elements are those that `elements` has, with no mask, no index and no lengths.
+    /// Creates inputs with the tensors that `elements` returns for each operand, without mask, index and lengths.
     pub fn of(mut elements: impl FnMut(Operand) -> Option<E>) -> InputTensors<'a, E, M, I> {
         InputTensors {
             query: elements(Operand::Query).unwrap_or_default(),
@@ -135,7 +136,8 @@ impl<'a> Inputs<'a> {
         self.lengths.check(problem)
     }
 
-    /// Checks bias and index: supplied if declared, large enough, entries within the table.
+    /// Checks that bias and index are supplied if declared, that they are large enough, and that entries are within the
+    /// table.
     fn check_bias(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let bias = problem.spec().bias;
@@ -175,7 +177,8 @@ impl<'a> Inputs<'a> {
 }
 
 impl Lengths<'_> {
-    /// Checks the lists against `problem`: supplied if declared, with the right number of entries, all in bounds.
+    /// Checks the lists against `problem`: each declared list must be supplied, with the correct number of entries, all
+    /// within bounds.
     ///
     /// # Errors
     /// Returns an error for the first list, or entry of a list, that does not match.
@@ -227,7 +230,7 @@ impl Lengths<'_> {
 }
 
 impl Chunk {
-    /// Checks that the keys of `problem` can be a chunk of the whole.
+    /// Checks that the queries and keys of `problem` fit into the longer sequence at the offsets of the chunk.
     fn check(self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (s, keys) = (problem.spec(), problem.keys());
@@ -257,7 +260,7 @@ impl Chunk {
 }
 
 /// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
-/// problem does not have. `missing` is the name that an error reports as missing.
+/// problem does not have. `missing` is the argument that an error reports if a required operand was not supplied.
 fn covers(
     problem: &Problem,
     operand: Operand,
@@ -282,8 +285,8 @@ fn covers(
 }
 
 /// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and
-/// `W = Σ exp(s_j − m) v_j`. The reference `m` lies near the largest score; every reference yields the same
-/// `W / S`. What holds for references of `2^30` and beyond is said at
+/// `W = Σ exp(s_j − m) v_j`. The reference `m` is near the largest score; every reference yields the same
+/// `W / S`. References of `2^30` and above are described at
 /// [`natural_reference`](crate::state::natural_reference).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateTensors<F> {
@@ -295,12 +298,12 @@ pub struct StateTensors<F> {
     pub w: F,
 }
 
-/// Buffers on the host for the state of every row.
+/// Host buffers for the state of every row.
 pub type StateOut<'a> = StateTensors<&'a mut [f32]>;
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output,
-/// log-sum-exp, states, or several of them. `E` has elements of a tensor, `F` f32 values: slices on the host ([`Outputs`]), or
-/// addresses in device memory.
+/// log-sum-exp, states, or several of them. `E` refers to the elements of a tensor, and `F` to f32 values. They are
+/// slices on the host ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output view.
@@ -309,10 +312,10 @@ pub struct OutputTensors<E, F> {
     pub lse: Option<F>,
     /// The state of each row.
     pub state: Option<StateTensors<F>>,
-    /// Elements of the present keys. Where the problem appends in place, the past keys are their first rows, which are
-    /// read and not written.
+    /// Elements of the present keys. If the problem appends in place, the past keys are the first rows of this tensor,
+    /// which the call reads and does not write.
     pub present_key: Option<E>,
-    /// Elements of the present values, likewise.
+    /// Elements of the present values, with the past values first as in `present_key`.
     pub present_value: Option<E>,
 }
 

@@ -1,4 +1,4 @@
-//! Measures the distance of computed attention from a reference in six ways (ELSA section C.2).
+//! Measures the distance between computed attention and a reference in six ways (ELSA section C.2).
 //!
 //! The measures compare computed probabilities `P̂` and outputs `Ŷ` with a reference `P` and `Y`, over all rows:
 //!
@@ -9,24 +9,24 @@
 //! ```
 //!
 //! A row is streamed through a [`RowDrift`], in any number of chunks of columns. A caller that visits all rows
-//! before the next chunk keeps one per row. [`Drift::finish_row`] adds it to the totals and returns the row's own
-//! six values, which the caller may keep for [`percentile`](crate::drift::percentile).
+//! before the next chunk keeps one `RowDrift` per row. [`Drift::finish_row`] adds a row to the totals and returns the six
+//! measures of that row, which the caller may keep for [`percentile`](crate::drift::percentile).
 //!
-//! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)` the
+//! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)`, the
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
 //!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` uses the series
 //!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is clamped.
-//! 2. **NaN propagates.** A NaN on either side makes every measure that it enters NaN, even if both sides are NaN,
-//!    and counts as a disagreement of the argmax.
+//! 2. **NaN propagates.** A NaN on either side, or on both, makes every measure that uses it NaN, and counts as a
+//!    disagreement of the argmax.
 //! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
-//!    probability in the reference is below the reference's maximum: choosing another of several equal maxima is no
-//!    disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is
+//!    probability in the reference is below the reference's maximum, so choosing another of several equal maxima is
+//!    not a disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is
 //!    never smaller.
-//! 4. **A zero reference.** As in [`crate::drift`].
+//! 4. **A zero reference** is treated as in [`crate::drift`].
 
 use crate::drift::Distance;
 
-/// The measures of a row so far, fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
+/// The measures of one row so far. [`RowDrift::probability`] and [`RowDrift::output`] add to them, in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct RowDrift {
     probabilities: Distance,
@@ -34,16 +34,16 @@ pub struct RowDrift {
     /// Jensen–Shannon divergence of the keys so far.
     divergence: f64,
     keys: usize,
-    /// Largest computed probability, its first key, and that key's probability in the reference.
+    /// Largest computed probability. Its first key is `computed_key`, whose reference probability is `reference_there`.
     computed_max: f64,
     computed_key: usize,
     reference_there: f64,
-    /// Largest probability of the reference and its first key.
+    /// Largest probability of the reference. Its first key is `reference_key`.
     reference_max: f64,
     reference_key: usize,
 }
 
-/// Returns `(1 + d) log(1 + d) + (1 − d) log(1 − d)`, never negative for `−1 ≤ d ≤ 1`, NaN outside.
+/// Returns `(1 + d) log(1 + d) + (1 − d) log(1 − d)`: nonnegative for `−1 ≤ d ≤ 1`, NaN for other `d`.
 fn divergence_of(d: f64) -> f64 {
     let square = d * d;
     if square < 2.5e-3 {
@@ -62,7 +62,7 @@ impl Default for RowDrift {
 }
 
 impl RowDrift {
-    /// Creates a row without keys and outputs.
+    /// Creates a row without keys and without outputs.
     #[must_use]
     pub const fn new() -> RowDrift {
         RowDrift {
@@ -78,8 +78,8 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probability of the next key. Keys come in order; a key that one side does not attend has
-    /// probability zero there.
+    /// Adds the probabilities of the next key. Keys must be added in order. A key that only one of the two sides attends
+    /// has probability zero on the other.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
@@ -115,7 +115,7 @@ impl RowDrift {
         self.reference_key
     }
 
-    /// Returns the six measures of this row alone; its argmax counts as zero or one.
+    /// Returns the six measures of this row alone. Its share of differing argmaxes is zero or one.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let nan = self.probabilities.max_abs().is_nan();
@@ -137,21 +137,21 @@ impl RowDrift {
 pub struct Metrics {
     /// Largest absolute difference of a probability.
     pub max_abs_p: f64,
-    /// L2 norm of the difference of the probabilities relative to that of the reference.
+    /// L2 norm of the difference of the probabilities, relative to the norm of the reference.
     pub rel_l2_p: f64,
-    /// Jensen–Shannon divergence in nats, the mean over rows; 0 to `log 2` for distributions.
+    /// Mean Jensen–Shannon divergence over the rows, in nats; 0 to `log 2` for distributions.
     pub js: f64,
     /// Share of rows whose computed argmax is not a maximum of the reference.
     pub argmax: f64,
-    /// Share of rows whose first computed argmax is not the reference's first one.
+    /// Share of rows whose first computed argmax is not the first argmax of the reference.
     pub argmax_strict: f64,
     /// Largest absolute difference of an output element.
     pub max_abs_y: f64,
-    /// L2 norm of the difference of the outputs relative to that of the reference.
+    /// L2 norm of the difference of the outputs, relative to the norm of the reference.
     pub rel_l2_y: f64,
 }
 
-/// The totals over rows.
+/// Totals of the measures over rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drift {
     probabilities: Distance,
@@ -163,13 +163,13 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Creates totals over no rows.
+    /// Creates totals of zero rows.
     #[must_use]
     pub fn new() -> Drift {
         Drift::default()
     }
 
-    /// Adds a row whose columns are complete, and returns the row's own measures.
+    /// Adds a row whose columns are complete, and returns the measures of that row.
     pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
         let metrics = row.metrics();
         self.probabilities.join(&row.probabilities);

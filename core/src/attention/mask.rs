@@ -4,9 +4,9 @@
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
 
-/// Largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. Finite
-/// elements beyond it, such as `f32::MIN`, are clamped to it. In base-2 units the clamped element stays finite, and so does
-/// its sum with any score below `2^127`.
+/// Largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. Larger
+/// finite elements, such as `f32::MIN`, are clamped to it. In base-2 units the clamped element is finite, and so is its
+/// sum with any score below `2^127`.
 pub const MASK_LIMIT: f32 = 1.179_328_7e38;
 
 /// The meaning of a mask's elements.
@@ -110,14 +110,14 @@ pub(super) fn limited(x: f32) -> f32 {
 }
 
 /// Converts an f64 element of an additive mask to f32, rounded to nearest. Finite elements stay finite: `f64::MIN` becomes
-/// `f32::MIN`, not `−∞`, and is clamped to [`MASK_LIMIT`] like it.
+/// `f32::MIN`, not `−∞`, and is later clamped to [`MASK_LIMIT`].
 #[inline]
 #[must_use]
 pub fn rounded(x: f64) -> f32 {
     if x.is_finite() { x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { x as f32 }
 }
 
-/// Converts an integer element of a mask to a boolean one: zero is not attended, any other number is.
+/// Converts an integer element of a mask to a boolean one: zero means not attended, any other number attended.
 #[inline]
 #[must_use]
 pub fn attended(x: i64) -> u8 {
@@ -157,7 +157,7 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
-    /// Returns the same mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a packed
+    /// Returns this mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a packed
     /// excerpt. Strides of broadcast axes are ignored.
     #[must_use]
     pub const fn with_strides(self, strides: [usize; 4]) -> MaskView {
@@ -182,20 +182,20 @@ impl MaskView {
         core::array::from_fn(|axis| if self.shape[axis] == 1 { 0 } else { self.strides[axis] })
     }
 
-    /// Returns the number of elements that a buffer must have.
+    /// Returns the number of elements that the mask's buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Returns the number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast, else the
-    /// size of that axis.
+    /// Returns how many of `keys` keys the mask covers: all of them if the last axis is broadcast, otherwise the size
+    /// of that axis.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    /// Checks the mask against scores of shape `full`. With `short` its last axis may have fewer keys.
+    /// Checks the mask against scores of shape `full`. With `short`, the last axis of the mask may have fewer keys.
     pub(super) fn check(
         &self,
         argument: &'static str,

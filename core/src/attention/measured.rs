@@ -1,35 +1,35 @@
-//! Norms and flags that a run measures of its tensors on request, as plain data.
+//! Norms and flags of the tensors of a run, which the run measures on request, as plain data.
 //!
-//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of every kind of
-//! element. The sums are rounded; the norms computed here are upper bounds of the exact ones.
+//! A run determines, in f32, the largest sum of squares over a row of queries and over a row of keys, and the largest
+//! magnitude of every kind of element. The sums are rounded; the norms computed here are upper bounds of the exact norms.
 //!
-//! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of additions, with
-//! or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)` with
-//! `u = 2^-24`, and `t = 2^-126` is the most that a square loses to underflow (Higham, *Accuracy and Stability of Numerical
-//! Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is also at most
-//! `√d M`, which holds even if the sum overflows. The smaller of the two is used, raised by `2^-50` for the arithmetic in
-//! f64.
+//! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of additions,
+//! with or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)`
+//! with `u = 2^-24`, and `t = 2^-126` is the most that a square loses to underflow (Higham, *Accuracy and Stability of
+//! Numerical Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is
+//! also at most `√d M`, which holds even if the sum overflows. The smaller bound is used, raised by `2^-50` for the
+//! roundings of the f64 arithmetic.
 
 use super::mask::MASK_LIMIT;
 use super::problem::Problem;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 use core::fmt;
 
-/// Number of values in a record of measurements, before one for each channel of the values. They have no sign.
+/// Number of measurements in a record, all nonnegative. One measurement for each channel of the values follows them.
 pub const MEASURED: usize = 8;
 
-/// Index of the largest sum of squares of a query row, followed by the largest magnitude of a query's element.
+/// Index of the largest sum of squares of a query row. The largest magnitude of a query element follows it.
 pub const MEASURED_QUERY: usize = 0;
-/// Index of the same two numbers of a key row.
+/// Index of the largest sum of squares of a key row. The largest magnitude of a key element follows it.
 pub const MEASURED_KEY: usize = 2;
-/// Index of the largest magnitude of the mask's elements that are not `−∞`.
+/// Index of the largest magnitude of a mask element other than `−∞`.
 pub const MEASURED_MASK: usize = 4;
-/// Index of the largest magnitude of the bias's elements that are not `−∞`.
+/// Index of the largest magnitude of a bias element other than `−∞`.
 pub const MEASURED_BIAS: usize = 5;
-/// Index of the two numbers of a row of the output, as for a query row.
+/// Index of the largest sum of squares of an output row. The largest magnitude of an output element follows it.
 pub const MEASURED_OUTPUT: usize = 6;
 
-/// Returns the larger of two numbers without sign. NaN is larger than any other number.
+/// Returns the larger of two nonnegative numbers. NaN counts as larger than any other number.
 #[must_use]
 pub fn larger(a: f32, b: f32) -> f32 {
     if b.to_bits() > a.to_bits() { b } else { a }
@@ -37,40 +37,40 @@ pub fn larger(a: f32, b: f32) -> f32 {
 
 /// Flags of the tensors of a call and of its run, as a set of bits.
 ///
-/// A flag of an element refers to the measured elements. These are the rows of queries of every sequence and, on the CPU, the
-/// rows of the output; keys and values from the first to the last that length, causality and window let some row of the
-/// sequence attend; and every element of a mask or a bias. A key that a mask excludes was measured, and so was one that only
-/// other rows attend: its NaN or infinity is reported although it may not reach the output.
+/// Flags about elements refer to the measured elements. These are the query rows of every sequence; on the CPU, the
+/// output rows; the keys and values from the first to the last that length, causality and window let some row of the
+/// sequence attend; and every element of a mask or a bias. Keys that a mask excludes, and keys that only other rows
+/// attend, are measured too, so their NaN or infinity is reported although it may not reach the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
 impl Flags {
-    /// A query is NaN.
+    /// An element of a query is NaN.
     pub const QUERY_NAN: Flags = Flags(1 << 0);
-    /// A query is infinite, and none is NaN.
+    /// An element of a query is infinite, and no element of a query is NaN.
     pub const QUERY_INFINITE: Flags = Flags(1 << 1);
-    /// A key is NaN.
+    /// An element of a key is NaN.
     pub const KEY_NAN: Flags = Flags(1 << 2);
-    /// A key is infinite, and none is NaN.
+    /// An element of a key is infinite, and no element of a key is NaN.
     pub const KEY_INFINITE: Flags = Flags(1 << 3);
-    /// A value is NaN.
+    /// An element of a value is NaN.
     pub const VALUE_NAN: Flags = Flags(1 << 4);
-    /// A value is infinite, and none is NaN.
+    /// An element of a value is infinite, and no element of a value is NaN.
     pub const VALUE_INFINITE: Flags = Flags(1 << 5);
     /// An element of the mask or the bias is NaN.
     pub const ADDED_NAN: Flags = Flags(1 << 6);
-    /// An element of the mask or the bias is `+∞`, and none is NaN.
+    /// An element of the mask or the bias is `+∞`, and no element of them is NaN.
     pub const ADDED_INFINITE: Flags = Flags(1 << 7);
     /// An element of the output is NaN.
     pub const OUTPUT_NAN: Flags = Flags(1 << 8);
-    /// An element of the output is infinite, and none is NaN.
+    /// An element of the output is infinite, and no element of the output is NaN.
     pub const OUTPUT_INFINITE: Flags = Flags(1 << 9);
     /// The scores of a row may be so far apart that small weights became zero.
     pub const UNDERFLOW: Flags = Flags(1 << 10);
-    /// The CPU computed in place of a GPU.
+    /// The CPU computed the call instead of a GPU.
     pub const FALLBACK: Flags = Flags(1 << 11);
 
-    /// Every flag with its name.
+    /// All flags with their names.
     pub const ALL: [(Flags, &'static str); 12] = [
         (Flags::QUERY_NAN, "q_nan"),
         (Flags::QUERY_INFINITE, "q_infinite"),
@@ -98,13 +98,13 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Returns these flags, and those of `other` if `set`.
+    /// Returns the union with `other` if `set` is `true`, otherwise these flags unchanged.
     #[must_use]
     pub const fn with(self, other: Flags, set: bool) -> Flags {
         Flags(if set { self.0 | other.0 } else { self.0 })
     }
 
-    /// Returns the first flag of a tensor of the call that is not finite.
+    /// Returns the first flag, with its name, that reports a NaN or an infinity in a tensor of the call.
     #[must_use]
     pub fn not_finite(self) -> Option<(Flags, &'static str)> {
         Flags::ALL[..10].iter().copied().find(|(flag, _)| self.contains(*flag))
@@ -125,20 +125,20 @@ impl fmt::Display for Flags {
 /// Measurements of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Upper bound of the Euclidean norm of a query row; infinite or NaN if an element is.
+    /// Upper bound of the Euclidean norm of a query row; infinite or NaN if an element of a row is.
     pub query: f64,
     /// Upper bound of the Euclidean norm of a key row, including past keys.
     pub key: f64,
-    /// Upper bound of `|mask| + |bias|` of an element that is not `−∞`; zero without mask and bias.
+    /// Upper bound of `|mask| + |bias|` over the elements that are not `−∞`; zero without mask and bias.
     pub added: f64,
-    /// Largest magnitude of an element of an attended value.
+    /// Largest magnitude of an element of the attended values.
     pub value: f64,
     /// Flags of the call.
     pub flags: Flags,
 }
 
-/// Returns an upper bound of the largest norm of rows of `dim` elements, from the largest computed sum of squares and the
-/// largest magnitude.
+/// Returns an upper bound of the largest norm of rows of `dim` elements, from `[squares, largest]`: the largest
+/// computed sum of squares of a row and the largest magnitude of an element.
 #[must_use]
 pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
     let (squares, largest, dim) = (f64::from(squares), f64::from(largest), dim as f64);
@@ -152,11 +152,11 @@ pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
     by_sum.min(by_largest) * WIDER
 }
 
-/// `1 + 2^-50`, more than a few roundings in f64.
+/// `1 + 2^-50`, a factor that outweighs a few roundings in f64.
 const WIDER: f64 = 1.0 + 8.881_784_197_001_252e-16;
 
 impl Measured {
-    /// Evaluates a record of a call: its first [`MEASURED`] numbers, and those of the channels of the values.
+    /// Evaluates the record of a call: its first [`MEASURED`] numbers, and the largest magnitudes of the value channels.
     #[must_use]
     pub fn of(problem: &Problem, record: &[f32; MEASURED], channels: &[f32]) -> Measured {
         let at = |i: usize| record[i];
@@ -190,7 +190,7 @@ impl Measured {
         measured
     }
 
-    /// Returns an upper bound of the magnitude of a score, in natural-log units.
+    /// Returns an upper bound of the magnitude of all scores, in natural-log units.
     #[must_use]
     pub(crate) fn largest_score(&self, problem: &Problem) -> f64 {
         let product = f64::from(problem.scale()).abs() * self.query * self.key * WIDER;

@@ -15,9 +15,9 @@ crate::operands::operands! {
         PastValue = "past_v",
         /// The mask, broadcast to `[batch, heads, queries, keys]`.
         Mask = "mask",
-        /// The bias, broadcast as the mask is, or a table of relative positions, `[entries, heads]`.
+        /// The bias: broadcast like the mask, or a table of relative positions, `[entries, heads]`.
         Bias = "bias",
-        /// The entry of the table for each query and key, i64 `[queries, keys]`.
+        /// Table entry for each pair of a query and a key, i64 `[queries, keys]`.
         BiasIndex = "bias_index",
     }
     written {

@@ -1,4 +1,4 @@
-//! Reads scores and values of a head, pair by pair, for the scalar runs.
+//! Reads scores and values of a head, pair by pair, for the scalar implementations.
 
 use super::added::Added;
 use super::data::{Inputs, Outputs};
@@ -11,7 +11,7 @@ use crate::view::View;
 /// Longest chain of multiply-adds in a score.
 pub(super) const CHAIN: usize = 64;
 
-/// Rows of keys or values: past ones in a separate tensor, and the new ones.
+/// Rows of keys or of values: past rows in a separate tensor if there is one, and new rows.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     past: Option<(View, Elements<'a>)>,
@@ -19,7 +19,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Returns the elements that hold row `j` of a sequence, and the index of its first.
+    /// Returns the tensor that contains row `j` of a sequence, and the index of the row's first element.
     #[inline]
     fn at(&self, sequence: &Sequence, kv_head: usize, j: usize) -> (&Elements<'a>, usize) {
         // Past rows come first. Past and new rows are read in place, never copied.
@@ -33,10 +33,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The elements of the present keys and values, after they were written; `None` unless the problem appends to them.
+/// The elements of the present keys and values, after they were written; `None` if the problem does not append in place.
 pub type Present<'a> = Option<[Elements<'a>; 2]>;
 
-/// Returns the present of a problem that appends.
+/// Returns the elements of the present keys and values; `None` if the problem does not append in place.
 pub(super) fn present<'a>(problem: &Problem, [key, value]: [&'a Option<ElementsMut<'_>>; 2]) -> Present<'a> {
     match (key, value) {
         (Some(key), Some(value)) if problem.spec().append => Some([key.elements(), value.elements()]),
@@ -107,7 +107,7 @@ impl<'a> Pairs<'a> {
         if added != 0.0 { score + added } else { score }
     }
 
-    /// Returns the score of `query` and a key given element by element, before anything is added.
+    /// Returns the score of `query` and a key, whose elements `key` returns by index, before mask and bias are added.
     #[inline]
     pub(super) fn capped(&self, query: &[f32], key: impl Fn(usize) -> f32) -> f32 {
         let mut score = 0.0;
@@ -121,14 +121,14 @@ impl<'a> Pairs<'a> {
         if self.cap != 0.0 { self.cap * libm::tanhf(score) } else { score }
     }
 
-    /// Returns the tensor that holds value row `j`, and the index of the row's first element.
+    /// Returns the tensor that contains value row `j`, and the index of the row's first element.
     #[inline]
     pub(super) fn value(&self, j: usize) -> (&Elements<'a>, usize) {
         self.values.at(&self.sequence, self.kv_head, j)
     }
 }
 
-/// Loads row `i` of `head`, multiplied by the factor that yields scores in base-2 units.
+/// Loads query row `i` of `head`, multiplied by the factor that yields scores in base-2 units.
 pub(super) fn query(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -144,14 +144,14 @@ pub(super) fn query(
     }
 }
 
-/// Returns the index of row `i` among the rows `[batch, heads, queries]`.
+/// Returns the index of row `i` in arrays of shape `[batch, heads, queries]`.
 pub(super) fn number(problem: &Problem, sequence: &Sequence, head: usize, i: usize) -> usize {
     let tokens = problem.spec().query.tokens();
     (sequence.batch * problem.heads() + head) * tokens + sequence.query0 + i
 }
 
-/// Writes the requested outputs of row `i` of `head`, whose state is `state`; log-sum-exp is that of `S` plus
-/// `left_out`, the weights that the state omits.
+/// Writes the requested outputs of row `i` of `head`, whose state is `state`. `left_out` is the sum of the weights that
+/// the state omits; it is added to `S` for log-sum-exp only.
 pub(super) fn write_row(
     problem: &Problem,
     outputs: &mut Outputs<'_>,

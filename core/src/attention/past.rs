@@ -1,4 +1,4 @@
-//! Past and present keys and values of a problem, and those of a call.
+//! Past and present keys and values: their shapes in a problem, and their data in a call.
 
 use super::data::Inputs;
 use super::operands::Operand;
@@ -8,7 +8,7 @@ use crate::dtype::Elements;
 use crate::view::View;
 
 impl Spec {
-    /// Returns the name of the first of past and present tensors that the problem has.
+    /// Returns the name of the first past or present tensor that the problem has.
     #[must_use]
     pub fn past_or_present(&self) -> Option<&'static str> {
         let tensors = [
@@ -19,7 +19,7 @@ impl Spec {
         tensors.into_iter().find_map(|(operand, view)| view.map(|_| operand.argument()))
     }
 
-    /// Returns whether the problem has a past.
+    /// Returns `true` if the problem has a past.
     #[must_use]
     pub const fn has_past(&self) -> bool {
         self.past_key.is_some()
@@ -31,7 +31,8 @@ impl Spec {
         self.past_key.map_or(0, |view| view.tokens())
     }
 
-    /// Checks that past rows are the first rows of the present: the same strides along every axis that has them.
+    /// Checks that past rows can be the first rows of the present: both must have equal strides along every axis with
+    /// more than one element.
     pub(super) fn check_append(&self) -> Result<(), ArgumentError> {
         let pairs = [
             (&self.past_key, "past_k", &self.present_key, "present_k"),
@@ -56,7 +57,7 @@ impl Spec {
 }
 
 impl<'a> Inputs<'a> {
-    /// Returns past keys and past values with their views; `None` if the call of `problem` has no separate past.
+    /// Returns the past keys and past values with their views; `None` if the call has no separate past.
     #[must_use]
     pub fn past(&self, problem: &Problem) -> Option<[(View, Elements<'a>); 2]> {
         let s = problem.spec();

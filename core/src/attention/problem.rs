@@ -12,7 +12,7 @@ use crate::setters;
 use crate::view::View;
 use core::f64::consts::LOG2_E;
 
-/// The largest `|scale| log2 e`, or `|scale| / X` with a soft cap `X`: `2^64`.
+/// The largest allowed `|scale| log2 e`, or `|scale| / X` with a soft cap `X`: `2^64`.
 pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 
 /// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from plain
@@ -20,14 +20,14 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 ///
 /// # Range
 ///
-/// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. They are as exact as the error
-/// bound states if every `q_x · scale · log2 e`, every product and every partial sum is below `2^127` in magnitude.
+/// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. The error bound holds for them
+/// if every `q_x · scale · log2 e`, every product and every partial sum is below `2^127` in magnitude.
 /// It is sufficient that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` are below `1.1e38`. Beyond that a
 /// score overflows: `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale whose
 /// product with `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range.
 /// Finite elements of an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 ///
-/// Weights are exact down to `2^-126` of a row's reference and zero below ([`crate::state::WEIGHT_FLOOR`]).
+/// Weights are exact down to `2^-126` relative to the row's reference, and zero below ([`crate::state::WEIGHT_FLOOR`]).
 /// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
 ///
 /// ```
@@ -46,26 +46,26 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 pub struct Spec {
     /// Element type of query, key, value, output, past and present.
     pub dtype: DType,
-    /// `[batch, heads, queries, d]`.
+    /// Queries, `[batch, heads, queries, d]`.
     pub query: View,
-    /// `[batch, kv_heads, keys, d]`.
+    /// Keys, `[batch, kv_heads, keys, d]`.
     pub key: View,
-    /// `[batch, kv_heads, keys, d_v]`.
+    /// Values, `[batch, kv_heads, keys, d_v]`.
     pub value: View,
-    /// `[batch, heads, queries, d_v]`.
+    /// The output, `[batch, heads, queries, d_v]`.
     pub output: View,
     /// Past keys, `[batch, kv_heads, past, d]`.
     pub past_key: Option<View>,
     /// Past values, `[batch, kv_heads, past, d_v]`.
     pub past_value: Option<View>,
-    /// Output of past and new keys, concatenated, `[batch, kv_heads, past + keys, d]`.
+    /// Output that concatenates past and new keys, `[batch, kv_heads, past + keys, d]`.
     pub present_key: Option<View>,
-    /// Output of past and new values, concatenated, `[batch, kv_heads, past + keys, d_v]`.
+    /// Output that concatenates past and new values, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// `true` if the call appends in place: the past occupies the first rows of the present's own memory, and the
-    /// call writes the new rows after it. The past and the present must both have keys and values, and views with
-    /// the same strides; a call passes the present only. A present whose strides leave room for more tokens is a
-    /// cache of that capacity.
+    /// `true` if the call appends in place: the past occupies the first rows of the present's memory, and the
+    /// call writes the new rows after it. The problem must have past and present keys and values, and the past and the
+    /// present must have equal strides; a call passes the present only. A present whose strides leave room for more
+    /// tokens is a cache with that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
@@ -77,18 +77,18 @@ pub struct Spec {
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
-    /// An additive bias in addition to the mask. If the last axis of either is shorter than the keys, the other's
-    /// must have the same size or 1.
+    /// An additive bias in addition to the mask. If the last axis of mask or bias is shorter than the keys, the last axis
+    /// of the other must have the same size or size 1.
     pub bias: Option<BiasView>,
     /// `true` if the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then
     /// not attended.
     pub short_mask: bool,
-    /// The windows of a picture, if each sequence is one: its queries and keys are the tokens of the window.
+    /// The windows of a picture, if each sequence is a window: its queries and keys are the tokens of that window.
     pub windows: Option<Windows>,
     /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences packed along the tokens of query and key, whose batch is then 1. A call supplies their
-    /// bounds ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences packed along the tokens of query and key; their batch is then 1. A call supplies the bounds of
+    /// the sequences ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
@@ -101,7 +101,7 @@ setters! {
 }
 
 impl Spec {
-    /// Describes plain attention of `query` over `key` and `value`, written to `output`.
+    /// Describes plain attention of `query` over `key` and `value`, with the result in `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -131,8 +131,8 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, a head size is zero, a number is not finite or loses its precision in
-    /// base-2 units, the mask does not broadcast, two arguments exclude each other, or rows of an output overlap.
+    /// Returns an error if sizes disagree, a head size is zero, a number is NaN, infinite or imprecise in base-2 units,
+    /// the mask does not broadcast, two arguments exclude each other, or rows of an output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -247,7 +247,7 @@ impl Spec {
         }
     }
 
-    /// Returns an error if an option is set that windows exclude.
+    /// Returns an error if an option is set that cannot be combined with windows.
     fn check_alone_with_windows(&self) -> Result<(), ArgumentError> {
         let given = [
             (self.packed.is_some(), "cu_seqlens_q"),
@@ -395,8 +395,8 @@ impl Problem {
         self.spec.causal.is_some() || self.spec.window.right.is_some()
     }
 
-    /// Returns the operand whose rows a run reads as keys or values. It is `operand` itself, except that a problem
-    /// that appends in place reads past and new rows from the present, after the new rows have been written there.
+    /// Returns the operand from which a run reads keys or values. This is `operand` itself, except in a problem
+    /// that appends in place: there a run reads all rows from the present, after the new rows have been written to it.
     #[must_use]
     pub const fn source(&self, operand: Operand) -> Operand {
         match operand {
@@ -406,8 +406,8 @@ impl Problem {
         }
     }
 
-    /// Returns the number of tokens at the start of an in-place present that a call reads but does not write: the
-    /// past. `None` for any other operand.
+    /// Returns the number of past tokens at the start of an in-place present, which a call reads but does not write;
+    /// `None` for any other operand.
     #[must_use]
     pub const fn kept(&self, operand: Operand) -> Option<usize> {
         match operand {
@@ -416,8 +416,8 @@ impl Problem {
         }
     }
 
-    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the
-    /// memory of another, as the past does in a problem that appends in place. Every problem has an output,
+    /// Returns the memory of `operand`. `None` if the problem does not have that operand, or if it shares the memory of
+    /// another operand, as the past does in a problem that appends in place. Every problem has an output,
     /// log-sum-exp and states, which a call may omit.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
@@ -504,7 +504,8 @@ mod tests {
     use crate::attention::mask::MaskKind;
     use crate::view::Layout;
 
-    /// Returns six query heads over two key heads: 4 queries of size 5, 8 keys, values of size 7, a batch of 3.
+    /// Returns a spec with six query heads over two key heads: 4 queries of size 5, 8 keys, values of size 7, a batch
+    /// of 3.
     fn spec() -> Spec {
         let of = |dims: [usize; 4]| View::dense("x", Layout::Bhnd, &dims, None).unwrap();
         Spec::new(DType::F16, of([3, 6, 4, 5]), of([3, 2, 8, 5]), of([3, 2, 8, 7]), of([3, 6, 4, 7]))

@@ -11,10 +11,10 @@
 //!
 //! 1. **Two passes.** The first finds the maximum, the second recomputes the scores. No row of scores is stored, so
 //!    the oracle handles any length without scratch memory.
-//! 2. **Keys that are not attended are not read.** They contribute nothing, even if the key or its value holds NaN.
+//! 2. **Keys that are not attended are not read.** They contribute nothing, even if the key or its value contains NaN.
 //!    An attended key whose score is `−∞` has weight zero and its value is not read, as in
 //!    [`crate::state::State::absorb`].
-//! 3. **NaN propagates.** A NaN score makes `max`, `sum`, `lse` and the whole output NaN; a NaN in an attended
+//! 3. **NaN propagates.** A NaN score makes `max`, `sum`, `lse` and the entire output NaN; a NaN in an attended
 //!    value makes that column NaN. A score of `+∞` makes `sum` NaN.
 //! 4. **Empty rows.** A row that attends no key, or whose scores are all `−∞`, has an output of zeros and
 //!    log-sum-exp `−∞`.
@@ -43,9 +43,9 @@ pub struct Row {
 }
 
 /// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the row.
-/// `sequence` and `i` count as in [`Problem::sequence`], and `head` counts query heads. The inputs must have passed
-/// [`Inputs::check`], except that those of a problem that appends in place also hold its past, as it was before the
-/// call.
+/// `sequence` and `i` are indices as in [`Problem::sequence`], and `head` is the index of a query head. The inputs must
+/// have passed [`Inputs::check`]. In a problem that appends in place, they must additionally contain the past as it was
+/// before the call.
 ///
 /// # Panics
 /// Panics if `output` does not have `d_v` elements, or if `sequence`, `head` or `i` is out of bounds.
@@ -65,7 +65,7 @@ pub fn row(
     }
 }
 
-/// Returns the statistics of a row, without its output. Arguments are those of [`row()`].
+/// Returns the statistics of a row, without its output. The arguments are those of [`row()`].
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -95,8 +95,8 @@ pub fn probabilities(
     probabilities_in(problem, inputs, sequence, head, i, &row, 0..usize::MAX, visit);
 }
 
-/// Calls `visit` like [`probabilities`], but only for the keys in `keys`, cut off at the end of the sequence. `row`
-/// must be the result of [`row()`] or [`statistics`] for the same row.
+/// Calls `visit` like [`probabilities`], but only for the keys in `keys` that exist in the sequence. `row`
+/// must be the result of [`row()`] or [`statistics`] for the same query.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -119,8 +119,8 @@ pub fn probabilities_in(
 }
 
 /// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order,
-/// including the past, or with `None` for keys that the row does not attend. The logarithm remains finite where a
-/// probability underflows. `row` must be the result of [`row()`] or [`statistics`] for the same row.
+/// including the past, or with `None` for keys that the row does not attend. The logarithm remains finite if the
+/// probability underflows. `row` must be the result of [`row()`] or [`statistics`] for the same query.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -173,8 +173,8 @@ pub fn bias(
     Geometry::new(problem, inputs, sequence, head, i).bias(j)
 }
 
-/// Returns the largest magnitude that mask and bias together add to the score of query `i` and key `j` of a
-/// sequence, `|bias| + |mask|`; zero if the row does not attend the key.
+/// Returns `|bias| + |mask|`, the largest magnitude that mask and bias together add to the score of query `i` and key
+/// `j` of a sequence; zero if the row does not attend the key.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -249,17 +249,17 @@ struct Geometry<'a> {
     /// Index along the batch axis.
     batch: usize,
     head: usize,
-    /// Row within the sequence.
+    /// Index of the query row within the sequence.
     i: usize,
-    /// Token of the row in the query view, and of the sequence's first key in the key view.
+    /// Token of the row in the query view; `first_key` is the token of the sequence's first key in the key view.
     query: usize,
     first_key: usize,
     past: usize,
     /// Number of keys of the sequence.
     keys: usize,
-    /// Number of valid keys from the first key of the sequence on; negative if they end before it.
+    /// Number of valid keys, counted from the first key of the call; negative if the valid keys end before it.
     valid: i128,
-    /// Key index of the diagonal in this row.
+    /// Index of the key on the diagonal of this row.
     diagonal: i128,
     mask: Option<(&'a MaskView, MaskElements<'a>)>,
     bias: Option<(&'a BiasView, Elements<'a>)>,
@@ -320,7 +320,7 @@ impl<'a> Geometry<'a> {
         }
     }
 
-    /// Returns the sum of mask and bias for key `j`, or `None` if the row does not attend it.
+    /// Returns the sum of mask and bias for key `j`, or `None` if the row does not attend that key.
     #[inline]
     fn bias(&self, j: usize) -> Option<f64> {
         let [mask, bias] = self.parts(j)?;
@@ -330,8 +330,8 @@ impl<'a> Geometry<'a> {
         Some(if mask.is_finite() && bias.is_finite() { sum.clamp(-most, most) } else { sum })
     }
 
-    /// Returns mask and bias for key `j`, each zero if the problem has none; `None` if the row does not attend the
-    /// key.
+    /// Returns mask and bias for key `j`, zero for either that the problem does not have; `None` if the row does not
+    /// attend the key.
     #[inline]
     fn parts(&self, j: usize) -> Option<[f64; 2]> {
         let column = j as i128;
@@ -370,7 +370,7 @@ impl<'a> Geometry<'a> {
         attended.then(|| [f64::from(mask), f64::from(limited)])
     }
 
-    /// Returns `true` if key `j` is in the part of the picture from which the row's token was rolled.
+    /// Returns `true` if key `j` and the row's token were rolled from the same part of the picture.
     #[inline]
     fn is_on_the_same_side(&self, j: usize) -> bool {
         let Some(windows) = &self.spec.windows else { return true };
@@ -384,8 +384,8 @@ impl<'a> Geometry<'a> {
         [0, 1].into_iter().all(|axis| rolled(axis, self.i) == rolled(axis, j))
     }
 
-    /// Returns the index of the element for key `j`; `None` beyond the last axis. An axis of size 1 is broadcast,
-    /// and a batch axis whose size divides the batch repeats.
+    /// Returns the index of the element for key `j`; `None` if the key is beyond the last axis. An axis of size 1 is
+    /// broadcast, and a batch axis whose size divides the batch repeats.
     #[inline]
     fn element(&self, view: &MaskView, j: usize) -> Option<usize> {
         let [batches, heads, queries, keys] = view.shape();
@@ -410,7 +410,7 @@ struct Scores<'a, T> {
     cap: Option<f64>,
 }
 
-/// The rows of one head of keys or values: first the past, then the new ones.
+/// The rows of one head of keys or of values: first past rows, then new rows.
 struct Lines<'a, T> {
     past: Option<(View, &'a [T])>,
     new: (View, &'a [T]),
@@ -460,7 +460,7 @@ impl<'a, T: Element> Scores<'a, T> {
         }
     }
 
-    /// Returns the score of key `j`, or `None` if the row does not attend it.
+    /// Returns the score of key `j`, or `None` if the row does not attend that key.
     #[inline(always)]
     fn score(&self, j: usize) -> Option<f64> {
         let bias = self.geometry.bias(j)?;

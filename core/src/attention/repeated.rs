@@ -1,13 +1,13 @@
-//! Repeats axes of 1 of queries, keys and values, as ONNX broadcasts the operands of its products.
+//! Repeats axes of size 1 in queries, keys and values, as ONNX broadcasts the operands of its products.
 
 use super::mask::MaskView;
 use crate::argument::ArgumentError;
 use crate::view::View;
 
-/// Returns views of queries, keys and values with axes of 1 repeated. A batch of 1 is repeated to match that of the
-/// others and of the mask, and heads are repeated if queries, keys and values do not share them in groups. A single
-/// query is repeated for the rows of the mask. Other sizes are unchanged, and [`Spec::check`](super::Spec::check)
-/// compares them.
+/// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 is repeated to match the
+/// batches of the other tensors and of the mask. Heads are repeated, except if queries have all heads and keys and
+/// values have equally many: groups of query heads then share them. A single query is repeated for the rows of the
+/// mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.

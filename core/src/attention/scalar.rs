@@ -1,8 +1,8 @@
-//! Computes a whole attention call without threads, vector instructions or an allocator: the scalar fallback.
+//! The scalar fallback: computes an entire attention call without threads, vector instructions or an allocator.
 //!
 //! Query rows are computed one at a time. A row streams over its keys and keeps one state per level of the merge
 //! tree, so the scratch memory is `d + d_v · (1 + ceil(log2(keys / 512)))` f32 values for any number of queries.
-//! The cuts and the merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
+//! Block boundaries and merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
 use super::certificate::{Executed, Order};
@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::scan::stack::{self, MergeStack};
 use crate::state::State;
 
-/// Number of keys of a segment, which fold into one state.
+/// Number of keys per segment. They are folded into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
 
 /// Returns the number of f32 values of scratch that [`run`] needs, for any number of queries; `None` on overflow.
@@ -63,7 +63,7 @@ pub fn executed(problem: &Problem) -> Executed {
     }
 }
 
-/// Computes the whole problem. Everything is checked before anything is written.
+/// Computes the entire problem. All arguments are checked before anything is written.
 ///
 /// # Errors
 /// Returns an error if inputs or outputs do not match the problem, or if `scratch` is shorter than
@@ -99,7 +99,7 @@ pub fn run(
     Ok(())
 }
 
-/// Computes the state of row `i` of `head`. `query` has `d` elements, and `states` holds the slots of the merge
+/// Computes the state of row `i` of `head`. `query` has `d` elements, and `states` contains the slots of the merge
 /// tree.
 pub(super) fn row<'a>(
     problem: &Problem,
@@ -146,7 +146,7 @@ pub(super) fn row<'a>(
     State { m: levels[0].0, s: levels[0].1, w: &mut states[..dv] }
 }
 
-/// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
+/// Merges two adjacent states: replaces the state in `slot` by `slot ⊕ (slot + 1)`.
 fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) {
     let (earlier, later) = states[slot * dv..(slot + 2) * dv].split_at_mut(dv);
     let later = State { m: levels[slot + 1].0, s: levels[slot + 1].1, w: later };
@@ -155,8 +155,8 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
     levels[slot] = (earlier.m, earlier.s);
 }
 
-/// Copies past and new keys and values to the present tensors, if the problem has them. A present that contains the
-/// past only receives the new rows.
+/// Copies past and new keys and values to the present tensors, if the problem has them. A present that already contains
+/// the past only receives the new rows.
 pub(super) fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let [keys, values] = inputs.past(problem).map_or([None; 2], |past| past.map(Some));

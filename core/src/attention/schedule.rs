@@ -1,19 +1,19 @@
 //! The schedule: tiles over queries, blocks and segments over keys, and the merge tree.
 //!
-//! Keys are cut into blocks, and eight blocks make a segment. The keys of a segment fold into one state per row, block
-//! by block; the states of segments merge in the balanced binary tree over segment numbers. Query rows are cut into
-//! tiles, whose rows are computed together.
+//! Keys are cut into blocks, and eight blocks make a segment. The keys of a segment are folded into one state per row,
+//! block by block. The states of segments merge in the balanced binary tree over segment numbers. Query rows are cut
+//! into tiles, whose rows are computed together.
 //!
 //! **The naive way** starts the blocks of a tile at the first key that the tile attends, and divides the keys
-//! evenly among workers. The order of additions in a row then depends on its neighbours and on the machine.
+//! evenly among workers. The order of additions in a row then depends on the other rows of the tile and on the machine.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *Keys are cut by position alone*: at multiples of the block size from the first key of the sequence,
 //!    including the past. A row executes the same operations in the same order in any tile, and for any number of
 //!    rows, heads, sequences or threads.
-//! 2. *The tree is over segment numbers.* A segment that a row does not attend is the identity and changes no bit.
-//!    Segments bound the longest chain of additions, and the tree only adds its depth.
+//! 2. *The tree is over segment numbers.* A segment that a row does not attend has the identity as its state and changes
+//!    no bit. Segments bound the longest chain of additions, and the tree only adds its depth.
 //! 3. *Tiles only affect speed.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose
 //!    any widths.
 //! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose
@@ -26,12 +26,12 @@ use super::sequence::Sequence;
 use super::windows::Sides;
 use core::ops::Range;
 
-/// Number of blocks in a segment. The keys of a segment fold into one state before states merge.
+/// Number of blocks per segment. The keys of a segment are folded into one state before states merge.
 pub const BLOCKS_PER_SEGMENT: usize = 8;
 
 /// Cuts query rows into tiles of at most `vectors` vectors of `lanes` rows.
 ///
-/// Every tile except the last is `vectors` vectors wide. The exception: if tiles of three vectors would leave a
+/// Every tile except the last is `vectors` vectors wide, with one exception: if tiles of three vectors would leave a
 /// single vector, the last four vectors form two tiles of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
@@ -45,9 +45,9 @@ pub struct Tiling {
 /// A query tile: consecutive query rows that are computed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryTile {
-    /// The rows, counted within the sequence.
+    /// The rows, as indices within the sequence.
     pub rows: Range<usize>,
-    /// Number of vectors that hold them.
+    /// Number of vectors that the rows occupy.
     pub vectors: usize,
 }
 
@@ -85,19 +85,19 @@ impl Tiling {
     }
 }
 
-/// Coverage of a tile of rows and keys.
+/// Extent to which the rows of a tile attend its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// No row attends any key; the tile can be skipped.
     Skip,
-    /// Every row attends every key and no mask applies; no bias is needed.
+    /// Every row attends every key, and no mask, bias or sides apply key by key. The tile needs no bias.
     Full,
     /// Any other case: the tile needs a bias.
     Partial,
 }
 
-/// Returns the coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` if a mask, a bias
-/// or the sides of a shifted window apply key by key; those are not evaluated here.
+/// Returns the coverage of `rows` × `keys` by lengths, causality and window. Masks, biases and the sides of a shifted
+/// window are not evaluated here: if they apply key by key, the result is never `Full`.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {
     let (any, all) = sequence.ranges(rows);
@@ -111,7 +111,7 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
 }
 
 /// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) where lengths, causality or window
-/// exclude a key from a row, and leaves the rest unchanged.
+/// exclude a key from a row, and leaves the other elements unchanged.
 ///
 /// # Panics
 /// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
@@ -141,7 +141,7 @@ pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, wid
 }
 
 /// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) where a query and a key are on different
-/// sides of a shifted window, and leaves the rest unchanged.
+/// sides of a shifted window, and leaves the other elements unchanged.
 ///
 /// # Panics
 /// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
@@ -165,7 +165,7 @@ pub fn divide(sides: &Sides, rows: Range<usize>, keys: Range<usize>, width: usiz
 mod tests {
     use super::*;
 
-    /// Miri is slow, so it tests fewer sizes.
+    /// Step between the tested sizes. Miri is slow, so it tests fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
     #[test]

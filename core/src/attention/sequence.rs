@@ -2,8 +2,9 @@
 
 /// Alignment of the diagonal of a causal mask or a window. Row `i` has its diagonal at key `i + offset`.
 ///
-/// Both are equal if the number of keys without the past equals that of the queries, as in a model that reads a
-/// prompt or continues one with its cache as the past. The default is that of `is_causal` in PyTorch and in ONNX.
+/// Both alignments are equal if the number of keys without the past equals the number of queries, as in a model that
+/// reads a prompt, or continues one with its cache as the past. The default is that of `is_causal` in PyTorch and in
+/// ONNX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
     /// The offset is the length of the past: the first query sees the first new key.
@@ -13,7 +14,7 @@ pub enum Alignment {
     BottomRight,
 }
 
-/// A sliding window around the diagonal. `None` leaves a side unlimited.
+/// A sliding window around the diagonal. `None` means no limit on that side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Number of attended keys before the diagonal.
@@ -22,34 +23,36 @@ pub struct Window {
     pub right: Option<usize>,
 }
 
-/// The position of a call's keys and queries in a longer sequence. It is supplied with the data, so chunks of the same
-/// shape share a plan. Key `j` of the call is key `key_offset + j` of the whole sequence, and query `i` is query
-/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the whole sequence; a mask covers the queries and
-/// keys of the call. The states of chunks that cover all keys of the sequence merge into the state of the sequence.
+/// The position of a call's keys and queries in a longer sequence. It is supplied with the data, so chunks of equal
+/// shape share a plan. Key `j` of the call is key `key_offset + j` of the complete sequence, and query `i` is query
+/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the complete sequence; a mask covers the
+/// queries and keys of the call. The states of chunks that cover all keys of the sequence merge into the state of the
+/// sequence.
 ///
 /// A problem with a past, a present or packed sequences accepts no chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of keys of the sequence before those of the call.
+    /// Number of keys of the sequence that precede those of the call.
     pub key_offset: usize,
-    /// Number of keys of the whole sequence.
+    /// Number of keys of the complete sequence.
     pub key_total: usize,
-    /// Number of queries of the sequence before those of the call.
+    /// Number of queries of the sequence that precede those of the call.
     pub query_offset: usize,
-    /// Number of queries of the whole sequence; zero if the call has all of them, with an offset of zero.
+    /// Number of queries of the complete sequence. Zero if the call has all queries; the offset must then be zero as
+    /// well.
     pub query_total: usize,
 }
 
 impl Chunk {
-    /// Creates a chunk of the keys from `key_offset` on of `key_total`, with all queries.
+    /// Creates a chunk that starts at key `key_offset` of `key_total` keys and has all queries.
     #[must_use]
     pub const fn of_keys(key_offset: usize, key_total: usize) -> Chunk {
         Chunk { key_offset, key_total, query_offset: 0, query_total: 0 }
     }
 
-    /// Returns the diagonal of the call's first query, counted from its first key, for a call with `queries`
-    /// queries and `valid` valid keys of the whole sequence. Without bottom-right alignment the diagonal of query `i` of the
-    /// sequence is at key `i`.
+    /// Returns the key index of the diagonal in the call's first query, counted from the call's first key. The call has
+    /// `queries` queries, and the complete sequence has `valid` valid keys. Without bottom-right alignment, the
+    /// diagonal of query `i` of the sequence is at key `i`.
     pub(super) const fn diagonal(&self, causal: Option<Alignment>, queries: usize, valid: usize) -> isize {
         let total = if self.query_total == 0 { queries } else { self.query_total };
         let first = match causal {
@@ -63,13 +66,14 @@ impl Chunk {
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Number of valid keys of each sequence, `[batch]`. If the keys are a chunk, the number refers to the whole sequence.
+    /// Number of valid keys of each sequence, `[batch]`. If the call has a chunk, the number refers to the complete
+    /// sequence.
     pub keys: Option<&'a [i64]>,
-    /// Start of each packed sequence among the query tokens, then the total, `[sequences + 1]`.
+    /// First query token of each packed sequence, then the total number of query tokens, `[sequences + 1]`.
     pub cu_seqlens_q: Option<&'a [i64]>,
-    /// Start of each packed sequence among the key tokens, then the total, `[sequences + 1]`.
+    /// First key token of each packed sequence, then the total number of key tokens, `[sequences + 1]`.
     pub cu_seqlens_k: Option<&'a [i64]>,
-    /// Position of the call in a longer sequence; `None` if the call has the whole sequence.
+    /// Position of the call in a longer sequence; `None` if the call has the complete sequence.
     pub chunk: Option<Chunk>,
 }
 
@@ -78,15 +82,15 @@ pub struct Lengths<'a> {
 pub struct Sequence {
     /// Index along the batch axis of the tensors; zero when packed.
     pub batch: usize,
-    /// First query token in the query view.
+    /// Token of the first query in the query view.
     pub query0: usize,
     /// Number of query tokens.
     pub queries: usize,
-    /// First key token in the view of the keys ([`Problem::source`](super::Problem::source)).
+    /// Token of the first key in the view of the keys ([`Problem::source`](super::Problem::source)).
     pub key0: usize,
     /// Number of keys, including the past.
     pub keys: usize,
-    /// Number of past keys in a separate tensor, which precede those of that view.
+    /// Number of past keys that are in a separate tensor and precede those in the view of the keys.
     pub past: usize,
     /// Number of valid keys among `keys`.
     pub valid: usize,
@@ -99,7 +103,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Returns the number of valid keys that the mask covers. No row attends later keys.
+    /// Returns the number of valid keys that the mask covers. No row attends keys beyond them.
     #[must_use]
     pub const fn reach(&self) -> usize {
         self.reach
@@ -124,8 +128,8 @@ impl Sequence {
         self.right
     }
 
-    /// Returns the keys `start..end` that row `i` may attend by length, causality and window; `start == end` if it
-    /// attends none. Neither end decreases as `i` grows.
+    /// Returns the keys `start..end` that row `i` may attend by length, causality and window; `start == end` if there
+    /// are no such keys. Neither end decreases as `i` grows.
     #[inline]
     #[must_use]
     pub fn range(&self, i: usize) -> (usize, usize) {
@@ -142,8 +146,8 @@ impl Sequence {
         (start.min(end), end)
     }
 
-    /// Returns two intervals: the smallest that holds every key that some row of `rows` may attend, and the largest
-    /// that every row attends by length, causality and window.
+    /// Returns two intervals of keys by length, causality and window: the smallest that contains every key that some
+    /// row of `rows` may attend, and the largest whose keys every row attends.
     #[must_use]
     pub fn ranges(
         &self,

@@ -1,4 +1,4 @@
-//! Windows of a picture, each one a sequence of the batch, as in Swin transformers.
+//! Windows of a picture, as in Swin transformers. Each window is a sequence of the batch.
 //!
 //! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window is at `(i / w, i mod w)`. One call
 //! computes all windows of all pictures: sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its picture, in
@@ -17,37 +17,40 @@
 //!
 //! # Shifted windows
 //!
-//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last row of
-//! windows, and the last `b` columns of the windows in the last column, then come from the opposite edge of the picture. A
-//! token only attends tokens of its own side. This mask follows from the position of the window and is never stored.
+//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last
+//! row of windows, and the last `b` columns of the windows in the last column, then come from the opposite edge of the
+//! picture. A token only attends tokens on the same side of these boundaries. The mask follows from the position of the
+//! window and is never stored.
 
 use crate::argument::ArgumentError;
 use core::ops::Range;
 
-/// The windows of a picture; sizes are rows and columns, in tokens.
+/// The windows of a picture. All sizes are rows and columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
     /// Size of the picture, `[H, W]`: multiples of the window's size.
     pub picture: [usize; 2],
-    /// Size of a window, `[h, w]`, whose tokens are the queries and the keys of a sequence, in row-major order.
+    /// Size of a window, `[h, w]`. The tokens of a window are the queries and the keys of a sequence, in row-major order.
     pub size: [usize; 2],
-    /// Offset by which the picture was rolled, each less than the window's size; zeros for windows that are not shifted.
+    /// Rows and columns by which the picture was rolled, each less than the window's size; zeros if windows are not
+    /// shifted.
     pub shift: [usize; 2],
 }
 
-/// The split of a shifted window. A direction without a split has it at the end of the window.
+/// The division of a shifted window into sides. In a direction that is not divided, the boundary is the end of the
+/// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides {
     /// Number of columns of the window.
     columns: usize,
-    /// First row of the second side.
+    /// First row of the second side; the number of rows if rows are not divided.
     row: usize,
-    /// First column of the second side.
+    /// First column of the second side; the number of columns if columns are not divided.
     column: usize,
 }
 
 impl Sides {
-    /// Returns the side of `token`, 0 to 3. Tokens of the same side attend each other.
+    /// Returns the side of `token`, 0 to 3. Tokens on the same side attend each other.
     #[inline]
     #[must_use]
     pub const fn of(&self, token: usize) -> u8 {
@@ -63,13 +66,13 @@ impl Sides {
 }
 
 impl Windows {
-    /// Returns the number of tokens of a window.
+    /// Returns the number of tokens per window.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.size[0] * self.size[1]
     }
 
-    /// Returns the number of windows of a picture.
+    /// Returns the number of windows per picture.
     #[must_use]
     pub const fn count(&self) -> usize {
         (self.picture[0] / self.size[0]) * (self.picture[1] / self.size[1])
@@ -95,7 +98,7 @@ impl Windows {
         self.place(i) + self.place(self.tokens() - 1) - self.place(j)
     }
 
-    /// Returns the split of the tokens of sequence `batch`; `None` if all of them attend each other.
+    /// Returns the division of the window of sequence `batch` into sides; `None` if all its tokens attend each other.
     #[must_use]
     pub const fn sides(&self, batch: usize) -> Option<Sides> {
         let [rows, columns] = [self.picture[0] / self.size[0], self.picture[1] / self.size[1]];
@@ -120,13 +123,13 @@ impl Windows {
         self.sides(batch).is_none_or(|sides| sides.of(i) == sides.of(j))
     }
 
-    /// Returns `true` if some window is split.
+    /// Returns `true` if some window is divided into sides.
     #[must_use]
     pub const fn is_shifted(&self) -> bool {
         self.shift[0] > 0 || self.shift[1] > 0
     }
 
-    /// Checks that the windows match `batch` sequences of `queries` and `keys`.
+    /// Checks that the windows match a batch of `batch` sequences with `queries` query tokens and `keys` key tokens.
     pub(super) fn check(&self, batch: usize, queries: usize, keys: usize) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (a, axis) in ["height", "width"].into_iter().enumerate() {
@@ -184,7 +187,8 @@ mod tests {
         }
     }
 
-    /// Compares with regions numbered over the whole picture, as Swin's reference does: three bands along each direction.
+    /// Compares the sides with regions numbered over the entire picture, as in Swin's reference: three bands in each
+    /// direction.
     #[test]
     fn sides_are_the_regions_of_the_picture() {
         for (picture, size, shift) in

@@ -7,8 +7,8 @@ use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::operands::by_operand;
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `F` f32
-/// values: slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` refers to the elements of a
+/// tensor, and `F` to f32 values. They are slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, F> {
     /// Elements of the query view.
@@ -87,7 +87,7 @@ impl<'a> Inputs<'a> {
 }
 
 impl Problem {
-    /// Checks the bounds of packed sequences, which a problem has if and only if it is packed.
+    /// Checks the bounds of packed sequences, which must be present if and only if the problem is packed.
     ///
     /// # Errors
     /// Returns the first mismatch.
@@ -104,13 +104,13 @@ impl Problem {
 }
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
-/// present states, or both. `E` has elements of a tensor, `F` f32 values: slices on the host ([`Outputs`]), or addresses in
-/// device memory.
+/// present states, or both. `E` refers to the elements of a tensor, and `F` to f32 values. They are slices on the host
+/// ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output view.
     pub output: Option<E>,
-    /// Elements of the present states. Where the problem is in place, they hold the past states when the call begins.
+    /// Elements of the present states. If the problem is in place, they contain the past states when the call begins.
     pub present_state: Option<F>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Outputs<'a> {
 }
 
 /// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
-/// problem does not have. `missing` is the name that an error reports as missing.
+/// problem does not have. `missing` is the argument that an error reports if a required operand was not supplied.
 fn covers(
     problem: &Problem,
     operand: Operand,

@@ -1,19 +1,20 @@
-//! The affine law: the effect of a token, or of a run of tokens, on a state, and the composition of two runs.
+//! The affine law: the effect of one token, or of a run of tokens, on a state, and the composition of two runs.
 //!
-//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`. The maps of adjacent runs compose to one of the
-//! same kind, the earlier first:
+//! Every rule is `S_t = A_t S_{t−1} + b_t`, where `S` and `b` are `[d_k, d_v]`. The maps of two adjacent runs compose
+//! to a map of this kind, the earlier first:
 //!
 //! ```text
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
 //! ```
 //!
-//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all tokens. An
-//! element is a range of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`], then the rows of `b`.
+//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all
+//! tokens. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
+//! the rows of `b`.
 //!
-//! 1. **A zero that was a gate selects.** If a gate cleared rows, a scalar or an element of a diagonal is zero, or a column
-//!    of a dense `A` is zero from top to bottom. The factors of such a zero are skipped, so a NaN does not outlive the gate
-//!    that clears it.
-//! 2. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
+//! 1. **A zero from a gate excludes by selection.** If a gate cleared rows, a scalar or an element of a diagonal is
+//!    zero, or a column of a dense `A` is zero in all rows. Products with such a zero are skipped, so a NaN does not
+//!    outlive the gate that clears it.
+//! 2. **States become zero instead of subnormal.** An element of `b` below the smallest normal number is set to zero.
 
 use super::problem::Problem;
 use super::rule::Gates;
@@ -22,18 +23,18 @@ use crate::scan::Slots;
 /// The shape of the matrix `A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transition {
-    /// One number that multiplies the whole state.
+    /// One number that multiplies the entire state.
     Scalar,
     /// One number for each row of the state.
     Diagonal,
-    /// `[d_k, d_k]`.
+    /// A full matrix, `[d_k, d_k]`.
     Dense,
 }
 
-/// Shape of elements: of their `A`, and of the states that they map, `[rows, columns]`.
+/// The shape of elements `(A, b)`: the kind of matrix `A`, and the size of the states that they map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affine {
-    /// Shape of `A`.
+    /// The kind of matrix `A`.
     pub transition: Transition,
     /// Number of rows of a state, `d_k`.
     pub rows: usize,
@@ -41,7 +42,7 @@ pub struct Affine {
     pub columns: usize,
 }
 
-/// Returns `x`, or zero below the smallest normal number. NaN is preserved.
+/// Returns `x`, or zero if `|x|` is below the smallest normal number. NaN is preserved.
 #[inline(always)]
 pub(super) fn settled(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
@@ -60,7 +61,7 @@ impl Affine {
         Affine { transition, rows: problem.key_dim(), columns: problem.value_dim() }
     }
 
-    /// Returns the number of values of `A`. Saturates.
+    /// Returns the number of values of `A`, saturated at `usize::MAX`.
     #[must_use]
     pub const fn transition_len(&self) -> usize {
         match self.transition {
@@ -70,13 +71,13 @@ impl Affine {
         }
     }
 
-    /// Returns the number of values of an element. Saturates.
+    /// Returns the number of values per element, saturated at `usize::MAX`.
     #[must_use]
     pub const fn element_len(&self) -> usize {
         self.transition_len().saturating_add(self.rows.saturating_mul(self.columns))
     }
 
-    /// Returns the number of spare values that [`Affine::combine`] needs. Saturates.
+    /// Returns the number of spare values that [`Affine::combine`] needs, saturated at `usize::MAX`.
     #[must_use]
     pub const fn spare_len(&self) -> usize {
         let row = if self.rows > self.columns { self.rows } else { self.columns };
@@ -99,8 +100,8 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none. The element without `beta`
-    /// is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a diagonal cannot represent.
+    /// Sets `element` to the map of one token. `gates` has one factor per row, a single factor, or none. Without `beta`
+    /// the map is `(diag(a), k vᵀ)`. With `beta` it is `((I − β k kᵀ) diag(a), β k vᵀ)`, which requires a dense `A`.
     pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         let gate = |x: usize| match gates {
@@ -145,7 +146,8 @@ impl Affine {
         }
     }
 
-    /// Computes `b ← A state + b`, where `element` is `(A, b)`: its `b` becomes the state after it.
+    /// Computes `b ← A state + b`, where `element` is `(A, b)`. The `b` of the element becomes the state after its
+    /// tokens.
     pub fn apply(&self, element: &mut [f32], state: &[f32], spare: &mut [f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         self.map(a, state, b, spare);
@@ -168,8 +170,8 @@ impl Affine {
     }
 }
 
-/// Flags the columns of a matrix that are zero from top to bottom, as ones among zeros. Returns the flags and the rest of
-/// `spare`.
+/// Finds the columns of a matrix that are zero in all rows. Returns one flag per column, 1 if the column is zero and 0
+/// otherwise, and the remaining part of `spare`.
 fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
     let (zeros, rest) = spare.split_at_mut(d);
     zeros.fill(1.0);
@@ -179,7 +181,7 @@ fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut
     (zeros, rest)
 }
 
-/// Computes `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, except cleared ones.
+/// Computes `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, except those whose flag in `zeros` is 1.
 fn combined(sum: &mut [f32], a: &[f32], zeros: &[f32], matrix: &[f32]) {
     sum.fill(0.0);
     for ((a, zero), row) in a.iter().zip(zeros).zip(matrix.chunks_exact(sum.len())) {
@@ -219,39 +221,40 @@ pub struct AffineSlots<'a> {
 }
 
 impl<'a> AffineSlots<'a> {
-    /// Returns the number of values that `elements` elements and `scratch` further places need. Saturates.
+    /// Returns the number of values that `elements` elements and `scratch` additional places need, saturated at
+    /// `usize::MAX`.
     #[must_use]
     pub const fn workspace_len(law: &Affine, elements: usize, scratch: usize) -> usize {
         law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
     }
 
-    /// Creates slots for `elements` elements. The part of `workspace` beyond them and the spare values is scratch. `None` if
-    /// it is too short.
+    /// Creates slots for `elements` elements. The part of `workspace` that neither they nor the spare values use is
+    /// scratch. `None` if `workspace` is too short.
     #[must_use]
     pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
         let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;
         (places.len() / law.element_len() >= elements).then_some(AffineSlots { law, elements, places, spare })
     }
 
-    /// Returns the element in a place.
+    /// Returns the element in place `at`.
     ///
     /// # Panics
-    /// Panics if there is no such place.
+    /// Panics if the place does not exist.
     pub fn element(&mut self, at: usize) -> &mut [f32] {
         let len = self.law.element_len();
         &mut self.places[at * len..(at + 1) * len]
     }
 
-    /// Replaces the `b` of the element in a place by the state after it, `A state + b`.
+    /// Replaces the `b` of the element in place `at` by the state after its tokens, `A state + b`.
     ///
     /// # Panics
-    /// Panics if there is no such place, or if `state` does not have `rows · columns` values.
+    /// Panics if the place does not exist, or if `state` does not have `rows · columns` values.
     pub fn apply(&mut self, at: usize, state: &[f32]) {
         let len = self.law.element_len();
         self.law.apply(&mut self.places[at * len..(at + 1) * len], state, self.spare);
     }
 
-    /// Returns two different places, in this order, and the spare values.
+    /// Returns the places `a` and `b`, which must differ, in this order, and the spare values.
     fn two(&mut self, a: usize, b: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
         let len = self.law.element_len();
         let (low, high) = self.places.split_at_mut(a.max(b) * len);

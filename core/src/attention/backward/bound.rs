@@ -6,7 +6,7 @@
 //! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
 //! ```
 //!
-//! Each term is off by the factors of its parts, to first order:
+//! The parts of a term have these errors, to first order:
 //!
 //! ```text
 //! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
@@ -16,21 +16,22 @@
 //! sum            = additions u                                       the last five products, scale included
 //! ```
 //!
-//! The errors of `p` and of `o` are in the same term, so their sum bounds it. A probability below the smallest normal number
-//! may count as zero, which changes an element by that number times the largest products in addition.
+//! The error of `p` and the error of `o` affect the same term, so their sum bounds it. A probability below the smallest
+//! normal number may count as zero. This changes an element by at most that number times the largest products, in
+//! addition.
 
 use crate::dtype::DType;
 
 /// Properties on which the error of a backward run depends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Structure {
-    /// Longest chain of multiply-adds in a score, and the number of additions that join chains.
+    /// Sum of the longest chain of multiply-adds in a score and the number of additions that join its chains.
     pub score: usize,
-    /// Longest chain of multiply-adds in `⟨do_i, v_j⟩`, and the number of additions that join chains.
+    /// Sum of the longest chain of multiply-adds in `⟨do_i, v_j⟩` and the number of additions that join its chains.
     pub upstream: usize,
-    /// Largest number of additions between a term and its gradient.
+    /// Largest number of additions that a term passes through on its way into a gradient.
     pub additions: usize,
-    /// Largest number of additions between the weight of a key and a sum of the forward pass.
+    /// Largest number of additions that the weight of a key passes through on its way into a sum of the forward pass.
     pub forward: usize,
     /// Largest relative error of a weight.
     pub exp2_relative: f64,
@@ -39,9 +40,9 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms. `largest` is the
-    /// largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To first order in the
-    /// unit roundoff.
+    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms and to first
+    /// order in the unit roundoff. `largest` is the largest `|scale| Σ |q_x k_x|` plus the magnitudes of the mask and
+    /// of the reference `m`, in natural-log units.
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {
         let u = DType::F32.unit_roundoff();

@@ -8,12 +8,12 @@ use crate::dtype::{DType, Elements};
 use crate::operands::{ByOperand, Location};
 use crate::view::View;
 
-/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: its
-/// probabilities stay exact when scores are large.
+/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: the
+/// probabilities computed from it stay exact when scores are large.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
-    /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, up to `|lse| 2^-24`,
-    /// is a relative error of every probability of the row.
+    /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, at most
+    /// `|lse| 2^-24`, becomes a relative error of every probability of the row.
     LogSumExp(&'a [f32]),
     /// References and sums of the states, as in [`Outputs::state`](crate::attention::Outputs).
     State {
@@ -25,7 +25,7 @@ pub enum Statistics<'a> {
 }
 
 impl Statistics<'_> {
-    /// Returns `(m, S)` of the row at `index`; for a log-sum-exp `(lse, 1)`, or `(−∞, 0)` for a row without keys.
+    /// Returns `(m, S)` of the row at `index`. For a log-sum-exp this is `(lse, 1)`, or `(−∞, 0)` for a row without keys.
     ///
     /// # Panics
     /// Panics if `index` is out of bounds.
@@ -42,15 +42,15 @@ impl Statistics<'_> {
 
 /// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
 ///
-/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has some of the queries and keys of a whole. The
-/// statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of the call's
-/// pairs to those of the whole.
+/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has only some of the queries and keys of a larger
+/// attention. The statistics and outputs of its rows are then those of the larger attention, and its gradients are the
+/// contributions of its pairs to the gradients of the larger attention.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
     pub forward: Inputs<'a>,
-    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is only as
-    /// exact as this: a 16-bit output is rounded, and so is `D_i`.
+    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. If it is
+    /// rounded to 16 bits, `D_i` has the same rounding error.
     pub output: Elements<'a>,
     /// The upstream gradient; of the problem's type, or f32.
     pub upstream: Elements<'a>,
@@ -145,12 +145,12 @@ impl ByOperand<Operand> for Gradients<'_> {
 }
 
 impl Gradients<'_> {
-    /// Adds the gradients `shares`, in the views of `of`, to these from the rows `at` on: of queries, and of keys and values.
-    /// Each element is the sum of two, rounded once.
+    /// Adds the gradients `shares`, whose views are those of `of`, to these gradients. The first query row of `shares` is
+    /// added to row `at[0]`, the first row of keys and values to row `at[1]`. Each sum of two elements is rounded once.
     ///
     /// # Errors
-    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if the shares extend beyond the
-    /// end.
+    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if `shares` extends beyond
+    /// the end of these gradients.
     pub fn add(
         &mut self,
         problem: &BackwardProblem,

@@ -33,28 +33,29 @@
 //!
 //! # Why the code differs
 //!
-//! 1. *Tiles.* Five products run over a tile of queries and a block of keys, and the corresponding parts of the three
-//!    matrices stay in cache. Extra memory is linear in the tokens.
+//! 1. *Tiles.* Five products run over a tile of queries and a block of keys, so only a tile of each of the three matrices
+//!    exists at a time, and it stays in cache. Extra memory is linear in the tokens.
 //! 2. *One pass, five products.* A pass over the keys computes `dk` and `dv`. A second pass over the queries would compute
 //!    `dq` and repeat two products, `Q K^T` and `dO V^T`: seven products instead of five, `14 n² d` multiply-adds instead of
 //!    `10 n² d`. Here the keys of a head are divided into at most [`MOST_PARTS`] parts, each with its own `dq`, and these are
 //!    added in the order of the parts. The number of parts depends only on the keys and the key heads.
-//! 3. *No order by timing.* One worker computes a part of a key head, with its heads, query tiles and key blocks in order. So
-//!    the bits do not depend on the number of threads or on the batch, and they are reproducible.
-//! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, and so is every probability of its
-//!    row. A state's reference is subtracted exactly, and `S` divides: [`Statistics`].
-//! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set to zero
-//!    instead of multiplied by it. If keys, queries or upstream gradients hold a NaN or an infinity, products skip such
-//!    pairs. So masked keys neither receive nor contribute anything.
+//! 3. *No order by timing.* One worker computes a part of a key head, and visits its query heads, query tiles and key
+//!    blocks in order. So the bits are reproducible and do not depend on the number of threads or on the batch.
+//! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, which is then a relative error
+//!    of every probability of its row. The reference of a state is subtracted exactly, and `S` divides: [`Statistics`].
+//! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set to
+//!    zero, not multiplied by zero. If keys, queries or upstream gradients contain a NaN or an infinity, products skip
+//!    such pairs. So masked keys neither receive nor contribute anything.
 //! 6. *Chains are bounded.* Sums over keys or queries are accumulated block by block.
 //!
 //! # Over tasks of quorums
 //!
-//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of queries and a
-//! range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a [`Chunk`](crate::attention::Chunk) computes
-//! such a tile by the rules of the whole, and its gradients are the tile's contributions to equation 6. The statistics are
-//! those of the whole, so the contributions need no common denominator: [`Gradients::add`] sums them into those of the task,
-//! and those of all tasks into the gradients. Each sum of two adds one to the `additions` of [`Structure`].
+//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of queries
+//! and a range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a [`Chunk`](crate::attention::Chunk)
+//! computes such a tile with the positions and statistics of the complete attention, and its gradients are the tile's
+//! contributions to equation 6. Because the statistics are complete, the contributions need no common denominator:
+//! [`Gradients::add`] sums the contributions of tiles into those of a task, and those of all tasks into the gradients.
+//! Each sum of two adds one to the `additions` of [`Structure`].
 //!
 //! # The error
 //!

@@ -13,9 +13,9 @@ crate::operands::operands! {
         Value = "v",
         /// The mask, broadcast to `[batch, heads, queries, keys]`.
         Mask = "mask",
-        /// The bias, broadcast as the mask is, or a table of relative positions, `[entries, heads]`.
+        /// The bias: broadcast like the mask, or a table of relative positions, `[entries, heads]`.
         Bias = "bias",
-        /// The entry of the table for each query and key, i64 `[queries, keys]`.
+        /// Table entry for each pair of a query and a key, i64 `[queries, keys]`.
         BiasIndex = "bias_index",
         /// The output of the forward pass, `[batch, heads, queries, d_v]`.
         Output = "out",
@@ -39,14 +39,14 @@ crate::operands::operands! {
 }
 
 impl Operand {
-    /// Returns whether the operand describes rows of the forward pass: a call has the log-sum-exp, or references and
-    /// sums.
+    /// Returns `true` if the operand is a statistic of the rows from the forward pass. A call has either the
+    /// log-sum-exp, or references and sums.
     #[must_use]
     pub const fn is_statistic(self) -> bool {
         matches!(self, Operand::LogSumExp | Operand::StateReference | Operand::StateSum)
     }
 
-    /// Returns the operand of the forward pass that this one is; `None` for gradients, and for the upstream one.
+    /// Returns the forward operand that corresponds to this one; `None` for gradients, including the upstream gradient.
     #[must_use]
     pub(crate) fn of_forward(self) -> Option<operands::Operand> {
         operands::Operand::ALL.into_iter().find(|forward| forward.argument() == self.argument())

@@ -10,31 +10,31 @@ use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::ops::Range;
 
-/// Largest number of parts into which the keys of a head are divided. All except the first have their own gradient of the
-/// queries.
+/// Largest number of parts into which the keys of a head are divided. Each part except the first has a separate gradient
+/// of the queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Total number of parts of all key heads at which no key head is divided further.
+/// Target for the total number of parts. Each key head has this number divided by the number of key heads, rounded up.
 const PARTS_OF_ALL: usize = 16;
 
-/// A CPU micro-kernel of the backward pass, as the chooser and the error bound see it.
+/// Properties of a CPU micro-kernel of the backward pass that the chooser and the error bound use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackwardKernelSpec {
-    /// Name of the kernel, by the grammar of [`KernelSpec`](crate::attention::plan::KernelSpec).
+    /// Name of the kernel, in the grammar of [`KernelSpec`](crate::attention::plan::KernelSpec).
     pub name: &'static str,
     /// The instruction set that it requires.
     pub set: InstructionSet,
-    /// Number of dims in a vector; rows of queries and gradients are padded to it.
+    /// Number of f32 lanes of a vector. Rows of queries and gradients are padded to a multiple of it.
     pub lanes: usize,
-    /// Number of query rows of a tile, a multiple of `panel`.
+    /// Number of query rows per tile, a multiple of `panel`.
     pub rows: usize,
     /// Number of adjacent query rows in a panel, a multiple of four.
     pub panel: usize,
-    /// Number of keys of a register tile.
+    /// Number of keys per register tile.
     pub tile_keys: usize,
-    /// Number of keys of a block, a multiple of `tile_keys`.
+    /// Number of keys per block, a multiple of `tile_keys`.
     pub block: usize,
-    /// A factor of all its weights.
+    /// Factor by which the kernel's weights exceed `2^x`.
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
@@ -43,7 +43,7 @@ pub struct BackwardKernelSpec {
 }
 
 impl BackwardKernelSpec {
-    /// Returns the number of keys of a chunk, whose gradients a worker keeps while it visits the queries.
+    /// Returns the number of keys per chunk. A worker keeps the gradients of a chunk while it visits the queries.
     #[must_use]
     pub const fn chunk(&self) -> usize {
         self.block * BLOCKS_PER_SEGMENT
@@ -53,11 +53,11 @@ impl BackwardKernelSpec {
 /// Options of a backward plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardOptions {
-    /// Largest workspace, in bytes; `None` is unlimited.
+    /// Largest workspace, in bytes; `None` for no limit.
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// `true` if all of them take part, even in a small problem.
+    /// `true` if all workers take part, even in a small problem.
     pub all_workers: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct BackwardChoice {
     pub parts: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Number of rows of the problem, and their head size.
+    /// Number of query rows of the problem, and the head size of queries.
     rows: [usize; 2],
     sequences: usize,
     keys: usize,
@@ -87,8 +87,8 @@ pub struct BackwardChoice {
 }
 
 impl BackwardChoice {
-    /// Returns the chunks of part `part` of a sequence with `keys` keys; empty if it does not have that part. They depend on
-    /// nothing else of the call.
+    /// Returns the indices of the chunks in part `part` of a sequence with `keys` keys; empty if the sequence has fewer
+    /// parts. They depend on no other property of the call.
     #[must_use]
     pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
         let chunks = keys.div_ceil(self.kernel.chunk());
@@ -102,8 +102,8 @@ impl BackwardChoice {
         self.parts.min(keys.div_ceil(self.kernel.chunk()))
     }
 
-    /// Returns the structure for the error bound, for a forward pass with at most `forward` additions between a weight and a
-    /// sum.
+    /// Returns the structure for the error bound. In the forward pass, a weight must pass through at most `forward`
+    /// additions on its way into a sum.
     #[must_use]
     pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
         let (block, chunk) = (self.kernel.block, self.kernel.chunk());
@@ -145,45 +145,45 @@ pub struct BackwardRegions {
     pub upstream_columns: Span,
     /// Queries of a tile, in strips of dims, `[strip][rows][dims of a strip]`.
     pub query_rows: Span,
-    /// Upstream gradients of a tile, in the same layout.
+    /// Upstream gradients of a tile, in the layout of `query_rows`.
     pub upstream_rows: Span,
     /// Gradients of the queries of a tile, `[panel][head_dim][rows of a panel]`.
     pub d_query: Span,
     /// Statistics of each row, `[4][rows]`.
     pub statistics: Span,
-    /// Scores of a tile and a block, `[block + tile_keys][rows]`.
+    /// Scores of a tile of queries and a block of keys, `[block + tile_keys][rows]`.
     pub scores: Span,
-    /// Probabilities, in the same layout.
+    /// Probabilities, in the layout of `scores`.
     pub probabilities: Span,
-    /// Gradients of the scores, in the same layout.
+    /// Gradients of the scores, in the layout of `scores`.
     pub d_scores: Span,
-    /// Gradients of the scores by panel, `[panel][block][rows of a panel]`.
+    /// Gradients of the scores, grouped by panel, `[panel][block][rows of a panel]`.
     pub d_scores_by_panel: Span,
     /// Bias, `[block][rows]`.
     pub bias: Span,
-    /// f32 rows of a tile, `[rows][dim]`.
+    /// Rows of a tile converted to f32, `[rows][dim]`.
     pub convert: Span,
 }
 
-/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the workspace
-/// does.
+/// The layout of a backward workspace. Offsets are in f32 values. If the workspace starts on a 64-byte boundary, so does
+/// every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardLayout {
-    /// The regions of a worker.
+    /// The regions of one worker.
     pub worker: BackwardRegions,
-    /// Distance from one worker to the next.
+    /// Distance between the regions of consecutive workers, in f32 values.
     pub worker_stride: usize,
-    /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`, after the last
-    /// worker.
+    /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`. They
+    /// follow the regions of the last worker.
     pub parts: Span,
     /// The sequences of a call.
     pub sequences: Span,
-    /// Number of f32 values in total, without those for alignment.
+    /// Total number of f32 values, without the padding that aligns the workspace.
     pub total: usize,
 }
 
 impl BackwardLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(c: &BackwardChoice) -> Option<BackwardLayout> {
         let k = &c.kernel;
@@ -215,25 +215,25 @@ impl BackwardLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
-    /// aligns the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: all regions, and one cache line of
+    /// padding to align the first region.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
     }
 
-    /// Returns the size of the workspace in bytes.
+    /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4
     }
 }
 
-/// Chooses the division of the backward pass of `problem`.
+/// Chooses how the backward pass of `problem` is divided.
 ///
-/// The keys of a head are divided into parts for sixteen tasks in total, by the number of key heads alone. If a budget is too
-/// small for their gradients of the queries, it first halves the parts, which changes the order of additions, and then the
-/// workers, which does not.
+/// The keys of a head are divided into parts, about sixteen for all key heads together, regardless of batch and
+/// workers. If the query gradients of the parts exceed the budget, the chooser first halves the number of parts, which
+/// changes the order of additions. Then it reduces the number of workers, which does not change the order.
 ///
 /// # Errors
 /// Returns an error if one part and one worker exceed the budget, or if the size of the workspace overflows.

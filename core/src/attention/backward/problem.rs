@@ -21,7 +21,7 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// Returns the view of a gradient: the view of its tensor, or a dense view of the same shape if rows of the tensor share
+/// Returns the view of a gradient: the view of its tensor, or a dense view of the same shape if rows of that tensor share
 /// elements.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
@@ -29,7 +29,7 @@ fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
 
 impl BackwardSpec {
     /// Creates gradients with the views of the tensors of `problem`. If rows of a tensor share elements, as in a broadcast
-    /// one, its gradient is dense, `[batch, heads, tokens, dim]`.
+    /// tensor, its gradient is dense, `[batch, heads, tokens, dim]`.
     ///
     /// # Errors
     /// Returns an error if a dense gradient is too large to index.
@@ -43,7 +43,7 @@ impl BackwardSpec {
         })
     }
 
-    /// Checks the views against `problem`, and that it has a backward pass.
+    /// Checks the views against `problem`, and checks that the problem has a backward pass.
     ///
     /// # Errors
     /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem has a
@@ -96,8 +96,8 @@ impl BackwardProblem {
         &self.forward
     }
 
-    /// Returns the memory of an operand; `None` if the problem does not have it. Output and upstream gradient are of the type
-    /// `dtype`, which the call states.
+    /// Returns the memory of an operand; `None` if the problem does not have the operand. `dtype` is the element type
+    /// of output and upstream gradient in the call.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let of = |view: &View, dtype: DType| {

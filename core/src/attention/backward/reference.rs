@@ -1,9 +1,9 @@
 //! The oracle of the backward pass: gradients in f64, pair by pair, from the definition.
 //!
-//! It uses neither an output nor statistics of a forward pass: probabilities are those of [`crate::attention::reference`],
-//! which evaluates every pair key by key, and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is
-//! `−∞`, are not visited, regardless of their key and value. Probabilities refer to the keys of the call, so the oracle
-//! cannot compute the contributions of a chunk of keys to a whole.
+//! It uses neither an output nor statistics of a forward pass: probabilities are those of
+//! [`crate::attention::reference`], and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is
+//! `−∞`, are not visited, regardless of their key and value. Probabilities are relative to the keys of the call, so the
+//! oracle cannot compute what a chunk of keys contributes to a larger attention.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;
@@ -12,13 +12,13 @@ use crate::attention::reference::{log_probabilities, statistics};
 /// Contribution of a pair of a query and a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Key, counted within the sequence.
+    /// Index of the key within the sequence.
     pub key: usize,
-    /// Probability `p_ij`: adds `p_ij do_i` to `dv_j`.
+    /// Probability `p_ij`. The pair adds `p_ij do_i` to `dv_j`.
     pub probability: f64,
-    /// `scale ds_ij c_ij`: multiplies `k_j` in `dq_i` and `q_i` in `dk_j`.
+    /// `scale ds_ij c_ij`, the factor of `k_j` in `dq_i` and of `q_i` in `dk_j`.
     pub gradient: f64,
-    /// Absolute terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
+    /// Sum of the absolute terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
     pub absolute: f64,
     /// `|scale| Σ_x |q_ix| |k_jx|`.
     pub magnitude: f64,
@@ -39,9 +39,9 @@ fn place(problem: &BackwardProblem, inputs: &BackwardInputs<'_>, sequence: usize
     }
 }
 
-/// Calls `visit` with every pair of query `i` of a sequence, in the order of the keys. `sequence` and `i` count as in
-/// [`Problem::sequence`](crate::attention::Problem::sequence), and `head` counts query heads. The inputs must have passed
-/// [`BackwardInputs::check`].
+/// Calls `visit` with every pair of query `i` of a sequence, in the order of the keys. `sequence` and `i` are indices
+/// as in [`Problem::sequence`](crate::attention::Problem::sequence), and `head` is the index of a query head. The
+/// inputs must have passed [`BackwardInputs::check`].
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.

@@ -1,7 +1,7 @@
-//! Computes a whole backward pass without threads, vector instructions or an allocator: the scalar fallback.
+//! The scalar fallback: computes the entire backward pass without threads, vector instructions or an allocator.
 //!
-//! It iterates over blocks of 64 keys and, for each, over the query rows in blocks of 64. Gradients of a block of
-//! keys and a block of queries are summed in the scratch memory and then added to the outputs, so chains of
+//! It iterates over blocks of 64 keys and, for each, over blocks of 64 query rows. The gradients that a block of keys
+//! and a block of queries contribute are summed in the scratch memory and then added to the outputs, so chains of
 //! additions stay short.
 
 use super::bound::Structure;
@@ -15,7 +15,7 @@ use crate::attention::sequence::Sequence;
 use crate::view::View;
 use core::ops::Range;
 
-/// Number of keys of a block, and of query rows of a block.
+/// Number of keys per block, and of query rows per block.
 const BLOCK: usize = 64;
 /// Longest chain of multiply-adds in a dot product.
 const CHAIN: usize = 64;
@@ -28,7 +28,7 @@ pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 
-/// Returns the structure for the error bound of [`run`], for the statistics of a forward pass by [`scalar::run`].
+/// Returns the structure for the error bound of [`run`] if [`scalar::run`] computes the statistics.
 #[must_use]
 pub fn structure(problem: &BackwardProblem) -> Structure {
     let forward = problem.forward();
@@ -47,7 +47,7 @@ pub fn structure(problem: &BackwardProblem) -> Structure {
     }
 }
 
-/// Computes the gradients. Everything is checked before anything is written.
+/// Computes the gradients. All arguments are checked before anything is written.
 ///
 /// # Errors
 /// Returns an error if inputs or gradients do not match the problem, or if `scratch` is shorter than [`scratch_len`].
@@ -99,7 +99,7 @@ fn for_rows(view: &View, mut each: impl FnMut(usize)) {
     }
 }
 
-/// Returns `Σ a(x) b(x)`, in chains.
+/// Returns `Σ a(x) b(x)`, summed in chains of at most [`CHAIN`] multiply-adds.
 fn dot(dim: usize, term: impl Fn(usize) -> f32) -> f32 {
     let mut sum = 0.0;
     for first in (0..dim).step_by(CHAIN) {
@@ -112,7 +112,7 @@ fn dot(dim: usize, term: impl Fn(usize) -> f32) -> f32 {
     sum
 }
 
-/// The key head of a sequence in the current computation.
+/// The computation of one key head of a sequence.
 struct Call<'a> {
     problem: &'a BackwardProblem,
     inputs: &'a BackwardInputs<'a>,
@@ -148,7 +148,7 @@ impl Call<'_> {
         }
     }
 
-    /// Adds the contributions of one query row to the scratch and to its own gradient.
+    /// Adds the contributions of one query row to the scratch memory and to the gradient of that row.
     fn row(&mut self, head: usize, i: usize, keys: &Range<usize>, gradients: &mut Gradients<'_>) {
         let (forward, sequence, inputs) = (self.problem.forward(), self.sequence, self.inputs);
         let s = forward.spec();

@@ -1,4 +1,4 @@
-//! Computes probabilities from scores, and the per-row numbers that they need.
+//! Computes probabilities from scores and the row statistics.
 
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};
@@ -6,17 +6,17 @@ use core::f64::consts::{LN_2, LOG2_E};
 /// Largest exponent of a weight. Scores exceed their reference by at most [`HEADROOM`](crate::state::HEADROOM).
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
-/// Magnitude from which on references in natural-log units cannot be converted exactly.
+/// Magnitude of a reference in natural-log units from which its conversion to base-2 units is inexact.
 const FAR: f32 = 1_073_741_824.0;
 
-/// Converts a score `s` of a row, in base-2 units, to its probability:
+/// Numbers that convert a score `s` of a row, in base-2 units, to its probability:
 ///
 /// ```text
 /// p = 2^min((s − whole) − rest, 64) · factor
 /// ```
 ///
-/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability matters, and
-/// `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: it loses nothing of `m`, however large it is.
+/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability matters.
+/// `rest` is at most 1/2. The formula equals `exp(s ln 2 − m) / S`, and loses no bit of `m`, however large `m` is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowWeights {
     /// Integer nearest to `m log2 e`.
@@ -30,9 +30,9 @@ pub struct RowWeights {
 impl RowWeights {
     /// Creates the weights of a row with `(m, S)` in natural-log units, as returned by
     /// [`Statistics::get`](super::Statistics::get). `scale` is the factor by which the exponential of a kernel exceeds `2^x`
-    /// ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
+    /// ([`Lanes::WEIGHT_SCALE`] of the kernels), or 1 for an exact exponential.
     ///
-    /// In a row without keys every score has the probability zero, in a poisoned one NaN.
+    /// Every probability is zero in a row without keys, and NaN in a poisoned row.
     ///
     /// [`Lanes::WEIGHT_SCALE`]: crate::attention::plan::KernelSpec::weight_scale
     #[must_use]
@@ -52,11 +52,12 @@ impl RowWeights {
         RowWeights { whole, rest, factor: (1.0 / (f64::from(s) * scale)) as f32 }
     }
 
-    /// Creates the weights for a reference so large that scores are integer multiples of 128: keys with the largest score
-    /// share the row, and all others have weight zero. Two neighbouring references in base-2 units may have become the same
-    /// one in natural-log units. Scores from the lower one on count as largest, which is why they reach the exponent 64 from
-    /// the number before it. `S` shows which of the two it was: the factor of
-    /// [`natural_reference`](crate::state::natural_reference) moved it far from any number of keys.
+    /// Creates the weights for a reference so large that scores are integer multiples of 128. The keys with the largest
+    /// score share all the probability, and all other keys have weight zero. Two neighbouring references in base-2
+    /// units may have become one number in natural-log units. Therefore `whole` is the number before the lower of them,
+    /// and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows which of the two the run
+    /// used: for the other one, undoing the factor of [`natural_reference`](crate::state::natural_reference) yields a
+    /// sum far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;
         let candidates = [nearest.next_down(), nearest, nearest.next_up()];
@@ -85,7 +86,7 @@ impl RowWeights {
     }
 }
 
-/// Returns `D_i = ⟨do_i, o_i⟩` over `dim` elements, supplied by index. Summed in f64 and rounded once.
+/// Returns `D_i = ⟨do_i, o_i⟩`, summed in f64 and rounded once. `element` returns `(do_i[x], o_i[x])` for `x < dim`.
 #[must_use]
 pub fn upstream_dot(dim: usize, element: impl Fn(usize) -> (f32, f32)) -> f32 {
     let terms = (0..dim).map(|x| {
@@ -95,7 +96,7 @@ pub fn upstream_dot(dim: usize, element: impl Fn(usize) -> (f32, f32)) -> f32 {
     terms.sum::<f64>() as f32
 }
 
-/// Returns `1 − tanh²(x) = 4 e / (1 + e)²` with `e = exp(−2 |x|)`, which does not cancel.
+/// Returns `1 − tanh²(x) = 4 e / (1 + e)²` with `e = exp(−2 |x|)`, computed without cancellation.
 #[must_use]
 pub fn sech_squared(x: f32) -> f32 {
     let e = libm::expf(-2.0 * x.abs());

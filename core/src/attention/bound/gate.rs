@@ -1,26 +1,27 @@
-//! Tests whether scores stay so near zero that zero may be the reference of every row: the norm gate.
+//! The norm gate: tests whether all scores are so close to zero that zero may be the reference of every row.
 //!
-//! By Cauchy and Schwarz no score and no partial sum of it exceeds `R = |scale| ‖q‖ ‖k‖`; a soft cap `X` limits scores to
-//! `X`. Mask and bias change a score by at most `b`. In base-2 units let `r = (min(R, X) + b) log2 e ≤ 48`. Computed scores
-//! are within `r (1 + γ) < 49`, so that with a reference of zero
+//! By the Cauchy–Schwarz inequality, no score and no partial sum of a score exceeds `R = |scale| ‖q‖ ‖k‖`; a soft cap
+//! `X` limits scores to `X`. Mask and bias change a score by at most `b`. The gate requires
+//! `r = (min(R, X) + b) log2 e ≤ 48`, in base-2 units. Computed scores are within `r (1 + γ) < 49`, so that with a
+//! reference of zero
 //!
 //! ```text
 //! 2^-49 ≤ w_j ≤ 2^49      2^-49 ≤ S ≤ n 2^49      |W| ≤ n 2^49 max |v|
 //! ```
 //!
-//! No weight of an attended key vanishes, no exponent is clamped, every exponential is defined, and no sum overflows as long
-//! as `n 2^50 max(1, |v|)` is finite. Maximum, clamp and subtraction can be omitted: without the subtraction the distance is
-//! the score itself, and subtracting zero does not round. A product `w v` that underflows is off by `2^-150`, relative to `S`
-//! by `2^-101`, which [`Row::frozen`](super::rounding::Row::frozen) counts. A masked key has weight zero by selection, as
-//! everywhere.
+//! No weight of an attended key vanishes, no exponent is clamped, every exponential is defined, and no sum overflows as
+//! long as `n 2^50 max(1, |v|)` is finite. So the maximum, the clamp and the subtraction can be omitted: the exponent
+//! is the score itself, and subtracting zero would not round anyway. A product `w v` that underflows is off by
+//! `2^-150`, which is `2^-101` relative to `S`; [`Row::frozen`](super::rounding::Row::frozen) includes this error. A
+//! masked key has weight zero by selection, as in all kernels.
 
 use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
 
 impl Arithmetic {
-    /// Returns `true` if zero may be the reference of every row. Every score of rows and keys with these norms, with at most
-    /// `keys` keys a row, must stay within [`GATE`], and values of at most the magnitude `value` must leave their sums enough
-    /// range. Returns `false` for NaN. Kernels that sum scores in f16 have no gate.
+    /// Returns `true` if zero may be the reference of every row. With these norms and at most `keys` keys per row,
+    /// every score must stay within [`GATE`], and the weighted sums of values up to the magnitude `value` must not
+    /// overflow. Returns `false` for NaN, and for kernels that sum scores in f16.
     #[must_use]
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;

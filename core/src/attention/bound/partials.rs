@@ -1,4 +1,4 @@
-//! Follows the partial sums of a run, in the order of its additions.
+//! Tracks the partial sums of a run, in the order of its additions.
 //!
 //! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding
 //! `δ` changes the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums
@@ -8,15 +8,15 @@
 use crate::attention::certificate::Order;
 use crate::scan::stack::MergeStack;
 
-/// Number of slots of a merge tree over the largest countable number of segments.
+/// Number of slots of a merge tree over `usize::MAX` segments.
 const SLOTS: usize = MergeStack::capacity(usize::MAX);
 
-/// The effect of roundings to first order, in units of `u`.
+/// The effect of roundings on a sum, to first order, in units of `u`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
-    /// Largest effect: the sum of the magnitudes of the partial sums.
+    /// Largest possible effect: the sum of the magnitudes of the partial sums.
     pub worst: f64,
-    /// Sum of their squares.
+    /// Sum of the squares of the partial sums.
     pub squares: f64,
 }
 
@@ -28,19 +28,19 @@ impl Roundings {
         self.squares += partial * partial;
     }
 
-    /// Counts `steps` roundings of at most `magnitude` each.
+    /// Counts `steps` roundings of numbers whose magnitudes are at most `magnitude`.
     pub fn count_any(&mut self, steps: usize, magnitude: f64) {
         self.worst += steps as f64 * magnitude;
         self.squares += steps as f64 * magnitude * magnitude;
     }
 }
 
-/// Order of additions of one of the sums over keys.
+/// Order of additions in one of the sums over keys: the sum of weights or the sum of weighted values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Number of consecutive keys of a chain; zero if the order within a segment is unknown.
+    /// Number of consecutive keys per chain; zero if the order within a segment is unknown.
     pub chain: usize,
-    /// Number of consecutive keys of a segment; zero if the order is entirely unknown.
+    /// Number of consecutive keys per segment; zero if the order is entirely unknown.
     pub segment: usize,
     /// Largest number of roundings of a term within its segment.
     pub steps: usize,
@@ -54,12 +54,13 @@ pub struct Path {
 #[derive(Clone, Copy, Debug)]
 pub struct Followed {
     path: Path,
-    /// The chain and the segment of the last key.
+    /// Indices of the chain and of the segment that contain the last key.
     at: Option<(usize, usize)>,
-    /// The running chain, and the sum of the earlier chains of the segment; `None` before the first term.
+    /// Sum of the current chain; `folded` is the sum of earlier chains in the segment. Both are `None` before their
+    /// first term.
     chain: Option<f64>,
     folded: Option<f64>,
-    /// `Σ |x|` of the segment.
+    /// `Σ |x|` of the current segment.
     magnitude: f64,
     /// Sums of earlier segments.
     slots: [f64; SLOTS],
@@ -83,7 +84,7 @@ impl Followed {
         }
     }
 
-    /// Adds the term of key `j`, which must exceed all earlier ones. A term of zero rounds nothing.
+    /// Adds the term `x` of key `j`. Keys must be absorbed in increasing order. A term of zero causes no rounding.
     #[inline]
     pub fn absorb(&mut self, j: usize, x: f64) {
         if x == 0.0 {
@@ -109,7 +110,7 @@ impl Followed {
         self.chain = Some(sum);
     }
 
-    /// Ends the chain, and the segment if the next key belongs to another.
+    /// Ends the current chain. Also ends the segment if the next key belongs to another.
     fn begin(&mut self, at: (usize, usize)) {
         self.end_chain();
         if self.at.is_none_or(|(_, segment)| segment != at.1) {
@@ -157,20 +158,21 @@ impl Followed {
     }
 }
 
-/// Merges two slots: slot ← slot + (slot + 1).
+/// Merges two slots: adds `slots[slot + 1]` to `slots[slot]`, and counts the rounding.
 fn merge(slots: &mut [f64; SLOTS], roundings: &mut Roundings, slot: usize) {
     slots[slot] += slots[slot + 1];
     roundings.count(slots[slot]);
 }
 
 impl Order {
-    /// Returns the path of the weights, with at most `steps` roundings of each within a segment.
+    /// Returns the path of the weights. Each weight has at most `steps` roundings within a segment.
     #[must_use]
     pub(super) const fn of_weights(&self, steps: usize) -> Path {
         Path { chain: self.weights, segment: self.segment, steps, products: false, fused: false }
     }
 
-    /// Returns the path of the weighted values, with at most `steps` roundings of each within a segment.
+    /// Returns the path of the weighted values. Each has at most `steps` roundings within a segment; `fused` is the
+    /// field of [`Path`].
     #[must_use]
     pub(super) const fn of_values(&self, steps: usize, fused: bool) -> Path {
         Path { chain: self.values, segment: self.segment, steps, products: true, fused }

@@ -1,7 +1,7 @@
-//! Bounds the rounding error of an answer, from the plan and norms of the inputs alone.
+//! Bounds the rounding error of a result, from the plan and norms of the inputs alone.
 //!
-//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds the
-//! answer `ŷ` of a run:
+//! For a row with scores `s_j`, probabilities `p_j` and the exact output `y_c = Σ p_j v_jc`, [`Arithmetic::prior`]
+//! bounds the error of the computed output `ŷ`:
 //!
 //! ```text
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + lost · max_j |v_jc| + tiny
@@ -17,12 +17,14 @@
 //! ```
 //!
 //! `K = min(d, chain + chain_depth) + SCALING` counts the roundings of a product. `C = min(R, X)` is the largest capped
-//! score, `τ` the error of the tangent, and `b` the largest magnitude added to a score. `x = min(2 (C + b) + ABOVE, LOWEST)`
-//! is the largest distance from the reference at which a weight counts. The exponential is off by a factor of `1 ± η`, the
-//! kernel's declared constant. So a weight is off by a factor within `1 ± E`, `E = exp(δ)(1 + η) − 1`.
+//! score, `τ` the error of the tangent, and `b` the largest magnitude added to a score.
+//! `x = min(2 (C + b) + ABOVE, LOWEST)` is the largest distance from the reference at which a weight is not lost. The
+//! exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
+//! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
 //!
-//! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`, where `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1` with the additions `s` into `S`,
-//! and `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)` with the roundings `w` into `W`. With `h` for the division and the output type
+//! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`. If a weight has at most `s` additions on its way into `S`, then
+//! `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1`. If a weighted value has at most `w` roundings on its way into `W`, then
+//! `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)`. With `h` for the division and the output type
 //!
 //! ```text
 //! relative = (1 + h) [ 2 B + (1 + E)(γ_s + γ_w) ] / (1 − B) + h
@@ -30,11 +32,12 @@
 //!
 //! because `Σ p_j |v_j − y| ≤ 2 Σ p_j |v_j|`.
 //!
-//! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and the exponential at its
-//! worst.
+//! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and assumes the largest
+//! error of the exponential.
 //!
-//! Every quantity is a sum, product or quotient of nonnegative numbers, except `1 − B`, where `B` is at most one half: fewer
-//! than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. `OUTWARD` widens the results.
+//! Every quantity except `1 − B` is a sum, product or quotient of nonnegative numbers, and `B` is at most one half. So
+//! the bounds take fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`, and `OUTWARD`
+//! widens the results accordingly.
 
 use super::{
     ABOVE, ADDED, Arithmetic, GATE, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
@@ -45,40 +48,40 @@ use crate::state::FROZEN_RANGE;
 /// The largest f16 number.
 const HALF_LARGEST: f64 = 65_504.0;
 
-/// Norms of the inputs of a call, or of a part of it. They may exceed the exact norms, but never fall below them.
+/// Upper bounds of the norms of the inputs of a call, or of a part of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
     /// Largest Euclidean norm of a query row.
     pub query: f64,
     /// Largest Euclidean norm of a key row.
     pub key: f64,
-    /// Largest magnitude added to a score: the sum of the magnitudes of mask and bias, over finite elements. Zero without
-    /// either.
+    /// Largest magnitude added to a score: the largest sum of `|mask| + |bias|` over finite elements. Zero without mask
+    /// and bias.
     pub bias: f64,
 }
 
-/// The error bound of a call, from its plan and norms of its inputs.
+/// The error bound of a call, computed from its plan and from norms of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prior {
-    /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are too large for any claim, or not
-    /// finite.
+    /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are infinite, NaN, or too large
+    /// for a bound.
     pub relative: f64,
-    /// The same with roundings of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it if that model
-    /// holds. At most `relative`.
+    /// Like `relative`, with roundings of random sign: if that model holds, at most a fraction [`super::UNLIKELY`] of
+    /// components exceeds it. Never greater than `relative`.
     pub likely: f64,
     /// Largest error from lost weights, relative to the largest magnitude of a value.
     pub lost: f64,
     /// Largest error from underflow.
     pub tiny: f64,
-    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, for any scores: both are averages of
-    /// values.
+    /// Bound that holds for any scores, because both `ŷ` and `y` are averages of values: `|ŷ − y|` is at most `average`
+    /// times the largest magnitude of a value, plus `tiny`.
     pub average: f64,
-    /// Largest magnitude of values for which no sum overflows.
+    /// Largest magnitude of values for which no sum can overflow.
     pub range: f64,
 }
 
 impl Prior {
-    /// Returns a bound that holds for answers to which either of two bounds applies.
+    /// Returns the weaker of two bounds, field by field, which holds wherever at least one of them holds.
     #[must_use]
     pub fn wider(&self, other: &Prior) -> Prior {
         Prior {
@@ -91,7 +94,7 @@ impl Prior {
         }
     }
 
-    /// Makes no claim.
+    /// The bound that claims nothing.
     const NOTHING: Prior = Prior {
         relative: f64::INFINITY,
         likely: f64::INFINITY,
@@ -101,8 +104,8 @@ impl Prior {
         range: 0.0,
     };
 
-    /// Returns the largest error of a component whose values have at most the magnitude `value`; infinite if that is NaN or
-    /// too large.
+    /// Returns the largest error of a component whose values have at most the magnitude `value`. The result is infinite
+    /// if `value` is NaN or exceeds [`Prior::range`].
     #[must_use]
     pub fn absolute(&self, value: f64) -> f64 {
         if !(value >= 0.0 && value <= self.range) {
@@ -122,21 +125,21 @@ impl Prior {
     }
 }
 
-/// Properties of a reference that the bound uses.
+/// Properties of a reference on which the bound depends.
 struct Reference {
-    /// Distance from the reference, in natural-log units, that a weight that counts may have in addition to twice the largest
-    /// score.
+    /// Margin in natural-log units: the distance between the reference and a score whose weight is not lost is at most
+    /// this margin plus twice the largest score.
     above: f64,
-    /// A probability below this may be lost.
+    /// Probability below which a weight may be lost.
     lost: f64,
     /// Inverse of the smallest sum `S`, up to a factor of two.
     sum: f64,
 }
 
-/// Returns the most by which skipping keys changes a component, given the share of the skipped weights and the distance
-/// between the largest and the smallest value. Infinite or NaN if either is.
+/// Returns the largest change of a component that skipped keys can cause. `share` is the skipped fraction of the weights,
+/// and `spread` is the distance between the largest and the smallest value. The result is infinite or NaN if either is.
 ///
-/// `y_K = y + σ (y_K − y_D)`, with the averages `y_K` of the kept values and `y_D` of the skipped ones.
+/// `y_K = y + σ (y_K − y_D)`, where `y_K` is the average of the kept values and `y_D` that of the skipped ones.
 #[must_use]
 pub fn left_out(share: f64, spread: f64) -> f64 {
     if share == 0.0 { 0.0 } else { share * spread * OUTWARD }
@@ -149,10 +152,10 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
     }
 
-    /// Bounds the error of accepted rows whose reference need not follow their scores
-    /// ([`crate::attention::traversal::guard`]), otherwise like [`Arithmetic::prior`]. A score that counts is then within
-    /// `|ln p| + |ln S|` of its reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost.
-    /// If a run skipped keys, this bounds the answer over the kept ones, and [`left_out`] must be added.
+    /// Bounds the error as [`Arithmetic::prior`] does, for accepted rows whose reference need not follow their scores
+    /// ([`crate::attention::traversal::guard`]). A score whose weight is not lost is within `|ln p| + |ln S|` of its
+    /// reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped
+    /// keys, the bound applies to the output over the kept keys, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
@@ -160,8 +163,8 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
     }
 
-    /// Bounds the error of rows whose reference is zero because [their scores stay near it](Arithmetic::stays_near_zero),
-    /// otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
+    /// Bounds the error as [`Arithmetic::prior`] does, for rows whose reference is zero because
+    /// [their scores stay near zero](Arithmetic::stays_near_zero): `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
     #[must_use]
     pub(crate) fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;
@@ -273,8 +276,8 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// Compares with a bound by hand for a reference of zero: a score is within the gate's limit of it, and a sum may be as
-    /// small as `2^-49`.
+    /// Compares the bound for a reference of zero with one derived by hand: a score is within the gate's limit of zero,
+    /// and a sum may be as small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);

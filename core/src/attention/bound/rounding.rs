@@ -1,8 +1,9 @@
-//! Bounds the rounding error of an answer relative to the oracle's, for verification.
+//! Bounds the difference between a computed result and that of the oracle, for verification.
 //!
-//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known in f64, this
-//! module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`). It uses the oracle's
-//! numbers, so it judges a finished answer; [`super::prior`] predicts one. `core/BOUNDS.md` has the derivation.
+//! Consider one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the result `y = Σ p_j v_j`, all
+//! known in f64. This module bounds the error of each component that a run computes in f32 (`u = 2^-24`,
+//! `γ_k = k u / (1 − k u)`). It uses the oracle's numbers, so it judges a finished result; [`super::prior`] bounds the
+//! error before the run. `core/BOUNDS.md` has the derivation.
 //!
 //! # The worst case
 //!
@@ -14,11 +15,11 @@
 //! δ_j = ω_j + τ C_j + γ_2 C_j (cap) + u C_j (bias) + γ_5 |b_j| + u x_j
 //! ```
 //!
-//! and with the kernel's declared error `η` of the exponential its weight is off by a factor within `1 ± E_j`,
-//! `E_j = exp(δ_j)(1 + η) − 1`.
+//! and with the kernel's declared error `η` of the exponential, the weight of key `j` is off by a factor within
+//! `1 ± E_j`, `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value and
-//! `l` of a weight on the longest path
+//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. Let `k` be the roundings of a weighted
+//! value on the longest path, and `l` those of a weight. Then
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -29,13 +30,13 @@
 //!
 //! with `h` for the division and the output type, and `t` for underflow.
 //!
-//! **An average stays an average.** For any weights `ŷ` is an average of the values whose weight is not lost, so `|ŷ − y|` is
-//! at most their largest `|v_j − y|`, plus the roundings of the sums. This bound applies when scores are so large that the
-//! other one is infinite.
+//! **An average stays an average.** For any weights, `ŷ` is an average of the values whose weight is not lost. So
+//! `|ŷ − y|` is at most the largest `|v_j − y|` of these values, plus the roundings of the sums. This bound applies
+//! when scores are so large that the first bound is infinite.
 //!
 //! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as a
-//! subnormal number, and a state is lost if a merge scales it below the normal numbers. So a weight whose probability is
-//! below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run may be lost.
+//! subnormal number. A state is lost if a merge scales it below the normal numbers. So a weight may be lost if its
+//! probability is below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run.
 //!
 //! # The likely case
 //!
@@ -49,10 +50,10 @@
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
 //! ```
 //!
-//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added at their
-//! worst. These are the rounding of the scaled query, whose sign is known, the approximations of exponential and tangent,
-//! lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if the same roundings
-//! repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an error.
+//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or equal in every key, enter with their
+//! largest value. These are the rounding of the scaled query, whose sign is known, the approximations of exponential and
+//! tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if equal
+//! roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an error.
 
 use super::partials::Followed;
 use super::{
@@ -62,8 +63,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Upper bound of the rounding of a reference, which is half the distance between two of them: a reference exceeds the
-/// largest score that moved it by at most this, in natural-log units.
+/// Largest rounding of a reference, in natural-log units, rounded up: half the distance between two references. A
+/// reference exceeds the largest score that moved it by at most this.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 
@@ -75,13 +76,14 @@ const _: () = assert!((WEIGHT_FLOOR + HEADROOM + 1.0) as f64 * LN_2 < LN_LOST);
 const LN_LOST_FROZEN: f64 = -70.0;
 const _: () = assert!((WEIGHT_FLOOR + FROZEN_RANGE + 1.0) as f64 * LN_2 < LN_LOST_FROZEN);
 
-/// Largest change of a reference by the errors of scores, in natural-log units, unless a row is [`Row::wild`].
+/// Largest change of a reference that errors of scores cause, in natural-log units, unless [`Row::wild`] is set.
 const MOVED: f64 = 1.0 / 64.0;
 
-/// Roundings of constants that repeat in every key: of `log2 e` in f32, in units of `u`.
+/// Rounding of the constant `log2 e` to f32, in units of `u`. It repeats in every key.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
-/// Returns `a b`, or zero if either is zero: `∞ · 0` stands for an error that has no weight or changes no value.
+/// Returns `a b`, or zero if either factor is zero: an infinite error that has no weight or changes no value counts as
+/// zero.
 fn times(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
@@ -93,19 +95,19 @@ pub struct Key {
     pub j: usize,
     /// Probability of the key.
     pub p: f64,
-    /// Largest error of its score, `δ_j`, in natural-log units, including the distance from its reference.
+    /// Largest error `δ_j` of the distance between the key's score and the reference, in natural-log units.
     pub delta: f64,
-    /// Largest change of its probability before renormalization: `p_j E_j`.
+    /// Largest change of the key's probability before renormalization: `p_j E_j`.
     change: f64,
-    /// `true` if the run certainly loses its weight, or all but `LOST` of it.
+    /// `true` if the key's probability is certainly below the threshold of lost weights.
     lost: bool,
-    /// Largest change of a lost key.
+    /// Largest change that a lost key causes.
     vanishing: f64,
-    /// `true` if the run may lose its weight, or round it as a subnormal number.
+    /// `true` if it may be below that threshold: the run may drop the weight, or round it as a subnormal number.
     may_be_lost: bool,
-    /// `p_j² σ_j²`.
+    /// Squared effect of the roundings of the score, `p_j² σ_j²`, in units of `u²`.
     squares: f64,
-    /// Systematic part of the change of its probability, and the part of known sign.
+    /// Systematic part of the change of the key's probability; `shift` is the part of known sign.
     systematic: f64,
     shift: f64,
 }
@@ -132,14 +134,14 @@ pub struct Row<'a> {
     arithmetic: Arithmetic,
     /// Logarithms of the probabilities of all keys of the sequence.
     ln_p: &'a [f64],
-    /// Index of the current group of keys that move a reference together, and of its segment.
+    /// Indices of the current group, whose keys move a reference together, and of its segment.
     tile: Option<(usize, usize)>,
-    /// Largest `ln p` of the segment's first group, and of all groups so far.
+    /// Largest `ln p` of the segment's first group; `top` is the largest of all groups so far.
     first: f64,
     top: f64,
     /// Largest `ln p` of the row.
     most: f64,
-    /// `Σ p_j E_j`, and its likely part.
+    /// `Σ p_j E_j`; `likely_change` is its likely part.
     change: f64,
     likely_change: f64,
     /// `true` if a score, and therefore a reference, may be off by more than [`MOVED`].
@@ -150,29 +152,29 @@ pub struct Row<'a> {
     ln_s: Option<f64>,
 }
 
-/// The accumulated sums of one component of a row's answer.
+/// The accumulated sums of one component of a row's output.
 #[derive(Clone, Copy, Debug)]
 pub struct Component {
-    /// Answer of the oracle.
+    /// Result of the oracle.
     y: f64,
-    /// `Σ p_j E_j |v_j − y|`, and the same with `|v_j|`.
+    /// `Σ p_j E_j |v_j − y|`; `raised` is `Σ p_j E_j |v_j|`.
     change: f64,
     raised: f64,
     /// `Σ p_j² (v_j − y)² σ_j²`.
     squares: f64,
-    /// `Σ systematic |v_j − y|`, and `Σ p_j shift_j (v_j − y)`.
+    /// `Σ systematic |v_j − y|`; `shift` is `Σ p_j shift_j (v_j − y)`.
     systematic: f64,
     shift: f64,
-    /// `Σ p_j |v_j|` and `Σ (p_j v_j)²`.
+    /// `Σ p_j |v_j|`; `magnitude_squares` is `Σ (p_j v_j)²`.
     magnitude: f64,
     magnitude_squares: f64,
-    /// Largest `|v_j − y|` of a weight that counts, and the contribution of lost ones.
+    /// Largest `|v_j − y|` of a weight that is not lost; `lost` is the contribution of lost weights.
     far: f64,
     lost: f64,
-    /// Smallest and largest value.
+    /// Smallest value of the component; `largest` is the largest.
     least: f64,
     largest: f64,
-    /// `true` if a value that is not finite may have weight zero in the run.
+    /// `true` if an infinite or NaN value may have weight zero in the run.
     poisoned: bool,
     weighted: Followed,
 }
@@ -224,21 +226,23 @@ impl Component {
     }
 }
 
-/// Allowed difference of a component from the oracle's.
+/// Allowed difference between a component and that of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The worst case: no run with this arithmetic differs by more.
+    /// The worst case, which no run with this arithmetic exceeds.
     pub worst: f64,
-    /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. At most `worst`.
+    /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. Never
+    /// greater than `worst`.
     pub likely: f64,
-    /// `true` if the answer may be NaN where the oracle's is infinite: a value that is not finite has a weight that may be
+    /// `true` if the result may be NaN where the oracle's is infinite: the weight of a value that is not finite may be
     /// lost, and zero times infinity is NaN.
     pub poisoned: bool,
 }
 
 impl Bounds {
-    /// Returns `true` if a run may answer `found` where the oracle answers `y`. NaN requires NaN, infinity requires itself,
-    /// or NaN if its weight may be lost, and a number requires one within the worst case.
+    /// Returns `true` if `found` is an allowed result where the oracle's is `y`. If `y` is finite, `found` must be
+    /// within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal it, or may be
+    /// NaN if a weight may be lost.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {
@@ -252,8 +256,8 @@ impl Bounds {
 }
 
 impl<'a> Row<'a> {
-    /// Creates a row before any key is absorbed. `ln_p` has the logarithms of the probabilities of all keys of the sequence,
-    /// `−∞` for keys that are not attended.
+    /// Creates a row before any key is absorbed. `ln_p` contains the logarithms of the probabilities of all keys of the
+    /// sequence; `−∞` for keys that are not attended.
     #[must_use]
     pub fn new(arithmetic: Arithmetic, ln_p: &'a [f64]) -> Row<'a> {
         let Executed { into_s, merge_depth, order, .. } = arithmetic.executed;
@@ -273,10 +277,10 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Creates a row whose reference `m` (here in natural-log units) need not follow its scores and that its run accepted
-    /// ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus `m`. As
-    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference, and it exceeded an
-    /// earlier one by at most the headroom.
+    /// Creates a row that the guard accepted ([`crate::attention::traversal::guard`]), and whose reference `m` (here in
+    /// natural-log units) need not follow its scores. `ln_s` is the exact log-sum-exp of all its keys minus `m`. Because
+    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference. It exceeded earlier
+    /// references by at most the headroom.
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
@@ -287,7 +291,7 @@ impl<'a> Row<'a> {
         if self.ln_s.is_some() { (LN_LOST_FROZEN, LOST_FROZEN) } else { (LN_LOST, LOST) }
     }
 
-    /// Returns the error of products and sums below the normal numbers, relative to the sum of weights.
+    /// Returns the underflow error of products and sums, relative to the sum of weights.
     fn tiny(&self) -> f64 {
         // The sum of a frozen row may be small.
         let inverse = self.ln_s.map_or(1.0, |ln_s| libm::exp(-ln_s).max(1.0) * 2.0);
@@ -295,7 +299,8 @@ impl<'a> Row<'a> {
         f64::from(f32::MIN_POSITIVE) + self.keys as f64 * libm::exp2(-148.0) * inverse + lost_output
     }
 
-    /// Returns the largest distance of key `j` from the reference that its run subtracts, without errors of scores.
+    /// Returns the largest distance between the score of key `j` and the reference that the run subtracts, ignoring
+    /// errors of scores.
     fn distance(&mut self, j: usize, ln_p: f64) -> f64 {
         let order = self.arithmetic.executed.order;
         if let Some(ln_s) = self.ln_s {
@@ -319,8 +324,9 @@ impl<'a> Row<'a> {
         (self.top - ln_p + HALF).max(above)
     }
 
-    /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or the signed value
-    /// if only one of them exists. Only attended keys are absorbed, in order. Every component must absorb the returned key.
+    /// Bounds the error of key `j`, whose score is `score`, and absorbs the key. `bias` is `|bias| + |mask|`, or the
+    /// signed value if only one of them exists. Absorb attended keys only, in increasing order, and pass the returned
+    /// key to every component.
     pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> Key {
         let ln_p = self.ln_p.get(j).copied().unwrap_or(f64::NAN);
         let distance = self.distance(j, ln_p);
@@ -381,7 +387,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Returns the bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are NaN.
+    /// Returns the bounds of a component that has absorbed every key of the row. The bounds are NaN if the oracle's
+    /// numbers are.
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let a = &self.arithmetic;
@@ -413,19 +420,19 @@ impl<'a> Row<'a> {
         Bounds { worst, likely: if likely > worst { worst } else { likely }, poisoned: c.poisoned }
     }
 
-    /// Returns the bounds of a component of a row that skipped keys, at most `share` of its weights (an upper bound of
-    /// `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component must have absorbed every attended
-    /// key, including skipped ones. The likely case equals the worst one.
+    /// Returns the bounds of a component of a row that skipped keys. `share` is an upper bound of the skipped fraction
+    /// of the weights, `D / (S + D)` ([`crate::attention::traversal::share`]). The row and the component must have
+    /// absorbed every attended key, including skipped ones. The likely case equals the worst case.
     ///
-    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share, let `ỹ` be the average of all values, and
-    /// `ỹ_K` and `ỹ_D` those of the kept and of the skipped ones:
+    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share. Let `ỹ` be the average of all
+    /// values, `ỹ_K` that of the kept values and `ỹ_D` that of the skipped values:
     ///
     /// ```text
     /// |ỹ − y| ≤ Σ p_j E_j |v_j − y| / P          ỹ_K − ỹ = σ (ỹ_K − ỹ_D)
     /// |ŷ − ỹ_K| ≤ [ γ_k Σ p_j (1 + E_j) |v_j| + |ỹ_K| γ_l P ] / ( P (1 − σ)(1 − γ_l) )
     /// ```
     ///
-    /// Sums may be accumulated in any order, and those over kept keys are at most those over all.
+    /// The bound holds for any order of additions. Sums over the kept keys are at most the sums over all keys.
     #[must_use]
     pub fn bounds_left_out(&self, c: &Component, share: f64) -> Bounds {
         let a = &self.arithmetic;

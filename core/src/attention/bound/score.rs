@@ -1,36 +1,36 @@
-//! Follows the score of a query and a key through its partial sums.
+//! Tracks the score of a query and a key through its partial sums.
 
 use super::partials::Roundings;
 use super::{Arithmetic, U, gamma};
 use crate::dtype::DType;
 use crate::scan::ceil_log2;
 
-/// Upper bound of the f64 rounding errors made in tracking a product.
+/// Upper bound of the f64 rounding errors made while tracking one product, relative to the product.
 const F64_DUST: f64 = 1e-15;
 
 /// Largest number of lanes whose chains are tracked.
 const MOST_LANES: usize = 16;
 
-/// Error of the score of a query and a key, in natural-log units. It excludes masks and biases, and the subtraction of the
-/// reference.
+/// Error of the score of a query and a key, in natural-log units. It excludes the errors of mask and bias, and that of
+/// subtracting the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// `Σ_c |scale q_c k_c|`.
     pub magnitude: f64,
-    /// Largest error.
+    /// Largest error of the score.
     pub worst: f64,
-    /// Sum of the squared coefficients of its roundings, in units of `u²`.
+    /// Sum of the squared coefficients of the score's roundings, in units of `u²`.
     pub squares: f64,
-    /// Change of the score that rounding the factor and the factor's products with the query causes. It is known exactly
-    /// and included in `worst`.
+    /// Change of the score caused by rounding the conversion factor and its products with the query. It is known
+    /// exactly and included in `worst`.
     pub shift: f64,
-    /// Other errors that do not have a random sign.
+    /// Other errors whose sign is not random.
     pub systematic: f64,
 }
 
 impl Arithmetic {
-    /// Tracks the score of a query with a key, `[d]` each. A rounding is at most `u` times the largest power of two below the
-    /// rounded number.
+    /// Tracks the score of a query and a key, both `[d]`. Each rounding is at most `u` times the largest power of two
+    /// that does not exceed the rounded number.
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
@@ -109,15 +109,16 @@ impl Arithmetic {
     }
 }
 
-/// Returns the largest power of two that is at most `|x| + off`: rounding a number of at most that magnitude changes it by at
-/// most `u` times as much. Zero for zero.
+/// Returns the largest power of two that is at most `|x| + off`; zero for zero. Rounding a number of at most this
+/// magnitude changes it by at most `u` times the returned power.
 #[inline]
 fn binade(x: f64, off: f64) -> f64 {
     let most = x.abs() + off;
     if most.is_finite() { f64::from_bits(most.to_bits() & f64::INFINITY.to_bits()) } else { most }
 }
 
-/// Adds a chain's sum, which is off by at most `off`, to the earlier ones. The first sum is not added to anything.
+/// Adds the sum `x` of a chain, which is off by at most `off`, to the total, and counts the rounding. The first chain
+/// becomes the total without an addition.
 fn join(total: &mut Option<f64>, x: f64, off: f64, sums: &mut Roundings) {
     *total = Some(match *total {
         Some(total) => {

@@ -1,21 +1,22 @@
-//! Divides a run within a budget: chooses the rows that stay in memory while chunks of keys are streamed, and accounts for
-//! every byte.
+//! Divides a run so that it fits a memory budget: chooses the rows that stay in memory while chunks of keys are
+//! streamed, and accounts for every byte.
 //!
 //! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values are
 //! streamed through two buffers, with a chunk of whole segments in each.
 //!
-//! **The naive way** fixes the rows and the keys of a chunk, and fails if memory is short.
+//! **The naive way** fixes the number of rows and the number of keys per chunk, and fails if memory is short.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *Rows come first.* Every unit reads its keys once, so the transferred bytes are inversely proportional to the number of
-//!    resident rows. Tiles of one head are added first, then heads, then sequences, as far as the budget allows.
-//! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches less often.
-//!    But its slices of masks take memory for every row: a shorter chunk is used if it makes room for a third more rows.
-//! 3. *A unit never divides a group of heads unevenly.* It has either whole groups, each with its key head, or part of one
-//!    group.
+//!    resident rows. The chooser adds tiles of one head first, then heads, then sequences, as far as the budget allows.
+//! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches less
+//!    often. But its slices of masks need memory for every row, so a shorter chunk is used if it makes room for a third
+//!    more rows.
+//! 3. *A unit never divides a group of heads unevenly.* It has either complete groups, each with its key head, or part of
+//!    one group.
 //! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run allocates
-//!    the same bytes.
+//!    exactly these bytes.
 
 use super::choice::{CpuChoice, Keeps, Options, TaskOrder};
 use super::choose::choose;
@@ -27,17 +28,17 @@ use crate::attention::problem::Problem;
 use crate::plan::ChooseError;
 use crate::profile::DeviceProfile;
 
-/// Purpose of the bytes of a streamed run.
+/// A purpose for which a streamed run uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Memory of the process before the run: code, libraries, stacks.
+    /// Memory that the process uses before the run: code, libraries, stacks.
     Fixed,
-    /// Query rows, in both buffers.
+    /// Query rows, in two buffers.
     Queries,
-    /// Keys and values, in both buffers.
+    /// Keys and values, in two buffers.
     Keys,
-    /// Slices of mask, bias and index, in both buffers, and the table of a bias.
+    /// Slices of mask, bias and index, in two buffers, and the table of a bias.
     Added,
     /// Output rows.
     Outputs,
@@ -47,9 +48,9 @@ pub enum Part {
     Resident,
     /// Workspace of the workers.
     Workspace,
-    /// Page-locked memory of the host.
+    /// Page-locked host memory.
     Pinned,
-    /// Memory of the device.
+    /// Device memory.
     Device,
 }
 
@@ -86,23 +87,23 @@ impl Part {
     }
 }
 
-/// The bytes of a streamed run, part by part. Sums saturate at `usize::MAX`.
+/// The number of bytes that a streamed run uses for each [`Part`]. Sums saturate at `usize::MAX`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account([usize; Part::ALL.len()]);
 
 impl Account {
-    /// Returns the bytes of a part.
+    /// Returns the number of bytes of `part`.
     #[must_use]
     pub const fn of(&self, part: Part) -> usize {
         self.0[part as usize]
     }
 
-    /// Sets the bytes of a part.
+    /// Sets the number of bytes of `part`.
     pub const fn set(&mut self, part: Part, bytes: usize) {
         self.0[part as usize] = bytes;
     }
 
-    /// Returns the bytes of the host's memory, which is all parts except the device's.
+    /// Returns the number of bytes of host memory: all parts except [`Part::Device`].
     #[must_use]
     pub fn host(&self) -> usize {
         Part::ALL
@@ -111,7 +112,7 @@ impl Account {
             .fold(0, |a, part| a.saturating_add(self.of(*part)))
     }
 
-    /// Returns the bytes of host and device, which are one pool if the GPU shares the host's memory.
+    /// Returns the number of bytes of host and device memory together, for a GPU that shares the host's memory.
     #[must_use]
     pub fn total(&self) -> usize {
         self.host().saturating_add(self.of(Part::Device))
@@ -126,9 +127,9 @@ impl Account {
 /// Memory limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the host's memory, including those that the process already uses.
+    /// Limit of host memory in bytes, including the bytes that the process already uses.
     pub host: usize,
-    /// Bytes of the device's memory; `None` is unlimited.
+    /// Limit of device memory in bytes; `None` for no limit.
     pub device: Option<usize>,
     /// `true` if the device allocates from the host's memory, so the smaller limit applies to both together.
     pub one_pool: bool,
@@ -137,7 +138,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the bytes of the host's memory that a run on the CPU may use.
+    /// Returns the number of bytes of host memory that a run on the CPU may use.
     #[must_use]
     pub fn on_host(&self) -> usize {
         match self.device {
@@ -147,7 +148,7 @@ impl Limits {
     }
 }
 
-/// The outputs that a streamed run writes for each query row. Present keys and values need no memory of their own.
+/// The outputs that a streamed run writes for each query row. Present keys and values need no additional memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// `true` if the output is written.
@@ -161,55 +162,55 @@ pub struct Written {
 /// Options of [`choose_stream`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Options of the plan. Its budget and method math are ignored.
+    /// Options of the plan. The budget and [`Method::Math`](super::Method::Math) are ignored.
     pub plan: Options,
     /// The outputs to write.
     pub written: Written,
     /// Largest number of segments of keys in a chunk, at least one.
     pub segments: usize,
-    /// Largest number of resident query tiles, over heads and sequences, at least one; `usize::MAX` is unlimited.
+    /// Largest number of resident query tiles, over heads and sequences, at least one; `usize::MAX` for no limit.
     pub resident: usize,
     /// Memory limits of the run.
     pub limits: Limits,
-    /// Sizes of units and chunks of an earlier run that this one continues; `None` chooses them.
+    /// Sizes of units and chunks of an earlier run that this one continues; `None` to choose them.
     pub sizes: Option<UnitSizes>,
 }
 
 /// Sizes of units and chunks, as in [`StreamChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitSizes {
-    /// Number of sequences of a unit.
+    /// Number of sequences per unit.
     pub sequences: usize,
-    /// Number of query heads of a unit.
+    /// Number of query heads per unit.
     pub heads: usize,
-    /// Number of query tiles of a unit in each head.
+    /// Number of query tiles per head in a unit.
     pub tiles: usize,
-    /// Number of vectors of the widest tile.
+    /// Number of vectors in the widest tile.
     pub vectors: usize,
-    /// Number of keys of a chunk.
+    /// Number of keys per chunk.
     pub chunk: usize,
 }
 
 impl StreamOptions {
-    /// Default number of segments of a chunk: 4,096 keys in blocks of 64.
+    /// Default number of segments per chunk. With blocks of 64 keys, such a chunk has 4,096 keys.
     pub const SEGMENTS: usize = 8;
 }
 
 /// The result of [`choose_stream`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamChoice {
-    /// The choice for the CPU, whose resident tiles are those of a unit.
+    /// The choice for the CPU. Its resident tiles are the tiles of one unit.
     pub cpu: CpuChoice,
-    /// Number of sequences of a unit. If there are several, a unit has all their heads and rows.
+    /// Number of sequences per unit. A unit with several sequences has all heads and rows of each.
     pub sequences: usize,
-    /// Number of query heads of a unit: whole groups that share a key head, or part of one. If there are several, a unit has
-    /// all their rows.
+    /// Number of query heads per unit: complete groups that share a key head, or part of one group. A unit with several
+    /// heads has all rows of each.
     pub heads: usize,
-    /// Number of query tiles of a unit in each head.
+    /// Number of query tiles per head in a unit.
     pub tiles: usize,
-    /// Number of keys of a chunk, a multiple of the segment.
+    /// Number of keys per chunk, a multiple of the segment.
     pub chunk: usize,
-    /// Every byte of the run.
+    /// The memory of the run, part by part.
     pub account: Account,
 }
 
@@ -221,21 +222,21 @@ impl StreamChoice {
         UnitSizes { sequences, heads, tiles, vectors: self.cpu.vectors, chunk }
     }
 
-    /// Returns the largest number of query rows of a unit in one head of `problem`.
+    /// Returns the largest number of query rows that a unit has in one head of `problem`.
     #[must_use]
     pub fn rows(&self, problem: &Problem) -> usize {
         self.tiles.saturating_mul(self.cpu.width()).min(problem.spec().query.tokens())
     }
 
-    /// Returns the number of key heads of a unit.
+    /// Returns the number of key heads per unit.
     #[must_use]
     pub fn kv_heads(&self, problem: &Problem) -> usize {
         let group = problem.group();
         self.heads.div_ceil(group).max(1)
     }
 
-    /// Returns the sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. A broadcast axis has one. All
-    /// masks that repeat along the batch are present if a unit has several sequences.
+    /// Returns the shape of the buffer for slices of `mask`: sequences, heads, rows and keys. A broadcast axis has one
+    /// element. If a unit has several sequences and masks repeat along the batch, the buffer has all masks.
     #[must_use]
     pub fn slice(&self, problem: &Problem, mask: &MaskView) -> [usize; 4] {
         let [b, h, q, k] = mask.shape();
@@ -248,7 +249,7 @@ impl StreamChoice {
         [of(b, batch), of(h, self.heads), of(q, self.rows(problem)), of(k, self.chunk)]
     }
 
-    /// Returns the bytes of the slices of mask, bias and index in one buffer.
+    /// Returns the sizes in bytes of the slices of mask, bias and index in one buffer.
     #[must_use]
     pub fn slices(&self, problem: &Problem) -> [usize; 3] {
         let bytes = |mask: &MaskView| product(&self.slice(problem, mask)).saturating_mul(mask.kind().size());
@@ -263,7 +264,7 @@ impl StreamChoice {
         [spec.mask.as_ref().map_or(0, bytes), bias, index]
     }
 
-    /// Returns the bytes of keys and of values in one buffer.
+    /// Returns the sizes in bytes of the keys and of the values in one buffer.
     #[must_use]
     pub fn chunk_bytes(&self, problem: &Problem) -> [usize; 2] {
         let rows =
@@ -271,7 +272,8 @@ impl StreamChoice {
         [problem.head_dim(), problem.value_dim()].map(|dim| rows.saturating_mul(dim))
     }
 
-    /// Returns the bytes of a table of relative positions, which is always resident as a whole.
+    /// Returns the size in bytes of a table of relative positions, which is always completely resident; zero without a
+    /// table.
     #[must_use]
     pub fn table_bytes(&self, problem: &Problem) -> usize {
         match &problem.spec().bias {
@@ -280,7 +282,7 @@ impl StreamChoice {
         }
     }
 
-    /// Computes every byte of a run, or `None` if the workspace overflows.
+    /// Computes the memory of a run, part by part; `None` if the size of the workspace overflows.
     fn account(&self, problem: &Problem, options: &StreamOptions) -> Option<Account> {
         let layout = WorkspaceLayout::of(&self.cpu)?;
         let size = problem.spec().dtype.size();
@@ -303,7 +305,7 @@ impl StreamChoice {
         Some(account)
     }
 
-    /// Returns the same choice with units of other sizes.
+    /// Returns this choice with other numbers of sequences, heads and tiles per unit.
     fn with(&self, [sequences, heads, tiles]: [usize; 3]) -> StreamChoice {
         let resident = product(&[sequences, heads, tiles]);
         let mut next = StreamChoice { sequences, heads, tiles, ..*self };
@@ -319,18 +321,18 @@ impl StreamChoice {
     }
 }
 
-/// Returns a saturating product.
+/// Returns the product of `sizes`, saturated at `usize::MAX`.
 fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |a, n| a.saturating_mul(*n))
 }
 
-/// Rounds a number of bytes up to whole 64-byte lines.
+/// Rounds a number of bytes up to a multiple of 64-byte lines.
 fn line(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
 }
 
-/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and no number beyond
-/// one that does not.
+/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and if a number
+/// fails, all larger numbers must fail.
 fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut few, mut many) = (least, most.max(least) + 1);
     while many - few > 1 {
@@ -344,10 +346,10 @@ fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
 }
 
 /// Chooses the rows of `problem` that stay in memory while chunks of its keys are streamed, so that the run stays within its
-/// limits. Kernel, block and segment, and therefore the bits, are those of the run in memory.
+/// limits. Kernel, block and segment are those of the run in memory, and therefore the results are bit-identical.
 ///
 /// # Errors
-/// Returns the errors of [`choose`], or an error with the bytes of the smallest form if that exceeds the budget.
+/// Returns the errors of [`choose`], or an error with the bytes of the smallest choice if that exceeds the budget.
 pub fn choose_stream<'a>(
     problem: &Problem,
     device: &DeviceProfile,
@@ -398,7 +400,7 @@ pub fn choose_stream<'a>(
     })
 }
 
-/// Returns the choice with units of given sizes, clamped to the problem.
+/// Returns the choice with the units and chunks of an earlier run, clamped to the problem.
 fn repeated(
     problem: &Problem,
     cpu: &CpuChoice,
@@ -424,7 +426,7 @@ fn repeated(
     }
 }
 
-/// Adds tiles, then heads, then sequences, while the choice fits.
+/// Adds tiles, then heads, then sequences to a unit, while the choice fits.
 fn grow(
     problem: &Problem,
     start: &StreamChoice,
@@ -451,7 +453,8 @@ fn grow(
     start.with([sequences, heads, tiles])
 }
 
-/// Iterates over the smallest forms: one tile and one segment, with fewer workers, then narrower tiles.
+/// Returns the first choice within the budget that has one tile and one segment, trying fewer workers first, then
+/// narrower tiles.
 fn smallest(
     start: &StreamChoice,
     size: impl Fn(&StreamChoice) -> usize,

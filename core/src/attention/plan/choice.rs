@@ -1,4 +1,4 @@
-//! The options and the result of the CPU chooser, and the errors of both choosers.
+//! The options and the result of the CPU chooser.
 
 use super::kernel::KernelSpec;
 use crate::attention::certificate::{Executed, Order};
@@ -11,11 +11,11 @@ use crate::workers::worthwhile;
 /// The method that computes the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// ELSA, a scan over blocks of keys: only the scores of one block exist at a time.
+    /// ELSA, a scan over blocks of keys. Only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The baseline: materialises the score matrix, then the softmax, then the product with the values, in the same inner
-    /// loops as [`Method::Elsa`].
+    /// The baseline: computes the full score matrix, then the softmax, then the product with the values, in the inner
+    /// loops of [`Method::Elsa`].
     Math,
 }
 
@@ -27,9 +27,9 @@ pub const BLOCK_SIZES: [usize; 3] = [64, 128, 256];
 pub struct Options {
     /// The method that computes the output.
     pub method: Method,
-    /// Number of keys in a block: 64, 128 or 256.
+    /// Number of keys per block: 64, 128 or 256.
     pub block: usize,
-    /// Largest workspace, in bytes; `None` is unlimited.
+    /// Largest workspace, in bytes; `None` for no limit.
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
@@ -37,7 +37,7 @@ pub struct Options {
     pub all_workers: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// Schedule of a run. It must have been checked, and must be exact with [`Method::Math`].
+    /// Schedule of a run, already checked. It must be exact with [`Method::Math`].
     pub schedule: Schedule,
 }
 
@@ -55,12 +55,12 @@ impl Default for Options {
     }
 }
 
-/// A kernel and a division of the keys that override the chooser's.
+/// A kernel and a number of splits that override the choice of the chooser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// The kernel, by its index among the candidates.
+    /// Index of the kernel among the candidates.
     pub candidate: usize,
-    /// Number of splits of the keys: at least one, at most one for each tile of keys.
+    /// Number of splits of the keys, from one to the number of key tiles.
     pub splits: usize,
 }
 
@@ -69,37 +69,38 @@ pub struct Division {
 pub struct LongestPath {
     /// Number of merges of states on the path, in the tree over segments or splits.
     pub merges: usize,
-    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to zero is
-    /// exact and does not count.
+    /// Largest number of additions that the weight of a key passes through on its way into the sum `S`, including the
+    /// merges. An addition to zero is exact and does not count.
     pub into_s: usize,
-    /// Largest number of additions between a weighted value and the sum `W`, counted in the same way.
+    /// Largest number of additions that a weighted value passes through on its way into the sum `W`, counted like
+    /// `into_s`.
     pub into_w: usize,
 }
 
 impl LongestPath {
-    /// Returns the larger of the additions into `S` and into `W`.
+    /// Returns the larger of [`LongestPath::into_s`] and [`LongestPath::into_w`].
     #[must_use]
     pub fn additions(&self) -> usize {
         self.into_s.max(self.into_w)
     }
 }
 
-/// Returns the additions on the longest path through `keys` terms that are summed in chains of `chain` terms, whose results
-/// are added to a total one after another.
+/// Returns the number of additions on the longest path through a sum of `keys` terms. The terms are summed in chains of
+/// `chain` terms, and the results of the chains are added to a total one after another.
 pub(super) fn chained(keys: usize, chain: usize) -> usize {
     keys.min(chain).saturating_sub(1) + keys.div_ceil(chain.max(1)).saturating_sub(1)
 }
 
-/// Returns the additions on the longest path through `keys` terms that are distributed over `sums` sums, which a balanced
-/// tree adds up.
+/// Returns the number of additions on the longest path through a sum of `keys` terms. The terms are distributed over
+/// `sums` sums, which a balanced tree adds up.
 pub(super) fn dealt(keys: usize, sums: usize) -> usize {
     keys.div_ceil(sums.max(1)).saturating_sub(1) + ceil_log2(keys.min(sums))
 }
 
-/// The order of tasks. It changes no bit of the answer.
+/// The order of tasks. It does not change any bit of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskOrder {
-    /// Query tiles, then heads, then sequences: consecutive tiles of a head find its keys in cache.
+    /// Query tiles vary fastest, then heads, then sequences: consecutive tiles of a head find its keys in cache.
     #[default]
     Tiles,
     /// The heads of a tile are consecutive.
@@ -110,17 +111,17 @@ pub enum TaskOrder {
     SequencesAndHeads,
 }
 
-/// Inputs added to the scores that consecutive tasks share and a worker keeps.
+/// Inputs added to the scores that a worker keeps because consecutive tasks share them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeps {
-    /// The mask.
+    /// `true` if the mask is kept.
     pub mask: bool,
-    /// The bias.
+    /// `true` if the bias is kept.
     pub bias: bool,
 }
 
 impl Keeps {
-    /// Returns `true` if anything is kept.
+    /// Returns `true` if the mask or the bias is kept.
     #[must_use]
     pub const fn any(self) -> bool {
         self.mask || self.bias
@@ -136,9 +137,9 @@ pub struct CpuChoice {
     pub candidate: usize,
     /// The method that computes the output.
     pub method: Method,
-    /// Number of keys in a block.
+    /// Number of keys per block.
     pub block: usize,
-    /// Number of keys in a segment.
+    /// Number of keys per segment.
     pub segment: usize,
     /// Number of segments of the longest sequence.
     pub segments: usize,
@@ -148,7 +149,7 @@ pub struct CpuChoice {
     pub group: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Number of multiply-adds that justify waking a worker; zero if all workers take part for any work.
+    /// Number of multiply-adds that justify waking a worker; zero if all workers take part in problems of any size.
     pub work_per_worker: f64,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
@@ -164,36 +165,37 @@ pub struct CpuChoice {
     pub masked: bool,
     /// The order of tasks.
     pub order: TaskOrder,
-    /// Inputs that a worker keeps for its tiles and all keys while its tasks share them.
+    /// Inputs that a worker keeps, for its tiles and all keys, while its tasks share them.
     pub keeps: Keeps,
-    /// `true` if all queries of a head share a row of the mask, which a worker keeps while its tasks use it.
+    /// `true` if all queries of a head share one mask row, which a worker keeps while its tasks use it.
     pub row_mask: bool,
     /// `true` if both a mask and a bias are added to the scores.
     pub adds_two: bool,
-    /// Number of entries of a table of relative positions; zero if the bias is not a table.
+    /// Number of entries of the table of relative positions; zero if the bias is not a table.
     pub entries: usize,
-    /// Number of values of a head's entries in the layout for windows; zero if an index selects them.
+    /// Number of table values per head in the layout for windows; zero if an index selects the entries.
     pub lines: usize,
-    /// Number of tokens of a window if some windows are shifted; else zero.
+    /// Number of tokens per window if some windows are shifted, otherwise zero.
     pub divided: usize,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
     /// Schedule of a run.
     pub schedule: Schedule,
-    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)): keys and values are
-    /// measured block by block.
+    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)). A run then
+    /// measures keys and values block by block.
     pub foresees: bool,
     /// Number of query rows whose skipped weights a run records; zero if the schedule is exact.
     pub recorded: usize,
-    /// Number of f32 values of scratch of the exact scalar run
-    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that do not pass the guard of
-    /// a schedule; zero without such a schedule.
+    /// Number of f32 values of scratch for the exact scalar run
+    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that the guard of a
+    /// schedule rejects; zero if the schedule has no guard.
     pub scratch: usize,
-    /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if a call has all keys.
+    /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if keys are not
+    /// streamed.
     pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
-    /// Query rows and keys of the longest sequence, and the number of heads times sequences.
+    /// Numbers of query rows and of keys of the longest sequence, and the number of heads times the number of sequences.
     pub extent: [usize; 3],
 }
 
@@ -204,28 +206,29 @@ impl CpuChoice {
         self.vectors * self.kernel.lanes
     }
 
-    /// Returns the number of query rows that decide together which blocks they skip, and of keys of a block.
+    /// Returns the tile for which a decision to skip is made: its query rows decide together, one block of keys at a
+    /// time.
     #[must_use]
     pub const fn decides(&self) -> Tile {
         Tile { rows: self.width(), keys: self.block }
     }
 
-    /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes tile by tile in place of the
+    /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes the tiles, instead of the
     /// kernel.
     #[must_use]
     pub fn traverses(&self) -> bool {
         !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
     }
 
-    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near it: in the exact
-    /// schedule, or within an error budget.
+    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near zero, in
+    /// the exact schedule or within an error budget.
     #[must_use]
     pub fn gates(&self) -> bool {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Returns the number of parts of the keys of a head whose norms a run measures before its tasks begin: each block if
-    /// unseen blocks may be skipped, one for the norm gate, and otherwise zero.
+    /// Returns the number of parts of a head's keys whose norms a run measures before its tasks begin: one per block if
+    /// unseen blocks may be skipped, one in total for the norm gate, otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {
@@ -235,26 +238,27 @@ impl CpuChoice {
         }
     }
 
-    /// Returns the largest `D / S` at which tiles skip blocks, if the kernel runs within an error budget.
+    /// Returns the largest `D / S` at which tiles skip blocks; `None` without an error budget.
     ///
-    /// Rows vote on sums of all blocks, one after another. The state uses the path into `S`, and
-    /// [`share`](crate::attention::traversal::share) counts that once more. Both paths to the exact sums are counted, so no
-    /// share exceeds the budget.
+    /// Rows decide by running sums over all blocks. The result allows for the roundings of these sums, and for twice the
+    /// roundings on the path into `S`: once for the state, and once for
+    /// [`share`](crate::attention::traversal::share). So no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let totals = dealt(self.block, self.kernel.weight_sums) + self.blocks();
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Returns `true` if the bias may be stored where the scores will be written. A score that is the sum of several chains
-    /// uses that place for partial sums, and a tile of one row is written a vector of keys at a time.
+    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible if a score is the
+    /// sum of several chains, because its partial sums are stored there, and for a tile of one row, which is written a
+    /// vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1
     }
 
-    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those
-    /// of the plan. It changes no bit of the answer.
+    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads. It is at
+    /// most the number of workers in the plan. It does not change any bit of the output.
     #[must_use]
     pub fn workers_for(&self, pairs: f64) -> usize {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
@@ -262,9 +266,9 @@ impl CpuChoice {
 
     /// Returns the merges and additions on the longest path.
     ///
-    /// A block's weighted values form one chain, whose result is added to those of the earlier blocks: of its segment, or
-    /// with [`Method::Math`] of all keys. The weights of a block are distributed over the kernel's sums, and segments and
-    /// merges treat `S` and `W` alike; method math sums all weights of a row at once.
+    /// The weighted values of a block form one chain. Its result is added to those of the earlier blocks: of the same
+    /// segment, or of all keys with [`Method::Math`]. The weights of a block are distributed over the kernel's sums,
+    /// whereas [`Method::Math`] distributes all weights of a row at once. Segments and merges treat `S` and `W` alike.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;
@@ -333,8 +337,8 @@ impl CpuChoice {
         }
     }
 
-    /// Returns `true` if a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of a table,
-    /// or sides of tokens.
+    /// Returns `true` if a worker keeps anything from task to task: mask and bias of tiles, a row of the mask, entries
+    /// of a table, or sides of tokens.
     #[must_use]
     pub const fn keeps_something(&self) -> bool {
         self.keeps.any() || self.row_mask || self.entries > 0 || self.divided > 0
@@ -353,7 +357,7 @@ impl CpuChoice {
         Tiling::new(rows, self.kernel.lanes, self.vectors)
     }
 
-    /// Returns the number of states that a tile keeps: those of pending segments and the current one.
+    /// Returns the number of states that a tile keeps: one for each pending segment and the current one.
     #[must_use]
     pub const fn levels(&self) -> usize {
         match self.method {

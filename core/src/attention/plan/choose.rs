@@ -1,35 +1,35 @@
-//! Chooses, from a problem, a device and options, everything that is decided before `run` on a CPU.
+//! Makes all decisions that precede `run` on a CPU, from a problem, a device and options.
 //!
-//! It is a pure function. It chooses the micro-kernel, the widest tile, the number of tiles that share a key block
-//! (the *group*), the number of workers, and whether keys, values and rows are copied. Block and segment follow
-//! from the options.
+//! The chooser is a pure function. It chooses the micro-kernel, the widest tile, the number of tiles that share a key
+//! block (the *group*), the number of workers, and whether keys, values and rows are copied. The options determine the
+//! block and the segment.
 //!
-//! **The naive way** selects the fastest kernel, wakes every thread, gives each one tile at a time, and allocates
-//! the memory for that.
+//! **The naive way** selects the fastest kernel, wakes every thread, gives each thread one tile at a time, and allocates
+//! the memory that this requires.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *The kernel depends on the number of queries, never on the batch.* Kernels add in different orders, so the
-//!    kernel decides bits. A sequence must get the same bits alone and in a batch, so the kernel is chosen by the
-//!    number of queries of one sequence. The lengths of packed sequences are not known here; they use the kernel
-//!    that accepts any number.
-//! 2. *Workers are added by work.* Waking a thread takes a few microseconds. There is one worker for every
-//!    [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all of them, and at most one per tile.
-//!    The plan has workers for all the keys that a call may have; a call with shorter lengths uses fewer of them
+//!    kernel affects the bits. A sequence must produce the same bits alone and in a batch, so the kernel is chosen by
+//!    the number of queries of one sequence. The lengths of packed sequences are not known here, so packed problems use
+//!    the kernel that accepts any number of queries.
+//! 2. *The work determines the number of workers.* Waking a thread takes a few microseconds. There is one worker for
+//!    every [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all of them, and at most one per tile.
+//!    The plan has enough workers for all the keys that a call may have; a call with shorter lengths uses fewer of them
 //!    ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
-//!    its queries and states must stay in cache together with the block, so they may use half of L2. And with
-//!    several workers each needs at least eight tasks, or the last task leaves the others idle.
+//!    its queries and states must stay in cache together with the block, so they may use half of L2. And if there are
+//!    several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.
 //! 4. *Blocks are copied only if the kernel cannot read them in place.* Kernels read f32 rows whose length is a
-//!    multiple of four. Blocks of 16-bit types, of other head sizes, and of problems with a past, whose rows are in
-//!    two tensors, are copied block by block; so are the keys of a kernel that reads panels. A copy should be
+//!    multiple of four. Other blocks are copied one by one: those of 16-bit types, of other head sizes, and of problems
+//!    with a past, whose rows are in two tensors. So are the keys of a kernel that reads panels. A copy should be
 //!    shared, so the group is then larger.
 //! 5. *Data shared by heads or sequences is prepared once* ([`super::share`]).
-//! 6. *A budget is a hard limit.* The form shrinks until its workspace fits: first no bias is kept, then the group
-//!    is halved, then workers are removed one by one, then tiles lose a vector. If even the smallest form does not
+//! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first no bias is kept, then the group
+//!    is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace does not
 //!    fit, the error reports the bytes that it needs.
 //! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
-//!    row, and when. Of all decisions only the kernel, the method and the block size can change the answer.
+//!    row, and when. Only the kernel, the method and the block size can change the output.
 
 use super::choice::{BLOCK_SIZES, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
 use super::kernel::{KernelSpec, KeyLayout};
@@ -46,19 +46,19 @@ use crate::plan::ChooseError;
 use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
-/// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
-/// the device and are in order of preference; the first that accepts the number of queries is used.
+/// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. The device must be able to execute all
+/// `kernels`, which are in order of preference; the first that accepts the number of queries is used.
 ///
-/// Only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the number of
+/// Only the kernel, `method` and `block` can change a bit of the output. The kernel depends on the number of
 /// queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use the kernel
-/// that accepts any number.
+/// that accepts any number of queries.
 ///
-/// A budget is a hard limit. If the preferred form exceeds it, no bias is kept, then fewer tiles share a block, then fewer
-/// workers run, then tiles become narrower.
+/// A budget is a hard limit. If the preferred workspace exceeds it, no bias is kept, then fewer tiles share a block, then
+/// fewer workers run, then tiles become narrower.
 ///
 /// # Errors
-/// Returns an error if the block size is not supported, if the method is math and the problem is packed, if no
-/// kernel accepts the number of queries, if the size of the workspace overflows, or if even the smallest form
+/// Returns an error if the block size is not supported, if the problem is packed and the method is [`Method::Math`], if
+/// no kernel accepts the number of queries, if the size of the workspace overflows, or if even the smallest workspace
 /// exceeds the budget.
 pub fn choose<'a>(
     problem: &Problem,
@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if no number fits. The
-/// size grows with the number of workers.
+/// Returns the largest number of workers, below that of `choice`, with which the workspace fits; 1 if none fits. The
+/// workspace must grow with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {
@@ -217,7 +217,7 @@ mod tests {
         choose(&spec.check().unwrap(), &device, [kernel], &options).unwrap()
     }
 
-    /// Checks the workers for two heads of two tiles each, whose work is enough for 3.5 workers.
+    /// Checks the number of workers for two heads with two tiles each, whose work justifies 3.5 workers.
     #[test]
     fn workers_follow_the_work_and_the_tiles() {
         let workers =
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(few.workers, 1);
     }
 
-    /// Checks that a call has at most the workers of its plan, and at most as many as its own pairs of queries and keys
+    /// Checks that a call has no more workers than its plan, and no more than the pairs of queries and keys of the call
     /// justify.
     #[test]
     fn the_workers_of_a_call_follow_its_lengths() {
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// Checks that the group is that of the kernel, or larger if blocks are copied. It is limited by the tiles, by half of
-    /// L2 and, with several workers, by eight tasks for each.
+    /// Checks that the group is the kernel's preferred one, or larger if blocks are copied. It is limited by the tiles,
+    /// by half of L2 and, with several workers, by eight tasks per worker.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {

@@ -4,37 +4,38 @@
 //! writes a partial state per row to memory, and a second kernel merges the states of a row in the balanced tree
 //! over split numbers.
 //!
-//! **The naive way** has one kernel, and either never divides the keys, or divides them until batch, heads and row
+//! **The naive way** has one kernel. It either never divides the keys, or divides them until batch, heads and row
 //! blocks together fill the device.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's whole head
+//! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's full head
 //!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
 //!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only
 //!    by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
-//!    each block. Among the kernels of the same head size that accept any number of plain rows, [`Race`] selects
-//!    the one that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few
-//!    rows, reading dominates the time, and a block has the rows of all heads that share keys.
-//! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and
-//!    in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
+//!    each block. Among the kernels of equal head size that accept any number of plain rows, [`Race`] selects
+//!    the one that finishes soonest; kernels with blocks of a few rows take part if their blocks leave half of the SMs
+//!    idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share keys.
+//! 2. *The division never depends on the batch.* It affects the bits, and a sequence must produce the same bits alone
+//!    and in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
 //!    Packed sequences, whose lengths arrive with the data, are not divided.
-//! 3. *The number of splits minimizes the finishing time.* For plain problems, and small blocks that leave SMs
-//!    idle, [`Race`] compares the numbers. Otherwise splits bring the blocks of one sequence closest to
-//!    [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are as many blocks
-//!    as the device can hold at once.
+//! 3. *The number of splits minimizes the finishing time.* For plain problems, and for small blocks that leave SMs
+//!    idle, [`Race`] compares the numbers of splits. Otherwise the number is the one that brings the blocks of one
+//!    sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are
+//!    as many blocks as can be resident on the device at once.
 //! 4. *Causal problems start with their longest blocks.* The blocks of the last rows have the most keys. Blocks
-//!    start in the order of their keys, over all heads, and are divided until the longest takes no longer than the
-//!    average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows, those blocks
-//!    are short and start last.
+//!    start in the order of their number of keys, over all heads. Keys are divided until the longest block takes no
+//!    longer than the average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows,
+//!    those blocks are short and start last.
 //! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
 //!    improves it.
-//! 6. *Splits have a minimum size, and partial states a maximum.* Below [`min_chunk`] keys the merge costs more
-//!    than the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
-//! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided.
-//! 8. *A batch that fills the device merges in place.* If one block for each row block finishes no later than one
-//!    for each split plus a merge, blocks process all splits, which changes no bit. Only this decision and the
+//! 6. *Splits have a minimum size, and partial states a maximum.* With fewer than [`min_chunk`] keys per split, the merge
+//!    costs more than the division saves. Partial states take at most [`PARTIAL_BYTES`], or at most the size of the
+//!    output if that is larger.
+//! 7. *A budget is a hard limit.* If the partial states of the entire batch exceed it, the keys are not divided.
+//! 8. *A batch that fills the device merges in place.* If one block per row block finishes no later than one block per
+//!    split plus a merge, each block processes all splits of its rows, which changes no bit. Only this decision and the
 //!    budget consider the batch.
 
 use super::choice::Division;
@@ -54,31 +55,31 @@ const CAUSAL_SPLITS: usize = 4;
 /// Largest number of splits when the blocks fill the device and a mask, a bias, shifted windows or a soft cap changes
 /// the scores.
 const EVEN_SPLITS: usize = 3;
-/// Smallest number of keys in such a split.
+/// Smallest number of keys per split if [`EVEN_SPLITS`] applies.
 const EVEN_CHUNK: usize = 256;
-/// Bytes that the partial states of a sequence may take, unless its output takes more.
+/// Limit of the partial states of a sequence, in bytes. A larger output raises the limit to its size.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
-/// Number of blocks per SM that measure the tensors of a call.
+/// Number of blocks per SM in the kernel that measures the tensors of a call.
 pub(super) const MEASURING_BLOCKS: usize = 2;
-/// Rows times head size of the smallest blocks.
+/// Number of rows times the head size in the smallest blocks.
 const SMALL_BLOCK: usize = 2048;
 
-/// Returns the smallest number of keys of a split. A problem with few keys is short, so an idle SM costs more than
+/// Returns the smallest number of keys per split. A problem with few keys is short, so an idle SM costs more than
 /// the merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// Returns the smallest number of keys of a split for blocks of few rows.
+/// Returns the smallest number of keys per split for kernels whose blocks have few rows.
 const fn min_rows_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 128 }
 }
 
-/// Returns `true` if nothing is added to scores except f32 elements that are adjacent for adjacent keys, a boolean
-/// mask, or both.
+/// Returns `true` if a mask or bias is added to the scores, and only in the form of f32 elements that are adjacent for
+/// adjacent keys, of a boolean mask, or of both.
 pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
@@ -112,7 +113,7 @@ pub(super) fn check_counts(problem: &Problem) -> Result<(), ChooseError> {
     }
 }
 
-/// Checks that a launch of the product of `counts` blocks is possible.
+/// Checks that a launch can have a number of blocks equal to the product of `counts`.
 pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     let blocks = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
     match blocks > i32::MAX as usize {
@@ -121,13 +122,13 @@ pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     }
 }
 
-/// Returns the number of thread blocks of the attention kernel; `None` on overflow.
+/// Returns the total number of thread blocks in a launch of the attention kernel; `None` on overflow.
 fn blocks_at_once(problem: &Problem, choice: &GpuChoice) -> Option<usize> {
     let heads = problem.heads() / choice.heads_at_once.max(1);
     problem.sequences().checked_mul(heads)?.checked_mul(choice.splits)?.checked_mul(choice.row_blocks)
 }
 
-/// Returns the number of counters for the row blocks of a head of packed sequences.
+/// Returns the number of counters that a head of packed sequences needs for its row blocks.
 fn places(problem: &Problem, choice: &GpuChoice) -> usize {
     problem.spec().query.tokens() / choice.kernel.rows.max(1) + problem.sequences()
 }
@@ -141,15 +142,15 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
     }
 }
 
-/// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Of the sufficient
-/// `kernels`, the chooser selects the one that computes the fewest rows times dims, including padding. Among equals
-/// it prefers the one with the lowest limit of queries, or for a plain problem, among those of its head size, the
-/// one that finishes soonest. Packed sequences, whose lengths arrive with the data, use a kernel that accepts any
-/// number of queries, and undivided keys.
+/// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Among the `kernels` that
+/// can compute the problem, the chooser selects the one that computes the fewest rows times dims, including padding.
+/// Among equals it prefers the one with the lowest limit of queries. For a plain problem, it prefers the one that
+/// finishes soonest among those of equal head size. Packed sequences, whose lengths arrive with the data, use a kernel
+/// that accepts any number of queries, and undivided keys.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if
-/// the size of the workspace overflows, or if even the undivided form exceeds the budget.
+/// the size of the workspace overflows, or if the workspace exceeds the budget even with undivided keys.
 pub fn choose_gpu<'a>(
     problem: &Problem,
     device: &GpuProfile,

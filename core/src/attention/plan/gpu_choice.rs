@@ -11,39 +11,39 @@ use crate::scan::{ceil_log2, stack};
 /// The resources of an SM that a block of a GPU kernel occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuResources {
-    /// Number of threads of a block.
+    /// Number of threads per block.
     pub threads: usize,
-    /// Static shared memory of a block in bytes.
+    /// Static shared memory per block, in bytes.
     pub shared: usize,
-    /// Number of registers of a thread, on a Jetson Nano or a Jetson TX2.
+    /// Number of registers per thread, as compiled for a Jetson Nano or a Jetson TX2.
     pub registers: usize,
 }
 
 /// Order in which a GPU kernel sums over the keys of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summation {
-    /// One tile after another. `W` accumulates along the keys; every `flush` keys it is added to memory, if that holds f32. A
-    /// lane adds up the weights of `columns` keys of a tile and adds the result to those of the earlier tiles; a tree over
-    /// the lanes of a row follows at the end.
+    /// One tile after another. `W` accumulates along the keys; after every `flush` keys it is added to memory, if `W`
+    /// is stored there in f32. Each lane sums the weights of `columns` keys per tile and adds the result to that of the
+    /// earlier tiles. At the end a tree sums over the lanes of a row.
     Tiles {
-        /// Number of keys of a tile whose weights a lane adds up.
+        /// Number of keys per tile whose weights one lane sums.
         columns: usize,
         /// Number of keys between two additions to memory.
         flush: usize,
     },
-    /// Keys are distributed over groups of lanes, each with its own state. A group adds its sums to outer sums in registers
-    /// every `flush` of its keys, and the states merge in a balanced tree.
+    /// Keys are distributed over groups of lanes, each with a separate state. After every `flush` keys, a group adds
+    /// its sums to outer sums in registers. The states of the groups merge in a balanced tree.
     Groups {
         /// Number of groups.
         groups: usize,
-        /// Number of a group's keys between two additions to the outer sums.
+        /// Number of keys of one group between two additions to the outer sums.
         flush: usize,
     },
 }
 
 impl Summation {
-    /// Returns the additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in
-    /// tiles of `tile` keys. `in_memory` says that memory holds `W` in f32.
+    /// Returns the number of additions on the longest path of a weight into `S`, and of a weighted value into `W`, for
+    /// `keys` keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated in memory in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -59,7 +59,7 @@ impl Summation {
     }
 }
 
-/// A GPU attention kernel, as the chooser and the certificate see it. Names follow the grammar of
+/// Properties of a GPU attention kernel that the chooser and the certificate use. Names follow the grammar of
 /// [`KernelSpec`](super::KernelSpec).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernelSpec {
@@ -67,7 +67,7 @@ pub struct GpuKernelSpec {
     pub name: &'static str,
     /// Largest head size of keys and of values.
     pub head_dim: usize,
-    /// `true` if its tensors have a 16-bit type (f16 or bf16) instead of f32.
+    /// `true` if its tensors have a 16-bit type (f16 or bf16), `false` if they are f32.
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
@@ -76,26 +76,26 @@ pub struct GpuKernelSpec {
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem with the kernel's head size and changes that the kernels of added elements support:
-    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
+    /// Like `most_queries`, for a problem with exactly the kernel's head size whose additions to the scores the kernel
+    /// supports: a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
     pub most_added: usize,
-    /// `true` if it is only for problems whose row blocks do not outnumber the device's SMs. A plain problem with more than
-    /// half as many may use it with undivided keys.
+    /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. A plain problem
+    /// with more blocks than half the SMs may use the kernel with undivided keys.
     pub few_blocks: bool,
-    /// `true` if it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
-    /// SM idle.
+    /// `true` if the kernel also takes part in a race for a plain problem beyond `most_plain`, with undivided keys, if
+    /// its blocks leave half of the SMs idle.
     pub joins_race: bool,
-    /// `true` if a block can process all splits of its rows one after another, when nothing changes scores.
+    /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,
-    /// `true` if tiles take longer when some row does not attend all of their keys.
+    /// `true` if a tile takes longer when some row does not attend all keys of the tile.
     pub slow_edges: bool,
-    /// `true` if warps without a row skip the multiplications.
+    /// `true` if warps without rows skip the multiplications.
     pub idles: bool,
-    /// Number of query rows of a block.
+    /// Number of query rows per block.
     pub rows: usize,
-    /// Time per tile of a block, when blocks share an SM and when a block is alone.
+    /// Time of a block per tile, if blocks share an SM and if a block is alone on an SM.
     pub paces: Paces,
-    /// Number of keys of a tile; a split is a multiple of it.
+    /// Number of keys per tile; the size of a split is a multiple of it.
     pub keys: usize,
     /// The resources that a block occupies.
     pub resources: GpuResources,
@@ -103,10 +103,9 @@ pub struct GpuKernelSpec {
     pub summation: Summation,
     /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
     pub chain: usize,
-    /// Largest relative error of a weight against `2^x`, as guaranteed by the instruction set.
+    /// Largest relative error of a weight, compared with `2^x`, as guaranteed by the instruction set.
     pub exp2_relative: f64,
-    /// Longest chain of f16 products that is summed in f16 before the sum continues in f32; zero if f32 values are
-    /// multiplied.
+    /// Longest chain of f16 products that is summed in f16 before the sum continues in f32; zero if products are f32.
     pub half_chain: usize,
 }
 
@@ -118,11 +117,11 @@ impl GpuKernelSpec {
     }
 }
 
-/// Number of lanes of a warp.
+/// Number of lanes per warp.
 const WARP: usize = 32;
 
 impl GpuKernelSpec {
-    /// Returns the number of query rows of a warp. Lanes of few-row kernels share all rows of a block.
+    /// Returns the number of query rows per warp. In few-row kernels, the lanes of a warp share all rows of a block.
     const fn warp_rows(&self) -> usize {
         let warps = match self.summation {
             Summation::Tiles { .. } => self.resources.threads / WARP,
@@ -132,13 +131,13 @@ impl GpuKernelSpec {
         if rows > 0 { rows } else { 1 }
     }
 
-    /// Returns the number of warps with rows, in the blocks for `queries` query rows.
+    /// Returns the number of warps that have rows, over all blocks for `queries` query rows.
     #[must_use]
     pub const fn busy_warps(&self, queries: usize) -> usize {
         if self.idles { queries.div_ceil(self.warp_rows()) } else { self.all_warps(queries) }
     }
 
-    /// Returns the number of all warps of the blocks for `queries` query rows.
+    /// Returns the total number of warps, over all blocks for `queries` query rows.
     #[must_use]
     pub const fn all_warps(&self, queries: usize) -> usize {
         let rows = if self.rows > 0 { self.rows } else { 1 };
@@ -147,7 +146,8 @@ impl GpuKernelSpec {
 }
 
 impl GpuResources {
-    /// Returns the number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
+    /// Returns the number of blocks that can be resident on an SM at once, limited by registers, shared memory and
+    /// threads. At least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(RESIDENT_BLOCKS);
@@ -160,13 +160,13 @@ impl GpuResources {
     }
 }
 
-/// Number of registers of an SM, on every device from compute capability 5.3 on.
+/// Number of registers per SM, on every device of compute capability 5.3 or later.
 const SM_REGISTERS: usize = 65_536;
-/// Lower bound of the number of resident threads of an SM on these devices.
+/// Lower bound of the number of resident threads per SM on these devices.
 const SM_THREADS: usize = 1024;
-/// Lower bound of the number of resident blocks of an SM on these devices.
+/// Lower bound of the number of resident blocks per SM on these devices.
 const RESIDENT_BLOCKS: usize = 16;
-/// Lower bound of the shared memory of an SM on these devices, in bytes.
+/// Lower bound of the shared memory per SM on these devices, in bytes.
 const SM_SHARED: usize = 64 << 10;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
@@ -174,16 +174,18 @@ pub const SEQUENCE_BYTES: usize = 40;
 /// Options of a plan for a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuOptions {
-    /// Largest workspace, in bytes: partial states and tables. `None` is unlimited.
+    /// Largest workspace for partial states and tables, in bytes; `None` for no limit.
     pub budget: Option<usize>,
     /// `true` if chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// The kernel and the splits, if a measurement or the caller has already decided them. The chooser then only checks them.
-    /// Packed sequences are never divided, and a budget without room for the splits leaves the keys undivided.
+    /// The kernel and the number of splits, if a measurement or the caller has already decided them. The chooser then
+    /// only checks the decision. Packed sequences are never divided, and a budget without room for the splits leaves
+    /// the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of its weights that a row may skip; `None` for none. The candidates must be kernels that support it.
+    /// Largest share of its weights that a row may skip; `None` if rows skip nothing. The candidates must be kernels that
+    /// support skipping.
     pub error_budget: Option<f32>,
 }
 
@@ -194,42 +196,43 @@ pub struct GpuChoice {
     pub kernel: GpuKernelSpec,
     /// Index of the kernel among the candidates.
     pub candidate: usize,
-    /// Number of query heads that a block serves: those of a key head, or one.
+    /// Number of query heads per block: all heads that share a key head, or one.
     pub heads_at_once: usize,
-    /// `true` if the blocks of the last rows start first, those of all heads together.
+    /// `true` if the blocks of the last rows of all heads start before all other blocks.
     pub longest_first: bool,
-    /// `true` if the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
-    /// the SMs that the other blocks leave idle at the end.
+    /// `true` if the blocks of the last rows of all heads start after all other blocks. They have warps without rows, and
+    /// fill the SMs that the other blocks leave idle at the end.
     pub short_last: bool,
-    /// Number of row blocks of a sequence; in a packed problem, of a sequence that has every row.
+    /// Number of row blocks per sequence. In a packed problem, a sequence is assumed to have all rows.
     pub row_blocks: usize,
     /// Number of splits of the keys; 1 if they are not divided.
     pub splits: usize,
-    /// Number of keys of a split, a multiple of the kernel's tile.
+    /// Number of keys per split, a multiple of the kernel's tile.
     pub chunk: usize,
     /// `true` if a block processes all splits of its rows one after another and merges their states itself, because the
-    /// blocks of the batch already fill the device. It changes no bit. A run that outputs states has a block for each split.
+    /// blocks of the batch already fill the device. This changes no bit. A run that outputs states has one block per
+    /// split.
     pub serial: bool,
-    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a multiple
-    /// of four.
+    /// Distance between consecutive partial weighted sums, in f32 values: the head size of values, rounded up to a
+    /// multiple of four.
     pub partial_dim: usize,
     /// Total number of query rows.
     pub rows: usize,
-    /// Number of entries of the table of sequences; zero if one entry serves every sequence.
+    /// Number of entries of the table of sequences; zero if one entry describes all sequences.
     pub sequences: usize,
-    /// Number of records of measurements, one for each block; zero if a run does not measure its tensors.
+    /// Number of records of measurements, one per measuring block; zero if a run does not measure its tensors.
     pub records: usize,
-    /// Distance from one row of the score matrix to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero
-    /// without a matrix.
+    /// Distance between consecutive rows of the score matrix of [`Method::Math`](super::Method::Math), in f32 values;
+    /// zero without a matrix.
     pub scores: usize,
-    /// Largest share of its weights that a row may skip; `None` for none.
+    /// Largest share of its weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
-    /// Number of counters of skipped tiles, if there is an error budget: one for each block. For packed sequences, whose
-    /// blocks are not known before a run, one for each head and sequence plus one for each block that their rows fill
-    /// together.
+    /// Number of counters of skipped tiles, one per block; zero without an error budget. The blocks of packed sequences
+    /// are not known before a run. There the number is, per head, the number of blocks that all rows together fill,
+    /// plus one per sequence.
     pub counting: usize,
-    /// `true` if sums of [`Summation::Tiles`] are added to other sums: in the output, if that is f32 and the kernel writes it
-    /// itself, or in registers.
+    /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums: in the output, if that is f32 and the
+    /// attention kernel writes it, or in registers.
     pub(super) flushes: bool,
     /// Number of keys of the longest sequence.
     pub(super) keys: usize,
@@ -238,8 +241,8 @@ pub struct GpuChoice {
 }
 
 impl GpuChoice {
-    /// Returns the number of values from one record to the next: [`MEASURED`], and a multiple of four for the channels of
-    /// values.
+    /// Returns the distance between consecutive records, in f32 values: [`MEASURED`], plus the number of value channels
+    /// rounded up to a multiple of four.
     #[must_use]
     pub const fn record_stride(&self) -> usize {
         MEASURED + self.partial_dim
@@ -257,16 +260,17 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns whether the plan has plain tiles for heads of these sizes of queries and values, where rows can be accessed four
-    /// elements at a time: those as long as the kernel's, and shorter ones whose dims no tile checks.
+    /// Returns `true` if the plan has plain tiles for query heads of size `d` and value heads of size `dv`: heads of
+    /// the kernel's head size, or shorter heads whose dims tiles need not check. Plain tiles also require rows that can
+    /// be accessed four elements at a time, which the caller checks.
     #[must_use]
     pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
         let whole = [d, dv] == [self.kernel.head_dim; 2];
         whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !self.kernel.half_scores())
     }
 
-    /// Returns the merges and additions on the longest path. `states` says whether the run also outputs states, which pass
-    /// through memory even if the keys are not divided.
+    /// Returns the merges and additions on the longest path. `states` is `true` if the run also outputs states, which
+    /// pass through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);
@@ -276,9 +280,9 @@ impl GpuChoice {
         LongestPath { merges, into_s: s + merges, into_w: w + merges }
     }
 
-    /// Returns the largest `D / S` at which row blocks skip tiles, if the run has an error budget. Both paths to the exact
-    /// sums are counted, that of the votes and that of the state, which [`share`](crate::attention::traversal::share) counts
-    /// once more, so no share exceeds the budget.
+    /// Returns the largest `D / S` at which row blocks skip tiles; `None` without an error budget. The result allows
+    /// for the roundings of the sums that decide, and for twice the roundings on the path into `S`: once for the state,
+    /// and once for [`share`](crate::attention::traversal::share). So no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
@@ -308,7 +312,8 @@ impl GpuChoice {
         }
     }
 
-    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains may begin anywhere.
+    /// Returns the order in which sums are accumulated. The order of weighted values is unknown if a window excludes
+    /// keys on the left, because chains may then begin at any key.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {
@@ -342,7 +347,7 @@ pub struct ByteSpan {
     pub len: usize,
 }
 
-/// The layout of a GPU workspace, which holds everything except inputs and outputs.
+/// The layout of a GPU workspace, which contains everything except inputs and outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkspaceLayout {
     /// References and sums of partial states, f32 `[row][split][2]`.
@@ -351,22 +356,22 @@ pub struct GpuWorkspaceLayout {
     pub partial_w: ByteSpan,
     /// The table of sequences.
     pub sequences: ByteSpan,
-    /// Records of measurements, f32 `[block][record]`.
+    /// Records of measurements, f32 `[block][record]`. [`GpuChoice::record_stride`] is the size of a record.
     pub records: ByteSpan,
     /// Score matrix of [`Method::Math`](super::Method::Math), f32 `[row][scores]`.
     pub scores: ByteSpan,
-    /// Sums that partial states skipped, f32 `[row][split]`, if there is an error budget.
+    /// Sums of skipped weights in partial states, f32 `[row][split]`; empty without an error budget.
     pub partial_d: ByteSpan,
-    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32 `[3][row]`; if
-    /// there is an error budget.
+    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32
+    /// `[3][row]`; empty without an error budget.
     pub left_out: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl GpuWorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states even if the
-    /// keys are not divided.
+    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows. `states` reserves
+    /// room for partial states even if the keys are not divided.
     #[must_use]
     pub fn of(choice: &GpuChoice, states: bool) -> Option<GpuWorkspaceLayout> {
         let partials = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };
@@ -399,7 +404,7 @@ impl GpuWorkspaceLayout {
         })
     }
 
-    /// Returns the size of the partial states in bytes, which are at the start.
+    /// Returns the size in bytes of the partial states, which are at the start of the workspace.
     #[must_use]
     pub fn partial_bytes(&self) -> usize {
         self.sequences.start

@@ -1,8 +1,8 @@
 //! Plans [`Method::Math`](super::Method::Math) on a GPU: the score matrix in memory, its softmax, and its product with the
 //! values.
 //!
-//! There is nothing to choose: one kernel for each step computes any problem except packed sequences, and the contents of the
-//! memory depend on the shape alone.
+//! There is nothing to choose: one kernel per step computes any problem except packed sequences, and the layout of the
+//! memory depends on the shape alone.
 
 use super::gpu::{MEASURING_BLOCKS, check_blocks, check_budget, check_counts};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions};
@@ -10,8 +10,8 @@ use crate::attention::problem::Problem;
 use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
-/// Plans method math for `problem` on `device` with `kernel`, which multiplies weights and values and describes all steps.
-/// The method ignores divisions and sums in f16.
+/// Plans [`Method::Math`](super::Method::Math) for `problem` on `device`. `kernel` multiplies weights and values, and its
+/// description covers all steps. [`GpuOptions::division`] and sums in f16 are ignored.
 ///
 /// # Errors
 /// Returns an error if the problem is packed, if a count exceeds 32 bits on the device, if the size of the workspace

@@ -1,4 +1,4 @@
-//! Describes a CPU micro-kernel, as data.
+//! Descriptions of CPU micro-kernels, as data.
 
 use crate::profile::InstructionSet;
 
@@ -7,15 +7,15 @@ use crate::profile::InstructionSet;
 pub enum KeyLayout {
     /// Rows, read in place.
     Rows,
-    /// Packed panels of that many keys, `[panel][dim][key]`.
+    /// Packed panels with the given number of keys, `[panel][dim][key]`.
     Panels(usize),
 }
 
-/// A CPU micro-kernel, as the chooser and the certificate see it.
+/// Properties of a CPU micro-kernel that the chooser and the certificate use.
 ///
 /// CPU and GPU kernels share one grammar of names, `operation_type[_dD]_qQkK__set_arithmetic`: the operation; the
-/// element type; the largest head size, where it matters; the number of query rows of the widest tile; the number
-/// of keys of a register tile (on a GPU, of a tile); the instruction set; and the method of the exponential with
+/// element type; the largest head size, where it matters; the number of query rows in the widest tile; the number
+/// of keys in a register tile (on a GPU, in a tile); the instruction set; and the method of the exponential with
 /// its polynomial degree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpec {
@@ -23,7 +23,7 @@ pub struct KernelSpec {
     pub name: &'static str,
     /// The instruction set that it requires.
     pub set: InstructionSet,
-    /// Number of rows in a vector.
+    /// Number of query rows per vector.
     pub lanes: usize,
     /// Number of vectors in its widest tile.
     pub vectors: usize,
@@ -35,18 +35,18 @@ pub struct KernelSpec {
     pub keys: KeyLayout,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// Factor of all its weights, and therefore of `S` and `W`. It cancels in `W / S`.
+    /// Common factor of the kernel's weights, and therefore of `S` and `W`. It cancels in `W / S`.
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Number of sums over which it distributes a row's weights before it adds those sums up in a tree. 1 if lanes
-    /// are rows.
+    /// Number of sums over which the kernel distributes the weights of a row. A tree adds up these sums at the end. 1 if
+    /// each lane of a vector is a row.
     pub weight_sums: usize,
     /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
     pub exp2_relative: f64,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
-    /// `true` if it raises weights so that products are not subnormal: steps need the largest value of every block,
-    /// and blocks of tiny values are copied.
+    /// `true` if the kernel raises weights so that products are not subnormal. Such a kernel needs the largest value of
+    /// every block, and blocks of tiny values are copied.
     pub raises: bool,
 }

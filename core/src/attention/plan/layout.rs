@@ -6,12 +6,14 @@
 //! **Why the code differs.**
 //!
 //! 1. *One pass.* [`WorkspaceLayout::of`] places every region with one cursor, whose end is the size.
-//! 2. *Offsets, not pointers.* A layout belongs to a plan; any workspace of its size can be bound to it.
-//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus a tile
-//!    number and a worker number times a stride.
-//! 4. *64-byte lines.* Every region starts on one, so vector loads are aligned and no two workers share a line.
-//! 5. *Overflow is sticky.* The cursor remembers it, and the caller gets `None` instead of a wrapped size.
-//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against the needs of its user.
+//! 2. *Offsets, not pointers.* A layout belongs to a plan, and any workspace of sufficient size can be bound to it.
+//! 3. *Strides, not lists.* All workers have the same regions, and so do all tiles of a worker. The start of a region
+//!    is an offset, plus the worker number times a stride, plus the tile number times another.
+//! 4. *64-byte lines.* Every region starts on a line boundary, so vector loads are aligned and no two workers share a
+//!    line.
+//! 5. *Overflow is sticky.* The cursor remembers an overflow, and the caller gets `None` instead of a wrapped size.
+//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check that each is large enough for
+//!    the code that uses it.
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
@@ -25,7 +27,7 @@ use core::mem::size_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Region {
-    /// Scores, then weights, of a tile and a block.
+    /// Scores of a tile and a block, which become weights.
     Weights,
     /// Padded copy of the last few keys of a block.
     Pad,
@@ -33,46 +35,46 @@ pub enum Region {
     Keys,
     /// Copy of a block of values in the layout that the kernel reads.
     Values,
-    /// Intermediate f32 rows of type and layout conversions.
+    /// Intermediate f32 rows for conversions of type and layout.
     Rows,
-    /// Bias, added to the scores of a tile and a block.
+    /// Bias to be added to the scores of a tile and a block.
     Bias,
     /// Second bias, if mask and bias are both added.
     SecondBias,
-    /// Bias of the tiles of a group and all keys, kept from task to task.
+    /// Bias of the tiles of a group for all keys, kept from task to task.
     KeptBias,
-    /// Header of the kept inputs: a line that identifies them, then a word for each block of each tile, and for each block of
-    /// a row.
+    /// Header of the kept inputs: a line that identifies them, then one word for each block of each tile, and one word
+    /// for each block of the kept mask row.
     Kept,
     /// The row of a mask that all queries share.
     KeptRow,
-    /// The entries of a table for one head.
+    /// The entries of a table of relative positions for one head.
     Entries,
-    /// The sides of the tokens of a shifted window.
+    /// The sides of the tokens in a shifted window.
     Sides,
-    /// Measured magnitudes of the call's tensors.
+    /// Measured magnitudes of the tensors of a call.
     Measured,
-    /// Scratch of the scalar run of a schedule.
+    /// Scratch memory of the scalar run that computes a schedule.
     Scratch,
-    /// Records of that run for the rows of a tile.
+    /// Records that the scalar run of a schedule keeps for the rows of a tile.
     ScratchRows,
-    /// Counters of a worker for a schedule.
+    /// Counters that a worker keeps for the report of a schedule.
     Counts,
     /// Transposed queries of a tile.
     Query,
     /// States of a tile.
     States,
-    /// The score matrix of method math.
+    /// The score matrix of [`Method::Math`].
     Scores,
-    /// States of all tiles, for method math.
+    /// States of all tiles for [`Method::Math`].
     AllStates,
     /// Skipped weights of every row.
     LeftOut,
 }
 
-/// Number of values that a run keeps for the keys and values of a head, or of a block of them. For keys they are the largest
-/// sum of squares and the largest magnitude of a row. For values they are the largest magnitude, and the least maximum of a
-/// row that is not zero throughout.
+/// Number of measurements of the keys and values of a head, or of one block of them. For keys they are the largest sum of
+/// squares of a row and the largest magnitude of an element. For values they are the largest magnitude of an element, and
+/// the smallest of the maxima of rows with a non-zero element.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -80,21 +82,24 @@ pub const NORMS: usize = 4;
 pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, within an error budget
-    /// also the skipped sums, `[width]`. State `i` starts `i` times the length later.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`; within an error
+    /// budget also the skipped sums, `[width]`. State `i` starts at an additional offset of `i` times the length of
+    /// this span.
     pub state: Span,
-    /// Sums on which rows vote within an error budget, `[5][width]`, and a sixth line for the norms of the rows if unseen
-    /// blocks may be skipped; otherwise empty.
+    /// Sums by which rows decide to skip blocks within an error budget, `[5][width]`. If unseen blocks may be skipped,
+    /// two more lines follow: the norms of the rows, and lower bounds of the scores of their own keys. Empty without an
+    /// error budget.
     pub totals: Span,
-    /// Progress of the tile between two chunks of keys, `[16]`; empty if a call has all keys.
+    /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
     pub progress: Span,
 }
 
-/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region that all
-/// workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace does.
+/// The layout of a CPU workspace: one region per worker, which contains a region per tile of the worker's group, and one
+/// region that all workers share. Offsets are in f32 values. If the workspace starts on a 64-byte boundary, so does every
+/// region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
-    /// Scores, then weights, `[block + 16][width]`.
+    /// Scores of a tile and a block, which become weights, `[block + 16][width]`.
     pub weights: Span,
     /// Padded copy of the last few keys of a block, `[8][head_dim]`.
     pub pad: Span,
@@ -104,56 +109,61 @@ pub struct WorkspaceLayout {
     pub values: Span,
     /// Intermediate rows, `[max(block, width)][max(head_dim, value_dim)]`.
     pub rows: Span,
-    /// Bias, `[block][width]`.
+    /// Bias of a tile and a block, `[block][width]`.
     pub bias: Span,
-    /// Second bias, `[block][width]`.
+    /// Second bias if mask and bias are both added, `[block][width]`.
     pub second_bias: Span,
     /// Kept bias, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` for the bias and `[blocks]` for the row.
+    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` words for the kept bias and
+    /// `[blocks]` words for the kept mask row.
     pub kept: Span,
-    /// Row of the mask, `[blocks · block]`.
+    /// Mask row that all queries share, `[blocks · block]`.
     pub kept_row: Span,
-    /// Entries of a table, `[entries]`, and lines of them, `[lines + width]`.
+    /// Entries of a table of relative positions for one head, `[entries]`, then in the layout for windows,
+    /// `[lines + width]`.
     pub entries: Span,
-    /// Sides of tokens, `[tokens + width]`.
+    /// Sides of the tokens in a shifted window, `[tokens + width]`.
     pub sides: Span,
-    /// Measured magnitudes, [`MEASURED`] values, then `[value_dim]` for the channels of values.
+    /// Measured magnitudes: [`MEASURED`] values, then one for each channel of the values, `[value_dim]`.
     pub measured: Span,
-    /// Scratch of the scalar run of a schedule, [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
+    /// Scratch memory of the scalar run that computes a schedule,
+    /// [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
     pub scratch: Span,
-    /// Records of that run: one [`RowRoom`] for every row of a tile.
+    /// Records of the scalar run: one [`RowRoom`] per row of a tile.
     pub scratch_rows: Span,
     /// Counters of the worker for a schedule: a [`Report`].
     pub counts: Span,
-    /// The tiles of the group, one after another. Tiles that stay while chunks of keys are streamed belong to no worker: they
-    /// have a region after those of the workers, relative to the start of the workspace.
+    /// The tiles of a worker's group, one after another. Tiles that stay in memory while chunks of keys are streamed
+    /// belong to no worker: their region follows those of the workers, and its offset is relative to the start of the
+    /// workspace.
     pub tiles: Span,
-    /// The regions of a tile.
+    /// The regions of one tile.
     pub tile: TileSpans,
-    /// Distance from one tile to the next, in f32 values.
+    /// Distance between the regions of consecutive tiles, in f32 values.
     pub tile_stride: usize,
-    /// Distance from one worker to the next, in f32 values.
+    /// Distance between the regions of consecutive workers, in f32 values.
     pub worker_stride: usize,
-    /// Score matrices of method math, `[heads][tile][keys][width]`, after the last worker.
+    /// Score matrices of [`Method::Math`], `[heads][tile][keys][width]`, after the last worker.
     pub scores: Span,
-    /// States of all tiles of method math, after the score matrices.
+    /// States of all tiles for [`Method::Math`], after the score matrices.
     pub all_tiles: Span,
-    /// Skipped weights of every row: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
+    /// Skipped weights of every row, `[2][rows]`: `D` in natural-log units, then `D / (S + D)`. The region follows the
+    /// workers and the states.
     pub left_out: Span,
-    /// Norms of the keys and values of each sequence and key head, [`NORMS`] values for each of
-    /// [`CpuChoice::measured_parts`]; the region has room for one set for each query head. Also after everything else.
+    /// Norms of the keys and values of each sequence and key head: [`NORMS`] values for each of
+    /// [`CpuChoice::measured_parts`] parts. The region has room for one set per query head, and follows `left_out`.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,
-    /// Number of the first task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, then the total number of tasks.
     pub tasks: Span,
-    /// Number of f32 values in total, without those for alignment.
+    /// Total number of f32 values, without the padding that aligns the workspace.
     pub total: usize,
 }
 
 impl WorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    /// Lays out the workspace of a choice. Returns `None` if the size of the workspace overflows.
     #[must_use]
     pub fn of(choice: &CpuChoice) -> Option<WorkspaceLayout> {
         let c = choice;
@@ -230,8 +240,9 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
-    /// first worker; of these, the last two are those of its first tile and first state. All workers share the rest.
+    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are the
+    /// regions of the first worker, in particular [`Region::Query`] and [`Region::States`] those of its first tile and
+    /// first state. All workers share the remaining regions.
     #[must_use]
     pub fn regions(&self) -> [(Region, Span); 21] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
@@ -260,14 +271,14 @@ impl WorkspaceLayout {
         ]
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
-    /// aligns the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: all regions, and one cache line of
+    /// padding to align the first region.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
     }
 
-    /// Returns the size of the workspace in bytes.
+    /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4

@@ -5,17 +5,17 @@ use crate::profile::GpuProfile;
 /// Time that a block takes per tile of keys. Only ratios matter; all devices of a [`Generation`] share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time on an SM whose other blocks hide the latency.
+    /// Time on an SM that other blocks share, so that they hide the latency.
     pub shared: usize,
     /// Time of a block alone on an SM.
     pub alone: usize,
 }
 
-/// Devices whose kernels keep the same pace.
+/// Devices on which a kernel has the same pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which determines how
-    /// many blocks it holds.
+    /// Compute capability 5 and 6, Maxwell and Pascal. An SM has 64 KiB of shared memory, which limits the number of
+    /// resident blocks.
     Early,
     /// Compute capability 7 and later.
     Late,
@@ -44,15 +44,15 @@ impl Generation {
 /// The paces of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paces {
-    /// Pace on [`Generation::Early`], from the machine code for compute capability 6.2, where the kernel of 64 rows and dims
-    /// has 367.
+    /// Pace on [`Generation::Early`], derived from the machine code for compute capability 6.2. On this scale, the
+    /// kernel with 64 rows and 64 dims has a pace of 367.
     pub early: Pace,
     /// Pace on [`Generation::Late`], in hundredths of a microsecond on an H200.
     pub late: Pace,
 }
 
 impl Paces {
-    /// Returns the pace on a generation.
+    /// Returns the pace on `generation`.
     #[must_use]
     pub const fn on(&self, generation: Generation) -> Pace {
         match generation {
@@ -67,7 +67,7 @@ impl Paces {
 pub struct Share {
     /// Number of warps that have rows.
     pub busy: usize,
-    /// Number of all warps.
+    /// Total number of warps.
     pub all: usize,
 }
 
@@ -80,38 +80,38 @@ impl Share {
 
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
-/// Time of an edge tile in a kernel with slow edges, in units of a plain tile.
+/// Time of an edge tile in a kernel with slow edges, relative to that of a plain tile.
 const SLOW_EDGE: usize = 3;
-/// Largest time that fewer splits may take to be preferred, in hundredths of the best time.
+/// Limit of the time with fewer splits, in percent of the best time. Within the limit, fewer splits are preferred.
 const WITHIN: usize = 121;
 
-/// A kernel on a problem. Every SM executes its share of the blocks. A tile takes the shared pace times the number of its
-/// blocks, or at least the pace of a block alone.
+/// A model of a kernel that computes a problem. Blocks are distributed evenly over the SMs. A tile takes the shared pace
+/// times the number of blocks of its SM, but at least the pace of a block alone.
 pub struct Race {
-    /// Number of blocks of undivided keys.
+    /// Number of blocks if keys are not divided.
     pub blocks: usize,
     /// Fraction of the blocks' warps that have rows. Warps without rows do not multiply.
     pub live: Share,
     /// Number of SMs.
     pub sms: usize,
-    /// Number of blocks that an SM of [`Generation::Early`] holds at once.
+    /// Number of blocks that are resident on an SM of [`Generation::Early`] at once.
     pub resident: usize,
     /// Number of keys.
     pub keys: usize,
     /// Largest number of splits.
     pub most: usize,
-    /// Number of keys of a tile.
+    /// Number of keys per tile.
     pub tile: usize,
     /// The device's generation.
     pub generation: Generation,
-    /// The kernel's pace on that generation.
+    /// The kernel's pace on `generation`.
     pub pace: Pace,
-    /// `true` if tiles take longer when some row does not attend all of their keys.
+    /// `true` if a tile takes longer when some row does not attend all keys of the tile.
     pub slow_edges: bool,
 }
 
 impl Race {
-    /// Returns the time with `splits` splits.
+    /// Returns the finishing time with `splits` splits, in units of [`Pace`].
     fn time(&self, splits: usize) -> usize {
         let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
         let pace = match self.generation {
@@ -133,14 +133,14 @@ impl Race {
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
-    /// Returns `true` if blocks of `sequences` sequences that process all splits of their rows one after another finish no
-    /// later than one block for each split plus a merge.
+    /// Returns `true` if a batch of `sequences` sequences finishes no later when each block processes all splits of its
+    /// rows than with one block per split and a merge.
     pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
         let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
         batch.time(1) <= batch.time(splits)
     }
 
-    /// Returns the smallest number of splits that finishes nearly as early as the best one, and its time.
+    /// Returns the smallest number of splits that finishes nearly as early as the best number, and its finishing time.
     pub fn soonest(&self) -> (usize, usize) {
         let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
         let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);
@@ -150,8 +150,9 @@ impl Race {
     }
 }
 
-/// Returns the number of splits, up to `most`, that keeps a device busy if it holds `room` of the `blocks` blocks at once. It is
-/// the smallest number whose utilisation, until the last block finishes, is within five percent of the best.
+/// Returns the number of splits, up to `most`, that keeps a device busy on which `room` blocks can be resident at once.
+/// `blocks` is the number of blocks per split. The result is the smallest number whose utilisation, until the last block
+/// finishes, is within five percentage points of the best.
 pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);
@@ -165,7 +166,7 @@ pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// 12 heads of 197 tokens on two SMs, in blocks of 64 rows; every fourth block has one busy warp of four.
+    /// 12 heads of 197 tokens on two SMs, in blocks of 64 rows. In every fourth block, only one of four warps has rows.
     const RACE: Race = Race {
         blocks: 48,
         live: Share { busy: 13, all: 16 },

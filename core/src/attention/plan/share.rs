@@ -1,25 +1,29 @@
 //! Shares prepared masks and biases among tasks, and orders the tasks accordingly.
 //!
-//! **The naive way** converts masks and biases to the layout of a tile for every head of every sequence again.
+//! **The naive way** converts masks and biases to the layout of a tile separately for every head of every sequence.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative positions
-//!    is looked up. Both take a tenth of a block's products or more. If heads or sequences share the elements, their tasks
-//!    are consecutive, and the worker keeps the prepared biases of its tiles for all keys: O(n) memory.
-//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so the keys of all alternating heads must
-//!    fit L2, or a head must be one task. If all tiles of a head can be one task, as in a window, they become one.
-//! 3. *Inputs that are not shared are added separately*, task by task. The order serves as many of mask and bias as possible.
+//! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative
+//!    positions is looked up. Both cost a tenth of a block's products or more. If heads or sequences share the
+//!    elements, their tasks are made consecutive, and the worker keeps the prepared biases of its tiles for all keys,
+//!    which takes O(n) memory.
+//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all
+//!    alternating heads must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in a
+//!    window, they become one task.
+//! 3. *Inputs that are not shared are prepared and added separately*, task by task. The order of tasks is chosen so
+//!    that as many of mask and bias as possible are shared.
 
 use super::choice::{CpuChoice, Keeps, MAX_TILES, Method, TaskOrder};
 use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share them.
+/// Properties of a mask or bias: `any` if it has elements to prepare, `sequences` if the sequences of a batch share them,
+/// `heads` if the heads of a sequence share them.
 ///
-/// It has its own flag instead of an `Option` around it. A `None` only initialises the tag, and if the compiler branches on
-/// the rest before the tag, memory checkers report it.
+/// The type has the flag `any` instead of being wrapped in an `Option`. A `None` only initialises the tag, and if the
+/// compiler branches on the other flags before the tag, memory checkers report it.
 #[derive(Clone, Copy, Default)]
 struct SharedBy {
     any: bool,
@@ -27,8 +31,8 @@ struct SharedBy {
     heads: bool,
 }
 
-/// Makes tasks that share masks or biases consecutive, and lets their worker keep the shared inputs if that pays. `most` is
-/// the largest number of tiles that a task may have.
+/// Makes tasks that share masks or biases consecutive, and lets their worker keep the shared inputs if that saves time.
+/// `most` is the largest number of tiles per task, and `tiles` the number of tiles per head.
 pub(super) fn share(
     choice: &mut CpuChoice,
     problem: &Problem,
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(of(Some(&[8, 1, 1, 49]), Some(table)), (TaskOrder::Sequences, false, true));
     }
 
-    /// Checks that six tiles of a window become one task if its kept inputs and its states fit.
+    /// Checks that the six tiles of a window become one task if the kept inputs and the states fit.
     #[test]
     fn a_window_is_one_task() {
         let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });

@@ -1,10 +1,10 @@
-//! GPUs and kernels of the choosers' tests.
+//! GPUs and kernels for the tests of the choosers.
 
 use super::gpu_choice::{GpuKernelSpec, GpuResources, Summation};
 use super::race::{Pace, Paces};
 use crate::profile::GpuProfile;
 
-/// Returns the same pace for every generation.
+/// Returns paces that are equal on all generations.
 pub const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }
@@ -24,7 +24,7 @@ pub const H200: GpuProfile = GpuProfile {
 pub const TX2: GpuProfile =
     GpuProfile { capability: (6, 2), sms: 2, mhz: 1300, l2: 512 << 10, integrated: true, ..H200 };
 
-/// Returns a kernel for `head_dim` of at most `most` queries, in tiles of `rows`.
+/// Returns a kernel for head sizes up to `head_dim` and up to `most` queries, with `rows` query rows per block.
 pub const fn kernel(
     name: &'static str,
     head_dim: usize,

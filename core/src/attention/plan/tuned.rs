@@ -1,9 +1,9 @@
-//! Decisions that a measurement may override in the GPU chooser: the kernel, and the number of splits of the keys.
+//! Decisions of the GPU chooser that a measurement may override: the kernel, and the number of splits of the keys.
 //!
-//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device itself is more accurate for
-//! the measured shapes. It overrides only two decisions: every kernel that it may name computes the same function, and the
-//! splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend on the
-//! measured decision, but never on the batch, which is not part of [`ShapeClass`].
+//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
+//! the measured shapes. It overrides only these two decisions: all kernels that it may name compute the same function,
+//! and splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend
+//! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};
@@ -26,9 +26,9 @@ pub struct ShapeClass {
     pub heads: usize,
     /// Number of heads of keys and values.
     pub kv_heads: usize,
-    /// Number of query rows of a sequence.
+    /// Number of query rows per sequence.
     pub queries: usize,
-    /// Number of keys of a sequence, including the past.
+    /// Number of keys per sequence, including the past.
     pub keys: usize,
     /// Head size of queries and keys.
     pub head_dim: usize,
@@ -45,9 +45,9 @@ pub struct ShapeClass {
 pub struct Changes(u16);
 
 impl Changes {
-    /// The names: no later key is attended, a limit to the left, a boolean mask, an added mask, an added bias, a bias from a
-    /// table, masks or biases that the kernels of added elements read, shifted windows, a soft cap, a past, lengths that
-    /// arrive with the call.
+    /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to
+    /// the left, a boolean mask, an additive mask, an additive bias, a table bias, mask and bias readable by the
+    /// kernels for added elements, shifted windows, a soft cap, a past, lengths that arrive with the call.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -62,13 +62,13 @@ impl Changes {
         "lengths",
     ];
 
-    /// Creates the set of the changes that apply, in the order of the names.
+    /// Creates a set from flags in the order of [`Changes::NAMES`], `true` for each change that applies.
     #[must_use]
     pub fn of(applies: [bool; Changes::NAMES.len()]) -> Changes {
         Changes(applies.iter().enumerate().fold(0, |set, (i, &applies)| set | u16::from(applies) << i))
     }
 
-    /// Adds a change to the set; `None` if the name is unknown.
+    /// Returns the set with the named change added; `None` if the name is unknown.
     #[must_use]
     pub fn with(self, name: &str) -> Option<Changes> {
         let at = Changes::NAMES.iter().position(|known| *known == name)?;
@@ -118,10 +118,10 @@ impl ShapeClass {
         })
     }
 
-    /// Checks that `kernel` can compute problems of this class in `splits` splits.
+    /// Checks that `kernel` can compute problems of this class with `splits` splits.
     ///
     /// # Errors
-    /// Returns the reason if it cannot.
+    /// Returns the reason if the kernel cannot compute them.
     pub fn check(&self, kernel: &GpuKernelSpec, splits: usize) -> Result<(), &'static str> {
         let counts =
             [self.heads, self.kv_heads, self.queries, self.keys, self.head_dim, self.value_dim, self.windows];
@@ -147,21 +147,21 @@ impl ShapeClass {
     }
 }
 
-/// Largest ratio of computed rows and dims, relative to the chooser's kernel, for a kernel to be an alternative.
+/// Largest work of an alternative, in computed rows times dims, relative to the work of the chooser's own choice.
 const MOST_WORK: usize = 4;
-/// Largest ratio of head sizes, relative to the chooser's kernel, for a kernel to be an alternative.
+/// Largest head size of an alternative kernel, relative to that of the chooser's own kernel.
 const MOST_DIMS: usize = 2;
-/// Largest number of query rows for which kernels whose lanes share the keys of a row are alternatives.
+/// Largest number of query rows for which few-row kernels, whose lanes share the keys of a row, are alternatives.
 const FEW_ROWS: usize = 64;
-/// Largest number of blocks for each SM into which keys are divided.
+/// Largest number of blocks per SM for which a division of the keys is an alternative.
 const MOST_PER_SM: usize = 16;
 /// Numbers of splits that are alternatives.
 const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// Iterates over the divisions that a measurement may choose from for `problem`: every division that the chooser could be
-/// forced to use, starting with the chooser's own. Divisions that more than fill the device, and kernels that mostly compute
-/// padding, are omitted.
+/// Iterates over the divisions that a measurement may choose from for `problem`. The first is the chooser's own choice,
+/// the others are those that [`GpuOptions::division`] can request. Divisions that far more than fill the device, and
+/// kernels that mostly compute padding, are omitted.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.

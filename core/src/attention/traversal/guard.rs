@@ -1,34 +1,35 @@
-//! Decides which rows of a run are accepted.
+//! The guard: decides which rows of a run are accepted.
 //!
 //! A row whose reference did not follow its scores is as exact as any other under three conditions:
 //!
-//! 1. `2^-24 ≤ S ≤ 2^24` (`FROZEN_RANGE`). Then every weight that vanished, below
-//!    `2^`[`WEIGHT_FLOOR`] of the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
+//! 1. `2^-24 ≤ S ≤ 2^24` (`FROZEN_RANGE`). Then every weight that vanished, because it was below
+//!    `2^`[`WEIGHT_FLOOR`] relative to the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
 //!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the rounding
 //!    of the subtraction.
 //! 2. Every element of `W` is finite: no product and no sum overflowed.
-//! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond it, if
-//!    powers of two are built from integer bits, a weight is finite and wrong, and `S` does not show it.
+//! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond
+//!    this range, a kernel that builds powers of two from integer bits computes a weight that is finite and wrong, and
+//!    `S` does not show the error.
 //!
-//! A row whose reference moved after it had weights must meet two more conditions. None of these weights was computed with an
-//! exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the final reference does not
-//! show how large it was. And no move dropped weights that matter: sums whose factor is zero are below `2^WEIGHT_FLOOR` of
-//! the new reference.
+//! A row whose reference moved after it had weights must meet two more conditions. First, none of these weights was
+//! computed with an exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the
+//! final reference does not show how large it was. Second, no move dropped weights that matter: sums whose factor is
+//! zero are below `2^WEIGHT_FLOOR` relative to the new reference.
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
-/// `2^FROZEN_RANGE`.
+/// Largest accepted sum `S`, `2^FROZEN_RANGE`. The smallest is its inverse.
 const MOST: f32 = 16_777_216.0;
 
 /// Largest exponent of a weight for which every kernel's exponential is defined.
 pub const LARGEST_EXPONENT: f32 = 127.0;
 
-/// The exponents of a row, as tracked by the guard.
+/// The exponents of the weights of a row, which the guard tracks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponents {
-    /// Largest exponent relative to the current reference; `−∞` before the first.
+    /// Largest exponent relative to the current reference; `−∞` before the first weight.
     largest: f32,
-    /// Largest exponent when its power of two was computed; `−∞` before the first.
+    /// Largest exponent at the time its power of two was computed; `−∞` before the first weight.
     peak: f32,
     /// `true` if an exponent was undefined, or if weights that matter were dropped.
     broken: bool,
@@ -41,7 +42,7 @@ impl Default for Exponents {
 }
 
 impl Exponents {
-    /// Records the exponent `score − m` of a weight; NaN breaks the row.
+    /// Records the exponent `score − m` of a weight. NaN makes the row unacceptable.
     #[inline]
     pub fn see(&mut self, exponent: f32) {
         let defined = exponent <= LARGEST_EXPONENT;
@@ -54,21 +55,23 @@ impl Exponents {
         }
     }
 
-    /// Returns the largest exponent of a weight, relative to the reference with which it was computed; `−∞` before the first.
+    /// Returns the largest exponent of a weight, relative to the reference that was used to compute it; `−∞` before the
+    /// first weight.
     #[must_use]
     pub fn peak(&self) -> f32 {
         self.peak
     }
 
-    /// Records that the reference rose from `from`, which had weights, to `to`.
+    /// Records that the reference rose from `from` to `to` when the row already had weights.
     pub fn moved(&mut self, from: f32, to: f32) {
         let dropped = from - to < WEIGHT_FLOOR;
         self.largest -= to - from;
         self.broken |= self.peak > HEADROOM || (dropped && self.largest > WEIGHT_FLOOR);
     }
 
-    /// Returns `true` if a row with sum `s` is accepted; `finite` says that every element of `W` is finite. `near_zero` says
-    /// that its scores are known to stay near zero, which is its reference, so only overflow could spoil its sums.
+    /// Returns `true` if a row with sum `s` is accepted. `finite` is `true` if every element of `W` is finite.
+    /// `near_zero` is `true` if the row's scores are known to stay near zero and its reference is zero; then only
+    /// overflow could spoil its sums.
     #[must_use]
     pub fn accept(&self, s: f32, finite: bool, near_zero: bool) -> bool {
         let held = if near_zero { s.is_normal() && s > 0.0 } else { (1.0 / MOST..=MOST).contains(&s) };
@@ -110,8 +113,8 @@ mod tests {
         }
     }
 
-    /// Refuses rows of a kernel whose powers of two wrap: it returns 2.4e-4 for `2^500`, so the sum looks ordinary, but the
-    /// exponent does not.
+    /// Checks a kernel whose powers of two wrap: it returns 2.4e-4 for `2^500`, so the sum looks ordinary, but the
+    /// exponent shows the error and the row is rejected.
     #[test]
     fn an_undefined_exponent_is_never_accepted() {
         for bad in [LARGEST_EXPONENT.next_up(), 128.0, 500.0, f32::INFINITY, f32::NAN] {
@@ -149,8 +152,8 @@ mod tests {
         assert!(row.accept(1.0, true, false));
     }
 
-    /// Refuses a row whose reference moved to a distant score: the distance of a score 20 above its reference is rounded
-    /// relative to 20. Once the reference has followed, S does not show that error.
+    /// Checks that a row is rejected if its reference moved to a distant score. The distance of a score 20 above its
+    /// reference is rounded relative to 20, and once the reference has followed, `S` does not show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

@@ -15,24 +15,25 @@
 //! ```
 //!
 //! A [`Schedule`] expresses all of this as data. Algorithm 1 of VFA (vector relieved flash attention) is [`Schedule::VFA`],
-//! and algorithm 2 is [`Schedule::vsa`]. Its ablations and the rules of BLASST are settings as well. The geometry that all of
-//! them share (tiles, blocks, segments, the merge tree) is in [`super::schedule`], which is why this module has another name.
+//! and algorithm 2 is [`Schedule::vsa`]. The ablations in that article and the rules of BLASST are settings as well. All
+//! schedules share the geometry in [`super::schedule`]: tiles, blocks, segments and the merge tree.
 //!
-//! The published algorithms make no promise about the answer. This implementation does:
+//! The published algorithms guarantee nothing about the output. This implementation does:
 //!
-//! 1. **A frozen run is exact.** References are integers, so every reference yields the same answer up to rounding as long as
-//!    weights neither vanish nor overflow. Each row proves that by its sums, or the exact schedule recomputes it and counts
-//!    it ([`guard`]). A range of `2^±100` for `S` would be too wide: below `2^-24` of the reference,
-//!    [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone is not sufficient either. If
-//!    powers of two are built from integer bits, a score 128 above its reference yields a finite wrong weight, so the largest
-//!    exponent is tracked as well.
+//! 1. **A frozen run is exact.** References are integers, so every reference yields the same output up to rounding as
+//!    long as weights neither vanish nor overflow. The sums of each row prove this; otherwise the exact schedule
+//!    recomputes the row, and the run counts it ([`guard`]). A range of `2^±100` for `S` would be too wide: below
+//!    `2^-24` of the reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone
+//!    is not sufficient either. If powers of two are built from integer bits, a score 128 above its reference yields a
+//!    finite wrong weight, so the largest exponent is tracked as well.
 //! 2. **A skipping run reports the skipped weights.** The state has a fourth sum `D`, the weights of skipped blocks
-//!    ([`Thinned`]). It rescales and merges like `S`, and `D / (S + D)` bounds the error of the answer. Under a budget `E`
-//!    every tile independently keeps `D ≤ E (S + D)`, which implies it for all tiles, segments, splits and boards together.
-//!    BLASST's rules promise nothing, but their answers carry the same bound.
+//!    ([`Thinned`]). It rescales and merges like `S`, and `D / (S + D)` bounds the error of the output. Under a budget
+//!    `E` every tile independently keeps `D ≤ E (S + D)`, which implies this bound for all tiles, segments, splits and
+//!    boards together. BLASST's rules guarantee nothing, but their outputs carry the same bound.
 //! 3. **Representatives only see attended keys.** The representative of a block is computed from the keys that every row of
 //!    the tile attends (`proxy`), so a causal row never sees the future through it.
-//! 4. **Values that are not finite stay.** A block with such a value that some row of the tile attends is never skipped.
+//! 4. **Values that are not finite are never skipped.** If some row of the tile attends a value with a NaN or an
+//!    infinity, the tile does not skip its block.
 //!
 //! | step | items |
 //! |---|---|
@@ -43,7 +44,7 @@
 //! | acceptance of rows | [`guard`] |
 //! | the scalar run, its memory, and its counters | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
 //!
-//! The bounds are [`Row::frozen`](super::bound::rounding::Row::frozen),
+//! The error bounds are [`Row::frozen`](super::bound::rounding::Row::frozen),
 //! [`Row::bounds_left_out`](super::bound::rounding::Row::bounds_left_out),
 //! [`Arithmetic::prior_frozen`](super::bound::Arithmetic::prior_frozen) and, if all scores are small,
 //! [`Arithmetic::stays_near_zero`](super::bound::Arithmetic::stays_near_zero). `core/BOUNDS.md` derives them.

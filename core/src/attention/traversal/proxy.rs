@@ -1,15 +1,15 @@
 //! Computes representatives of the keys of a block and of the queries of a tile, which yield a first reference.
 //!
-//! A representative has one element for each dim, selected or averaged over some vectors. The score of two representatives
-//! takes one dot product instead of one for each pair, and may be near their maximum or far from it. It only affects how many
-//! rows are recomputed.
+//! A representative is a vector with one element per dim, selected or averaged over several vectors. The score of two
+//! representatives takes one dot product instead of one per pair, and may be near the maximum of the pairs or far from
+//! it. It only affects how many rows are recomputed.
 
 use super::setting::{KeySide, QuerySide};
 
-/// Method of representing many elements by one.
+/// Method that summarises many elements by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summary {
-    /// The element of the largest magnitude, with its sign; the first of equal ones.
+    /// The element of the largest magnitude, with its sign; the first of several equal magnitudes.
     SignedAbsMax,
     /// The largest magnitude.
     AbsMax,
@@ -46,7 +46,8 @@ impl QuerySide {
 }
 
 impl Summary {
-    /// Adds vector number `n` to the summary in `to`; `element` returns its element for each dim. Comparisons skip NaN.
+    /// Adds vector number `n` to the summary in `to`. `element` returns the vector's element for a dim. Comparisons
+    /// skip NaN.
     pub fn absorb(self, to: &mut [f32], n: usize, element: impl Fn(usize) -> f32) {
         for (x, to) in to.iter_mut().enumerate() {
             let e = element(x);
@@ -69,7 +70,7 @@ impl Summary {
         }
     }
 
-    /// Completes `to`, which has absorbed `n` vectors, at least one.
+    /// Completes the summary in `to`, which has absorbed `n` vectors, at least one.
     pub fn finish(self, to: &mut [f32], n: usize) {
         if self == Summary::Mean {
             to.iter_mut().for_each(|to| *to /= n as f32);

@@ -3,25 +3,25 @@
 use super::room::RowRoom;
 use crate::state::WEIGHT_FLOOR;
 
-/// Rows whose weights overflow or vanish in some type.
+/// Number of rows whose weights overflow or vanish in some floating-point type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spoilt {
     /// Rows in which some weight exceeds the largest number of the type when it is computed.
     pub overflowing: u64,
-    /// Rows in which every weight, relative to the row's last reference, is zero.
+    /// Rows in which every weight is zero relative to the row's last reference.
     pub vanishing: u64,
 }
 
-/// Exponents from which two to their power rounds to infinity: in f16, `log2 65520`, and in f32.
+/// Smallest exponents `x` for which `2^x` rounds to infinity: in f16, `log2 65520`, and in f32.
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
-/// Exponents up to which it is zero: in f16, where half the smallest subnormal number rounds to zero, and in f32, where the
-/// kernels cut weights off.
+/// Largest exponents `x` for which `2^x` counts as zero: in f16, where half the smallest subnormal number rounds to
+/// zero, and in f32, where the kernels cut weights off.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
-    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were computed,
-    /// `largest` that of all its scores relative to its last reference.
+    /// Counts a row in the counters for f16 and for f32. `peak` is the largest exponent of its weights at the time they
+    /// were computed. `largest` is the largest exponent of all its scores relative to its last reference.
     pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
         for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
             counter.overflowing += u64::from(peak >= overflows);
@@ -30,60 +30,63 @@ impl Spoilt {
     }
 }
 
-/// Counters of a run, and the error of its answers.
+/// Counters of a run, and the error of its outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Rows accepted as the schedule computed them, including rows that attend no key.
     pub accepted: u64,
-    /// Rows that did not pass the guard and were recomputed by the exact schedule.
+    /// Rows that the guard rejected and the exact schedule recomputed.
     pub recomputed: u64,
-    /// Rows among these whose largest score was in a block skipped before weights were computed.
+    /// Recomputed rows whose largest score was in a block that was skipped before its weights were computed.
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,
-    /// Blocks of tiles in which some row attends a key.
+    /// Number of pairs of a tile and a block in which some row attends a key.
     pub blocks: u64,
-    /// Blocks among these that every row of the tile skipped.
+    /// Number of pairs in `blocks` that every row of the tile skipped.
     pub skipped_blocks: u64,
-    /// Blocks among these that were skipped before any of their products was computed ([`unseen`](super::unseen())): `D` then
-    /// includes an upper bound of their weights, so log-sum-exp is an upper bound, too.
+    /// Number of pairs in `blocks` that were skipped before any of their products was computed
+    /// ([`unseen`](super::unseen())). `D` then includes an upper bound of their weights, so log-sum-exp is an upper bound
+    /// as well.
     pub unseen_blocks: u64,
-    /// Pairs of a row and a block in which the row attends a key.
+    /// Number of pairs of a row and a block in which the row attends a key.
     pub row_blocks: u64,
-    /// Pairs among these in which the row skipped the block.
+    /// Number of pairs in `row_blocks` in which the row skipped the block.
     pub skipped_row_blocks: u64,
-    /// Pairs in which the schedule needs the largest score: where references move, and everywhere with λ. The guard's own
-    /// tracking of exponents is not counted.
+    /// Number of pairs in `row_blocks` for which the schedule needs the largest score: those in which references may
+    /// move, and all pairs of a schedule with λ. Scores that only the guard needs do not count.
     pub sought_row_blocks: u64,
-    /// Blocks that were not skipped and in which the reference of some row with sums to rescale moved. The exact step of a
-    /// kernel does not count them while the norm gate is closed.
+    /// Number of pairs in `blocks` that were not skipped, and in which a row that already had sums moved its reference
+    /// and rescaled the sums. The exact step of a kernel does not count them while the norm gate is closed.
     pub rescaled_blocks: u64,
-    /// Pairs of a row and a block that was not skipped, in which the row has sums to rescale and its reference moved.
+    /// Number of pairs in `row_blocks` that were not skipped, and in which a row that already had sums moved its
+    /// reference and rescaled the sums.
     pub rescaled_row_blocks: u64,
-    /// Rows that weights in f16 would have spoilt, whether or not the guard accepted them.
+    /// Rows that f16 weights would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
-    /// Rows that weights in f32 spoilt or would have spoilt.
+    /// Rows that f32 weights spoilt or would have spoilt.
     pub single: Spoilt,
-    /// Largest share of its weights that an accepted row skipped: the upper bound of `D / (S + D)` by
-    /// [`share`](super::share).
+    /// Largest share of its weights that an accepted row skipped: the upper bound of `D / (S + D)` that
+    /// [`share`](super::share) computes.
     pub worst_share: f64,
-    /// Sum of these shares over the accepted rows.
+    /// Sum over the accepted rows of the shares that they skipped.
     pub share_sum: f64,
 }
 
 /// Summary of the shares `D / (S + D)` of the weights that rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// Largest share of a row.
+    /// Largest share over the rows.
     pub worst: f64,
     /// Smallest share that at most one row in a hundred exceeds.
     pub p99: f64,
-    /// Mean share.
+    /// Mean share over the rows.
     pub mean: f64,
 }
 
 impl Shares {
-    /// Summarises `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
+    /// Summarises the shares of `rows` rows. `list` contains the share of each row, from 0 to 1, and zeros for rows
+    /// that were not computed.
     #[must_use]
     pub fn of(list: &[f32], rows: u64) -> Shares {
         let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;
@@ -112,7 +115,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Report {
-    /// Counts a block that some of `rows` attend.
+    /// Counts a block in which some of `rows` attend a key.
     pub(super) fn count(&mut self, rows: &[RowRoom]) {
         let of = |test: fn(&RowRoom) -> bool| {
             rows.iter().filter(|row| row.attended > 0 && test(row)).count() as u64
@@ -153,32 +156,32 @@ impl Report {
         self.share_sum += share_sum;
     }
 
-    /// Returns the share of the blocks that every row skipped.
+    /// Returns the fraction of the blocks that every row of their tile skipped.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
         ratio(self.skipped_blocks, self.blocks)
     }
 
-    /// Returns the share of the blocks that were skipped before any of their products was computed.
+    /// Returns the fraction of the blocks that were skipped before any of their products was computed.
     #[must_use]
     pub fn unseen_share(&self) -> f64 {
         ratio(self.unseen_blocks, self.blocks)
     }
 
-    /// Returns the share of row-block pairs that were skipped.
+    /// Returns the fraction of the pairs of a row and a block that were skipped.
     #[must_use]
     pub fn row_sparsity(&self) -> f64 {
         ratio(self.skipped_row_blocks, self.row_blocks)
     }
 
-    /// Returns the share of the kept blocks in which no row had to be rescaled.
+    /// Returns the fraction of the kept blocks in which no row had to be rescaled.
     #[must_use]
     pub fn rescale_skip_rate(&self) -> f64 {
         let kept = self.blocks - self.skipped_blocks;
         ratio(kept - self.rescaled_blocks, kept)
     }
 
-    /// Returns the mean share of its weights that an accepted row left out.
+    /// Returns the mean share of its weights that an accepted row skipped.
     #[must_use]
     pub fn mean_share(&self) -> f64 {
         if self.accepted == 0 { 0.0 } else { self.share_sum / self.accepted as f64 }

@@ -7,23 +7,23 @@ use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::state::State;
 
-/// Query rows that decide together, and keys that are skipped together.
+/// A tile of a scalar run: its query rows decide together, and its keys are skipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Number of rows of a tile.
+    /// Number of query rows per tile.
     pub rows: usize,
-    /// Number of keys of a block.
+    /// Number of keys per block.
     pub keys: usize,
 }
 
 impl Tile {
-    /// The blocks in which sparsity is usually reported.
+    /// The tile for which sparsity is usually reported.
     pub const SQUARE: Tile = Tile { rows: 64, keys: 64 };
 
-    /// Checks that neither side is empty.
+    /// Checks that the tile has rows and keys.
     ///
     /// # Errors
-    /// Returns an error that names the empty side, `tile_rows` or `tile_keys`.
+    /// Returns an error that names the number that is zero, `tile_rows` or `tile_keys`.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let most = isize::MAX as usize / 4;
         for (argument, found) in [("tile_rows", self.rows), ("tile_keys", self.keys)] {
@@ -35,30 +35,32 @@ impl Tile {
     }
 }
 
-/// Destination of the skipped weights of rows; each array is `[batch, heads, queries]`, or absent.
+/// Arrays for the skipped weights of rows. Each is `[batch, heads, queries]`, or absent.
 #[derive(Debug, Default)]
 pub struct LeftOut<'a> {
-    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges in the
-    /// same way.
+    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges like
+    /// that sum.
     pub d: Option<&'a mut [f32]>,
     /// The upper bound of `D / (S + D)` of every row.
     pub share: Option<&'a mut [f32]>,
 }
 
-/// The record of a row of the current tile. [`Room::rows`] consists of default values.
+/// The record of one row of the current tile. A caller fills [`Room::rows`] with default values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowRoom {
     pub(super) m: f32,
     pub(super) s: f32,
     pub(super) d: f32,
     pub(super) exponents: Exponents,
-    /// Largest score of kept blocks, and of blocks skipped before weights were computed.
+    /// Largest score in kept blocks; `lost` is the largest in blocks that were skipped before their weights were
+    /// computed.
     pub(super) kept: f32,
     pub(super) lost: f32,
-    /// Least score of the row's own key until its tile visits an own block; `−∞` if it is unknown or not needed.
+    /// Lower bound of the score of the row's own key, used until the tile visits an own block; `−∞` if it is unknown or
+    /// not needed.
     pub(super) own: f32,
-    /// For the current block: the number of keys that the row attends, its largest score, the sum of its weights, whether the
-    /// row skips it, and whether its reference moved.
+    /// Number of keys that the row attends in the current block. For that block, `top` is the row's largest score,
+    /// `sum` the sum of its weights, `skips` is `true` if the row skips the block, and `moved` if its reference moved.
     pub(super) attended: u32,
     pub(super) top: f32,
     pub(super) sum: f32,
@@ -66,12 +68,12 @@ pub struct RowRoom {
     pub(super) moved: bool,
 }
 
-/// Memory of a run.
+/// Memory of a scalar run.
 #[derive(Debug)]
 pub struct Room<'a> {
-    /// At least [`scratch_len`] numbers.
+    /// Scratch memory, at least [`scratch_len`] numbers.
     pub floats: &'a mut [f32],
-    /// At least one for each row of a tile.
+    /// Row records, at least one per row of a tile.
     pub rows: &'a mut [RowRoom],
 }
 
@@ -88,26 +90,26 @@ pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: Tile) -> Option<
     row.checked_mul(tile.rows)?.checked_add(d.checked_mul(2)?)?.checked_add(dv)
 }
 
-/// The scratch of a tile.
+/// The scratch memory of one tile.
 pub(super) struct Sheet<'a> {
     pub(super) rows: &'a mut [RowRoom],
-    /// `[rows][d]`, in base-2 units.
+    /// Scaled queries, `[rows][d]`, in base-2 units.
     pub(super) queries: &'a mut [f32],
-    /// Scores, then weights, `[rows][keys]`.
+    /// Scores of a block, which become weights, `[rows][keys]`.
     pub(super) scores: &'a mut [f32],
-    /// `[rows][d_v]`.
+    /// Weighted sums `W` of the rows, `[rows][d_v]`.
     pub(super) weighted: &'a mut [f32],
-    /// Representatives of keys and of queries, `[d]`.
+    /// Representative of the keys of a block, `[d]`; `query` is that of the queries of the tile.
     pub(super) key: &'a mut [f32],
     pub(super) query: &'a mut [f32],
-    /// The weighted values of a block, `[d_v]`.
+    /// Weighted sum of the values of one block, `[d_v]`.
     pub(super) product: &'a mut [f32],
-    /// Scratch of the exact schedule.
+    /// Scratch memory of the exact schedule.
     pub(super) exact: &'a mut [f32],
 }
 
 impl<'a> Sheet<'a> {
-    /// Creates the scratch of the next tile, of `rows` rows, with empty states.
+    /// Creates the scratch memory of the next tile, which has `rows` rows, with empty states.
     pub(super) fn of(problem: &Problem, tile: Tile, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
         let (d, dv) = (problem.head_dim(), problem.value_dim());
         let (queries, rest) = room.floats.split_at_mut(tile.rows * d);
@@ -125,18 +127,18 @@ impl<'a> Sheet<'a> {
 }
 
 impl RowRoom {
-    /// Returns the row as it is before a block is visited.
+    /// Returns the row with the fields of the current block reset.
     pub(super) fn before_block(self) -> RowRoom {
         RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
     }
 
-    /// Returns the reference. Without one, returns the integer nearest to the least score of the row's own key, or `−∞` if
-    /// that is unknown.
+    /// Returns the reference. If the row has none, returns the integer nearest to the lower bound of its own key's
+    /// score, or `−∞` if that is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }
 
-    /// Moves the reference to `m`, which is greater, and rescales the row's sums and `w`.
+    /// Raises the reference to `m`, and rescales the row's sums and the weighted sums `w`.
     pub(super) fn raise(&mut self, m: f32, w: &mut [f32]) {
         if self.s > 0.0 || self.d > 0.0 {
             self.exponents.moved(self.m, m);

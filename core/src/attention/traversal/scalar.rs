@@ -1,12 +1,12 @@
-//! Runs any schedule without threads, vector instructions or an allocator.
+//! Computes any schedule without threads, vector instructions or an allocator.
 //!
 //! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first block to
 //! its last. The weights of a block form one chain, as do its weighted values, and chains are added in the order of the
-//! visits. [`crate::attention::scalar`] recomputes rows that do not pass the guard, and executes all of [`Schedule::EXACT`],
-//! bit for bit.
+//! visits. [`crate::attention::scalar`] recomputes rows that the guard rejects, and computes every row of
+//! [`Schedule::EXACT`], bit for bit.
 //!
-//! The bits of a row depend on its tile, because its neighbours vote. They do not depend on the batch or on other heads, and
-//! they are reproducible.
+//! The bits of a row depend on the other rows of its tile, because they decide together. They do not depend on the
+//! batch or on other heads, and they are reproducible.
 
 use super::guard::Exponents;
 use super::proxy::Summary;
@@ -30,8 +30,8 @@ use core::ops::Range;
 /// Name of the arithmetic.
 const NAME: &str = "attention_f32_tiled__scalar_exp2_libm";
 
-/// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. Recomputed rows have
-/// those of [`crate::attention::scalar::executed`].
+/// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. For recomputed
+/// rows, see [`crate::attention::scalar::executed`].
 #[must_use]
 pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed {
     let exact = scalar::executed(problem);
@@ -64,10 +64,10 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
     }
 }
 
-/// Computes the whole problem by a schedule. Everything is checked before anything is written.
+/// Computes the entire problem by a schedule. All arguments are checked before anything is written.
 ///
-/// Log-sum-exp is that of all keys, of `S + D`. If blocks are skipped before their weights are computed, `D` is an upper
-/// bound, and so is log-sum-exp.
+/// Log-sum-exp covers all keys: it is the logarithm of `S + D`, not of `S` alone. If blocks are skipped before their
+/// weights are computed, `D` is an upper bound, and so is log-sum-exp.
 ///
 /// # Errors
 /// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room` is
@@ -141,17 +141,17 @@ pub fn run(
 /// The result of a row.
 #[derive(Debug)]
 pub struct Answer<'a> {
-    /// The row, counted within its sequence.
+    /// Index of the row within its sequence.
     pub row: usize,
     /// State of the row, in base-2 units.
     pub state: State<&'a mut [f32]>,
-    /// The weights that it skipped, in the units of the state.
+    /// Sum `D` of the weights that the row skipped, in the units of the state.
     pub d: f32,
     /// The upper bound of `D / (S + D)`.
     pub share: f32,
 }
 
-/// A call whose tiles are computed one by one, in any order.
+/// A call whose tiles may be computed one by one, in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     problem: &'a Problem,
@@ -166,8 +166,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Creates a call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been checked, and
-    /// `present` written.
+    /// Creates a call with a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been checked,
+    /// and `present` must have been written.
     #[must_use]
     pub fn new(
         problem: &'a Problem,
@@ -186,8 +186,8 @@ impl<'a> Call<'a> {
         Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions, foresees }
     }
 
-    /// Computes `rows` of query head `head`, a tile, and passes each to `take`. `room` has at least [`scratch_len`] numbers
-    /// and one record for each row of a tile. Adds the counters to `report`.
+    /// Computes the tile of `rows` of query head `head`, passes the result of each row to `take`, and adds the counters
+    /// to `report`. `room` must have at least [`scratch_len`] numbers and one record per row of a tile.
     pub fn tile(
         &self,
         sequence: &Sequence,
@@ -222,13 +222,13 @@ struct Walk<'a> {
     sequence: &'a Sequence,
     head: usize,
     rows: Range<usize>,
-    /// The keys that some row may attend, and those that lengths, causality and window allow for every row.
+    /// The keys that some row may attend; `all` are the keys that lengths, causality and window allow for every row.
     any: Range<usize>,
     all: Range<usize>,
 }
 
 impl Walk<'_> {
-    /// Visits the blocks. Returns `true` if the norm gate was open.
+    /// Visits the blocks of the tile. Returns `true` if the norm gate was open.
     fn visit(&self, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
         let d = self.call.problem.head_dim();
         for (i, query) in self.rows.clone().zip(sheet.queries.chunks_exact_mut(d)) {
@@ -307,7 +307,7 @@ impl Walk<'_> {
         Arithmetic::of(self.call.problem, executed).stays_near_zero(self.call.problem.keys(), &norms, value)
     }
 
-    /// Sets the first references.
+    /// Sets the first reference of each row.
     fn first(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
         let First::Proxy { keys, queries, block } = self.call.schedule.first else { return };
         let d = self.call.problem.head_dim();
@@ -348,7 +348,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Summarises in `to` the keys among `keys` that every row of the tile attends. Returns their number.
+    /// Summarises in `to` those of `keys` that every row of the tile attends. Returns the number of summarised keys.
     fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
         let mut n = 0;
         for j in keys {
@@ -363,7 +363,7 @@ impl Walk<'_> {
         n
     }
 
-    /// Visits a block.
+    /// Processes one block of keys, or skips it.
     fn block(
         &self,
         pairs: &Pairs<'_>,
@@ -416,8 +416,8 @@ impl Walk<'_> {
         report.count(sheet.rows);
     }
 
-    /// Returns `true` if the tile skips a block before its scores are computed. If so, adds an upper bound of its weights to
-    /// the `D` of rows that attend a key.
+    /// Returns `true` if the tile skips a block before its scores are computed. In this case, adds an upper bound of
+    /// the block's weights to the `D` of every row that attends a key of the block.
     fn leaves_unseen(&self, pairs: &Pairs<'_>, keys: &Range<usize>, sheet: &mut Sheet<'_>) -> bool {
         let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
         let key = keys.clone().map(|j| norm(d, |x| pairs.key(j, x))).fold(0.0, larger);
@@ -448,8 +448,8 @@ impl Walk<'_> {
         true
     }
 
-    /// Computes the scores of a block, and for every row the number of attended keys and the largest score, which is NaN if a
-    /// score is.
+    /// Computes the scores of a block. For every row, sets the number of attended keys and the largest score, which is
+    /// NaN if any score is NaN.
     fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
         let d = self.call.problem.head_dim();
         let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.call.tile.keys));
@@ -470,8 +470,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Moves references if `moves` is set or a row has none, and turns the scores of rows that keep the block into weights.
-    /// Rows that skip it add them to `D`.
+    /// Moves references if `moves` is set or a row has none. Rows that keep the block turn their scores into weights;
+    /// rows that skip it add an upper bound of their weights to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines =
@@ -497,7 +497,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds weights and weighted values of the rows that keep the block.
+    /// Adds the weights and weighted values of a block to the sums of the rows that keep it.
     fn accumulate(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines = sheet.scores.chunks_exact(self.call.tile.keys).zip(sheet.weighted.chunks_exact_mut(dv));
@@ -517,7 +517,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if the values among `keys` that some row of the tile attends are finite.
+    /// Returns `true` if all values that some row of the tile attends among `keys` are finite.
     fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
         keys.all(|j| {
             let (values, v) = pairs.value(j);
@@ -526,7 +526,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Returns the rows that pass the guard, and recomputes the others.
+    /// Passes the result of every row to `take`. Rows that the guard rejects are recomputed first.
     fn finish(
         &self,
         sheet: &mut Sheet<'_>,
@@ -572,7 +572,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if a row passes the guard; `left` is the share of its weights that it skipped.
+    /// Returns `true` if a row passes the guard. `left` is the share of its weights that it skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
         // Neither a score nor a representative set its reference, or the gate did.
         let exponents = row.exponents;

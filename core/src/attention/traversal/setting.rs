@@ -8,14 +8,15 @@ use crate::state::HEADROOM;
 pub enum Order {
     /// From the first key to the last.
     Sequential,
-    /// The first block of the sequence (the sink), then the blocks on the tile's diagonal (its own), then the rest in order.
+    /// The first block of the sequence (the sink), then the blocks on the tile's diagonal (its own blocks), then the
+    /// remaining blocks in order.
     SinkOwnRest,
 }
 
-/// Element that represents one dim of a block's keys.
+/// Summary that represents the elements of a block's keys in each dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySide {
-    /// The element of the largest magnitude, with its sign: `sabsmax`.
+    /// The element of the largest magnitude, with its sign; `sabsmax` in the article.
     SignedAbsMax,
     /// The maximum.
     Max,
@@ -25,16 +26,16 @@ pub enum KeySide {
     AbsMax,
 }
 
-/// Representative of the queries of a tile.
+/// Summary that represents the queries of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuerySide {
     /// Every row represents itself.
     Row,
-    /// The largest magnitude of each dim over the tile's rows, without its sign. All rows share one reference.
+    /// The largest magnitude in each dim over the tile's rows, without its sign. All rows share one reference.
     AbsMax,
-    /// The element of the largest magnitude of each dim, with its sign.
+    /// The element of the largest magnitude in each dim, with its sign.
     SignedAbsMax,
-    /// The mean of each dim.
+    /// The mean in each dim.
     Mean,
 }
 
@@ -43,14 +44,14 @@ pub enum QuerySide {
 pub enum First {
     /// No reference: the first block in which the row attends a key sets it.
     None,
-    /// The integer nearest to the largest score between the representatives of the queries and of key blocks. If that is not
-    /// finite, or if no block has keys that every row of the tile attends, this equals [`First::None`].
+    /// The integer nearest to the largest score between the representative of the queries and those of key blocks. Acts
+    /// like [`First::None`] if that score is not finite, or if no block has keys that every row of the tile attends.
     Proxy {
         /// Representative of the keys of a block.
         keys: KeySide,
         /// Representative of the queries of a tile.
         queries: QuerySide,
-        /// Number of keys that a representative covers; `None` uses the blocks of the run.
+        /// Number of keys per representative; `None` for the block size of the run.
         block: Option<usize>,
     },
 }
@@ -60,8 +61,8 @@ pub enum First {
 pub enum Movers {
     /// Every block.
     All,
-    /// The sink and the own blocks, in any order of visits; in other blocks references are frozen. Any block may set the
-    /// first reference of a row.
+    /// The sink and the own blocks, in any order of visits. In other blocks references are frozen, but any block may
+    /// set the first reference of a row.
     SinkAndOwn,
 }
 
@@ -70,19 +71,20 @@ pub enum Movers {
 pub enum Skip {
     /// Skips no block.
     Never,
-    /// Skips a block after its weights are computed, if the skipped weights stay within this share `E` of all weights in every
-    /// row of the tile: `D + b ≤ E (S + D + b)`, with `b` the row's weights in the block. Scores and weights are computed, the
-    /// products with values are not. If the numbers added to scores already show that a block is light enough
-    /// ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the block is computed.
+    /// Skips a block after its weights are computed, if in every row of the tile the skipped weights stay within the
+    /// share `E` of all weights: `D + b ≤ E (S + D + b)`, where `b` is the sum of the row's weights in the block.
+    /// Scores and weights are computed, but not the products with values. If the numbers added to scores already show
+    /// that a block is light enough ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the
+    /// block is computed.
     Budget(f32),
     /// Skips a block before its weights are computed if `2^(largest − m) < λ` in every row of the tile (BLASST). `largest` is
     /// the row's largest score in the block, and `m` its reference.
     Blocks(f32),
-    /// Skips single rows of the tile by the condition of [`Skip::Blocks`].
+    /// Skips a block in single rows of the tile, under the condition of [`Skip::Blocks`] for the row.
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] with its guard implements every setting except [`Schedule::EXACT`].
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], protected by its guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
@@ -91,7 +93,7 @@ pub struct Schedule {
     pub first: First,
     /// Blocks that may move references.
     pub movers: Movers,
-    /// Threshold in base-2 units: a score that exceeds the reference by more moves it. From 0 to [`HEADROOM`].
+    /// Threshold in base-2 units, from 0 to [`HEADROOM`]. A score that exceeds the reference by more than this moves it.
     pub threshold: f32,
     /// Condition under which a block is skipped.
     pub skip: Skip,
@@ -100,7 +102,7 @@ pub struct Schedule {
     pub gate: bool,
 }
 
-/// `sabsmax` of the run's own blocks, for each row.
+/// First reference from the `sabsmax` of the run's blocks, separately for each row.
 const SABSMAX: First = proxy(KeySide::SignedAbsMax, QuerySide::Row);
 
 const fn proxy(keys: KeySide, queries: QuerySide) -> First {
@@ -108,10 +110,11 @@ const fn proxy(keys: KeySide, queries: QuerySide) -> First {
 }
 
 impl Schedule {
-    /// The schedule of every exact kernel: blocks in order, references that lag by [`HEADROOM`], no skipping.
+    /// The schedule of every exact kernel: blocks in order, references that lag behind the largest score by up to
+    /// [`HEADROOM`], no skipping.
     pub const EXACT: Schedule = Schedule { threshold: HEADROOM, ..Schedule::FLASH };
 
-    /// `FlashAttention`: like [`Schedule::EXACT`], with references that follow every new maximum.
+    /// `FlashAttention`: like [`Schedule::EXACT`], but references follow every new maximum.
     pub const FLASH: Schedule = Schedule {
         order: Order::Sequential,
         first: First::None,
@@ -121,23 +124,23 @@ impl Schedule {
         gate: false,
     };
 
-    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen references in other blocks.
+    /// VFA, algorithm 1: a first reference from `sabsmax`, sink and own blocks first, frozen references in other blocks.
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that skips blocks below `lambda`.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that also skips blocks, with the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
     }
 
-    /// Returns the exact schedule within an error budget.
+    /// Returns the exact schedule with the error budget `budget`.
     #[must_use]
     pub const fn within(budget: f32) -> Schedule {
         Schedule { skip: Skip::Budget(budget), ..Schedule::EXACT }
     }
 
-    /// Returns BLASST: blocks in order, skipping blocks below `lambda`.
+    /// Returns BLASST: visits blocks in order and skips blocks with the threshold `lambda`.
     #[must_use]
     pub const fn blasst(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::FLASH }
@@ -149,23 +152,25 @@ impl Schedule {
         Schedule { order: Order::SinkOwnRest, ..Schedule::blasst(lambda) }
     }
 
-    /// Returns [`Schedule::blasst`] with references that lag by [`HEADROOM`] ("FA4" in table 4).
+    /// Returns [`Schedule::blasst`] with references that lag behind the largest score by up to [`HEADROOM`] ("FA4" in
+    /// table 4).
     #[must_use]
     pub const fn blasst_lagging(lambda: f32) -> Schedule {
         Schedule { threshold: HEADROOM, ..Schedule::blasst(lambda) }
     }
 
-    /// Returns [`Schedule::blasst`] that decides for each row ("Rowskip" in table 4).
+    /// Returns [`Schedule::blasst`] with a separate decision for each row ("Rowskip" in table 4).
     #[must_use]
     pub const fn blasst_rows(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Rows(lambda), ..Schedule::FLASH }
     }
 
-    /// Checks every number of the setting.
+    /// Checks every number of the schedule.
     ///
     /// # Errors
-    /// Returns an error if a budget or λ is not between 0 and 1, the threshold is not within [`HEADROOM`], a number is NaN, a
-    /// block of the first reference has no keys, or the gate is combined with λ.
+    /// Returns an error if a budget or λ is not strictly between 0 and 1, if the threshold is not from 0 to
+    /// [`HEADROOM`], if a number is NaN, if the block of a representative has no keys, or if the gate is combined with
+    /// λ.
     pub fn check(&self) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let inside = |argument, found: f32| {
@@ -191,7 +196,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Returns the budget of [`Schedule::within`], with or without the gate; `None` for any other schedule.
+    /// Returns the error budget if the schedule equals [`Schedule::within`], with or without the gate; otherwise `None`.
     #[must_use]
     pub fn budget(&self) -> Option<f32> {
         match self.skip {
@@ -200,8 +205,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the name of the published algorithm that it implements with any λ, threshold and gate: `exact`, `vfa`, `vsa`
-    /// or `blasst`; else `own`.
+    /// Returns the name of the published algorithm that the schedule implements, regardless of λ, threshold and gate:
+    /// `exact`, `vfa`, `vsa` or `blasst`; `own` for any other schedule.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let leaves_out = matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_));
@@ -216,7 +221,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the same schedule without the norm gate.
+    /// Returns this schedule without the norm gate.
     #[must_use]
     pub(crate) const fn ungated(self) -> Schedule {
         Schedule { gate: false, ..self }
@@ -229,7 +234,7 @@ impl Schedule {
     }
 }
 
-/// Settings of the article's table 3, by their names there.
+/// The settings of table 3 in the VFA article, with the names in that table.
 pub const TABLE_3: [(&str, Schedule); 10] = [
     ("Baseline (FA2)", Schedule::FLASH),
     ("VFA (full, sabsmax)", Schedule::VFA),
@@ -255,7 +260,8 @@ pub const TABLE_3: [(&str, Schedule); 10] = [
     ),
 ];
 
-/// Settings of the article's table 4, by their names there, without λ, which is in [`Schedule::skip`].
+/// The settings of table 4 in the VFA article, with the names in that table. The names omit λ, which is in
+/// [`Schedule::skip`].
 pub const TABLE_4: [(&str, Schedule); 21] = [
     ("Baseline (FA2)", Schedule::FLASH),
     ("Blasst", Schedule::blasst(0.1)),

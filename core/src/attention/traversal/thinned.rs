@@ -1,32 +1,33 @@
 //! The softmax state of a run that skips keys, and the budget of skipped weights.
 //!
-//! In addition to `m`, `S` and `W` of the kept keys, the state has the sum `D = Σ 2^(s_j − m)` over the skipped ones. It
+//! In addition to `m`, `S` and `W` of the kept keys, the state has the sum `D = Σ 2^(s_j − m)` over the skipped keys. `D`
 //! rescales and merges like `S`.
 //!
-//! **A budget is closed under the merge.** Let `D_a ≤ E (S_a + D_a)` and `D_b ≤ E (S_b + D_b)`. The merge multiplies both
-//! sums of a side by the same power of two `f ≥ 0` and adds:
+//! **A merge preserves the budget.** Let `D_a ≤ E (S_a + D_a)` and `D_b ≤ E (S_b + D_b)`. The merge multiplies both
+//! sums of each state by a power of two, `f_a ≥ 0` or `f_b ≥ 0`, and adds:
 //!
 //! ```text
 //! D = f_a D_a + f_b D_b ≤ f_a E (S_a + D_a) + f_b E (S_b + D_b) = E (S + D)
 //! ```
 //!
-//! A factor of zero drops both sums of its side, and moving a reference is a merge with the empty state, for which `0 ≤ 0`
-//! holds. So each tile, segment, split and board may decide by its own sums, and the merged result keeps the budget.
+//! A factor of zero drops both sums of its state, and moving a reference is a merge with the empty state, for which
+//! `0 ≤ 0` holds. So each tile, segment, split and board may decide separately, from its sums alone, and the merged
+//! result keeps the budget.
 //!
 //! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped values. The
-//! whole answer is `y = (1 − σ) y_K + σ y_D`, so
+//! output over all keys is `y = (1 − σ) y_K + σ y_D`, so
 //!
 //! ```text
 //! |y_K − y| = σ |y_K − y_D| ≤ σ (max v − min v)
 //! ```
 //!
-//! component by component, and the log-sum-exp is that of `S + D`.
+//! component by component. Log-sum-exp over all keys is the logarithm of `S + D`.
 //!
-//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. With `k`
-//! additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The odds [`odds`] are reduced so that the
-//! exact sums obey `E`, and [`share`] is increased so that it bounds theirs. Rescaling is exact except below the normal
-//! numbers, where at most `2^-149` of a `D` is lost relative to an `S` of at least `2^-24`: far below what
-//! [`bound`](crate::attention::bound) counts for weights that vanish.
+//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. After
+//! `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The factor [`odds`] is reduced so
+//! that the exact sums obey `E`, and [`share`] is increased so that it bounds the share of the exact sums. Rescaling is
+//! exact except below the normal numbers. There at most `2^-149` of a `D` is lost, relative to an `S` of at least
+//! `2^-24`: far below the error that [`bound`](crate::attention::bound) includes for weights that vanish.
 
 use crate::attention::bound::gamma;
 use crate::monoid::Monoid;
@@ -37,7 +38,7 @@ use crate::state::{Merge, State, is_empty, log_sum_exp};
 pub struct Thinned<W> {
     /// The state of the kept keys.
     pub state: State<W>,
-    /// `D = Σ 2^(s_j − m)` over the skipped keys, or more.
+    /// `D = Σ 2^(s_j − m)` over the skipped keys, or an upper bound of it.
     pub d: f32,
 }
 
@@ -54,13 +55,13 @@ impl<const N: usize> Monoid for Thinned<[f32; N]> {
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
-    /// Merges `later` into this state: `self ⊕ later`.
+    /// Merges the state `later` into this state: `self ⊕ later`.
     pub fn merge<V: AsRef<[f32]>>(&mut self, later: &Thinned<V>) {
         self.d = Merge::of(self.state.m, later.state.m).apply(self.d, later.d);
         self.state.merge(&later.state);
     }
 
-    /// Rescales the state to the reference `m`, which must not be below its own.
+    /// Rescales the state to the reference `m`, which must be at least the current one.
     pub fn raise(&mut self, m: f32) {
         let merge = Merge::of(self.state.m, m);
         self.state.m = merge.m;
@@ -71,7 +72,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
         }
     }
 
-    /// Returns `true` if no key was absorbed, neither kept nor skipped.
+    /// Returns `true` if the state has neither kept nor skipped keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(self.state.m, self.state.s + self.d)
@@ -84,8 +85,9 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
     }
 }
 
-/// Returns the largest `D / S` for which exact sums obey `D ≤ budget (S + D)`, given at most `additions` roundings between a
-/// weight and either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
+/// Returns the largest computed `D / S` at which the exact sums obey `D ≤ budget (S + D)`: `E / (1 − E)`, rounded
+/// inwards. A weight passes through at most `additions` roundings on its way into either sum. Zero if the roundings
+/// leave no budget.
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);
@@ -95,7 +97,8 @@ pub fn odds(budget: f32, additions: usize) -> f32 {
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
 }
 
-/// Returns `true` if a row with sums `s` and `d` may skip weights of sum `b`. `odds` are those of its budget. NaN never fits.
+/// Returns `true` if a row with sums `s` and `d` may skip weights whose sum is `b`. `odds` is the result of [`odds`]
+/// for the budget. NaN never fits.
 #[inline]
 #[must_use]
 pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
@@ -104,8 +107,9 @@ pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
     b == 0.0 || (room >= f32::MIN_POSITIVE && d + b <= room)
 }
 
-/// Returns an upper bound of `D / (S + D)` of the exact sums, from sums computed with at most `additions` roundings between a
-/// weight and either of them: zero if nothing was skipped, one if nothing was kept, NaN for NaN.
+/// Returns an upper bound of `D / (S + D)` of the exact sums, from the computed sums `s` and `d`. A weight passes
+/// through at most `additions` roundings on its way into either sum. Zero if nothing was skipped, one if nothing was
+/// kept, NaN for NaN.
 #[must_use]
 pub fn share(s: f32, d: f32, additions: usize) -> f64 {
     if d == 0.0 {

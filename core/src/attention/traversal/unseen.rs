@@ -1,46 +1,48 @@
-//! Bounds a block's weights before any of its products is computed.
+//! Bounds the weights of a block before any of its products is computed.
 //!
-//! If the numbers added to scores fall with the distance, as in a mask of linear biases (`ALiBi`), they alone may show that a
-//! block is too light to matter. By Cauchy and Schwarz no product of a row with a key exceeds `‖q‖ ‖k‖`, and a soft cap
-//! limits it to the cap. With `a` the largest number added to a score of the row in the block, in base-2 units,
+//! If the numbers added to scores decrease with the distance, as in a mask of linear biases (`ALiBi`), they alone may
+//! show that a block is too light to matter. By the Cauchy–Schwarz inequality no product of a row and a key exceeds
+//! `‖q‖ ‖k‖`, and a soft cap limits it to the cap. Let `a` be the largest number added to a score of the row in the
+//! block, in base-2 units. Then
 //!
 //! ```text
 //! u = a + min(‖q‖ max ‖k‖, cap)        b = count 2^(u − m)
 //! ```
 //!
-//! bound the row's scores and its weights in the block. [`fits`](super::fits) decides by this `b` as it does by weights. If
-//! every row of a tile agrees, `b` is added to `D`, and neither scores nor weights are computed. Otherwise the tile processes
-//! the block as usual.
+//! bound the row's scores and its weights in the block. [`fits`](super::fits) uses this `b` instead of the sum of the
+//! weights. If every row of a tile agrees, `b` is added to `D`, and neither scores nor weights are computed. Otherwise
+//! the tile processes the block as usual.
 //!
-//! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the answer is still bounded. Log-sum-exp,
-//!    of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it except by roundings.
+//! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the output is still bounded.
+//!    Log-sum-exp, the logarithm of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is
+//!    never below it except by roundings.
 //! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums here.
-//! 3. *Blocks that are not finite stay*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or
-//!    `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
-//! 4. *A row without weights objects*: nothing fits into a share of `S = 0`. But keys are visited in order, and keys far
-//!    before the diagonal come first. Therefore a row knows a lower bound of the weight of its *own key*, the one on its
-//!    diagonal, beforehand ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the first of its own blocks,
-//!    those on its diagonal, its rows vote by
+//! 3. *Blocks that are not finite are never skipped*: a NaN or an infinity among the queries, keys and values of the
+//!    block, or a NaN or `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
+//! 4. *A row without weights votes against skipping*: nothing fits into a share of `S = 0`. But keys are visited in
+//!    order, and keys far before the diagonal come first. Therefore a row determines in advance a lower bound of the
+//!    weight of its *own key*, the key on its diagonal: `p = 2^(s − m)` ([`own_score`], [`own_weight`]). Until a tile
+//!    visits the first of its own blocks, which are those on its diagonal, its rows vote by
 //!
 //!    ```text
 //!    D + b ≤ E / (1 − E) · max(S, p)
 //!    ```
 //!
-//!    and from then on by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone had room for
-//!    all of `D`. The finished row keeps its budget in both cases. A row whose own key is not among its keys, is masked or
-//!    has no finite score has no such bound, and objects while it has no weights.
-//! 5. *Only where it can pay* ([`foresees`]): keys are read once for their norms.
+//!    and after that by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone had room
+//!    for all of `D`. The finished row keeps its budget in both cases. If the own key of a row is not among its keys, is
+//!    masked, or has no finite score, the row has no such bound, and votes against skipping while it has no weights.
+//! 5. *Only if it saves time* ([`foresees`]): the keys must be read once for their norms.
 
 use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
 use crate::state::WEIGHT_FLOOR;
 
-/// Least number of queries for which unseen blocks are skipped: for that many rows, reading the keys for their norms costs
-/// little compared with their products.
+/// Smallest number of queries for which unseen blocks are skipped. With this many rows, reading the keys for their
+/// norms costs little compared with their products.
 pub const LEAST_QUERIES: usize = 64;
 
-/// Returns `true` if a run of `problem` by `schedule` may skip blocks before it computes their scores. This requires an error
-/// budget, a mask or bias that adds numbers to scores, and at least [`LEAST_QUERIES`] queries.
+/// Returns `true` if a run of `problem` with `schedule` may skip blocks before it computes their scores. This requires
+/// an error budget, a mask or bias that adds numbers to scores, and at least [`LEAST_QUERIES`] queries.
 #[must_use]
 pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
     matches!(schedule.skip, Skip::Budget(_))
@@ -48,10 +50,11 @@ pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
         && problem.spec().query.tokens() >= LEAST_QUERIES
 }
 
-/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to it, in
-/// base-2 units. `query` is at least the norm of the row times the query factor of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least that of
-/// every key. Both have `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a norm is not.
+/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to it,
+/// in base-2 units. `query` is at least the norm of the row times the query factor of
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least the
+/// norm of every key. Rows and keys have `dim` elements, and `cap` is the cap of that function, zero without a cap. The
+/// result is infinite if a norm is infinite or NaN.
 #[must_use]
 pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
     let product = query * key;
@@ -69,7 +72,7 @@ pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
     ((capped * outward + lost) as f32).next_up()
 }
 
-/// Returns an upper bound of the sum of `count` weights whose largest exponent is `exponent`, which is not NaN.
+/// Returns an upper bound of the sum of `count` weights whose largest exponent is `exponent`. `exponent` must not be NaN.
 pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
     // Exceeds the errors of the exponential and of the product.
     const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
@@ -77,9 +80,10 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
     count as f32 * (libm::exp2f(largest) * OUTWARD)
 }
 
-/// Returns an upper bound of the weights of a row, relative to its reference `m`, in a block of `count` keys. `top` is the
-/// largest number added to its scores there, `−∞` if it attends no key, and `reach` bounds the scores before the addition
-/// ([`reach`]). Returns NaN, which never fits, if no bound is known, and zero if the row attends no key.
+/// Returns an upper bound of the weights of a row in a block of `count` keys, relative to the row's reference `m`.
+/// `top` is the largest number added to the row's scores in the block, `−∞` if the row attends no key of it. `reach`
+/// bounds the scores before the addition ([`reach`]). Returns NaN, which never fits, if no bound is known, and zero if
+/// the row attends no key.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
@@ -91,10 +95,11 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is unknown or
-/// the row does not attend the key. `products` are the products of the row's elements, times its query factor, with the key's
-/// elements; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and
-/// `added` is the number added to the score.
+/// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
+/// unknown or the row does not attend the key. `products` are the products of the elements of the row, scaled by the
+/// query factor, and of the key. `cap` is the cap of
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors), zero without a cap, and `added` is the number
+/// added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;
@@ -111,9 +116,10 @@ pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: 
     if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
 }
 
-/// Returns a lower bound of the weight, relative to the reference `m`, that any kernel computes for a key with at least this
-/// score ([`own_score`]). A factor that the kernel applies to all weights is not included. The bound also holds for the sum
-/// of the weights of a row that keeps the key. It is zero if the score is `−∞` or far below the reference.
+/// Returns a lower bound of the weight, relative to the reference `m`, that any kernel computes for a key whose score
+/// is at least `score` ([`own_score`]). The bound excludes any factor that the kernel applies to all weights. It also
+/// holds for the sum of the weights of a row that keeps the key. It is zero if `score` is `−∞` or far below the
+/// reference.
 #[must_use]
 pub fn own_weight(score: f32, m: f32) -> f32 {
     // Exceeds the roundings of the distance from any reference, and of the exponential.

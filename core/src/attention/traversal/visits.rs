@@ -1,10 +1,10 @@
-//! Orders the visits of a tile's blocks.
+//! The order in which a tile visits blocks of keys.
 
 use super::setting::Order;
 use crate::attention::sequence::Sequence;
 use core::ops::Range;
 
-/// Returns the blocks of `keys` keys on the diagonal of some rows of a sequence: their own blocks.
+/// Returns the own blocks of `rows` of a sequence: the blocks of `keys` keys that contain the diagonal of some row.
 #[must_use]
 pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Range<usize> {
     let diagonal = |i: usize| sequence.offset().saturating_add_unsigned(i).max(0).unsigned_abs();
@@ -21,7 +21,7 @@ pub struct Visit {
 }
 
 /// Iterates over the visits of a tile that attends keys in `blocks` and has its diagonal in the blocks `own`, which
-/// are clamped to `blocks`. The sink is block zero, if the tile attends keys there. Every block is visited once.
+/// are clamped to `blocks`. The sink is block zero, if the tile attends keys in it. Every block is visited once.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);

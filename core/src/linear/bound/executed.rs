@@ -5,38 +5,38 @@ use crate::linear::rule::Form;
 /// Method by which the delta rules solve the rows of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Solve {
-    /// Row by row, each with the state before the chunk and the earlier rows.
+    /// Row by row, each from the state before the chunk and from the earlier rows of the chunk.
     Rows,
-    /// From `W` and `U`, which are independent of the state: `û = U − W S`. Both by substitution, or by an inverse `T`
-    /// computed by substitution.
+    /// From `W` and `U`, which are independent of the state: `û = U − W S`. `W` and `U` are computed by substitution,
+    /// or by an inverse `T` that is computed by substitution.
     Factors,
 }
 
-/// The structure that a run executed, as far as its error bound depends on it. It is a function of the plan and of the
+/// The part of the executed structure on which the error bound of a run depends. It is a function of the plan and of the
 /// kernel's entry in the table of kernels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Executed {
     /// The order of operations.
     pub form: Form,
-    /// Number of tokens that meet a state at once: 1 for the recurrence, the chunk of a chunked form, all of them for
-    /// [`Form::Parallel`]. For a scan, the number within its parts.
+    /// Number of tokens that are applied to a state together: 1 for the recurrence, the chunk of a chunked form, all
+    /// tokens for [`Form::Parallel`]. For a scan, this is the number within its parts.
     pub chunk: usize,
-    /// Number of tokens of a part of [`Form::Scan`]; the last part may have fewer. Parts begin at its multiples.
+    /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of it.
     pub part: usize,
-    /// Largest relative error of `exp` of a gate, or of a sum of gates, rounded to f32, including the error of the sum in
-    /// f64.
+    /// Largest relative error of the exponential of a gate, or of a sum of gates, rounded to f32. It includes the error
+    /// of the sum in f64.
     pub exp_relative: f64,
-    /// Largest relative error of an element of a query with its scale, normalised if the problem normalises.
+    /// Largest relative error of an element of a scaled query, which is also normalised if the problem normalises.
     pub query_relative: f64,
-    /// Largest relative error of an element of a key: zero unless the problem normalises.
+    /// Largest relative error of an element of a key; zero unless the problem normalises.
     pub key_relative: f64,
-    /// Largest number of roundings of a product in a sum over the dims of a key, including its own.
+    /// Largest number of roundings of a product on its way into a sum over the dims of a key, including its own.
     pub dims: usize,
-    /// Largest number of roundings of a product in a sum over the tokens of a chunk, including its own.
+    /// Largest number of roundings of a product on its way into a sum over the tokens of a chunk, including its own.
     pub tokens: usize,
     /// Method by which the delta rules solve a chunk.
     pub solve: Solve,
-    /// Base-2 logarithm of the largest factor by which stored keys, queries or the state are scaled because gates are split
-    /// into factors; zero if they never are.
+    /// Base-2 logarithm of the largest factor by which stored keys, queries or the state are scaled because a product
+    /// of gates is split into factors; zero without such a split.
     pub factored: f64,
 }

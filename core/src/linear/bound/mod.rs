@@ -1,7 +1,8 @@
-//! Bounds the error of every answer of linear attention, by one f64 pass over the inputs.
+//! Bounds the error of every output of linear attention, in one f64 pass over the inputs.
 //!
-//! `core/BOUNDS.md` has the derivation; this is the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is the
-//! Euclidean norm of a column. A chunk is the set of tokens that meet the state at once: one token in the recurrence.
+//! `core/BOUNDS.md` has the derivation; this module has the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and
+//! `‖·‖` is the Euclidean norm of a column. A chunk is the set of tokens that are applied to the state together: one
+//! token in the recurrence.
 //!
 //! ```text
 //! S        the exact state, carried along
@@ -10,24 +11,24 @@
 //! token    e ← a ⊙ e                              or   e ← max a · max(1, |1 − β |k|²|) · e + |k| ε
 //!          ε = |β| ρ (|v| + |k|ᵀ (a ⊙ M))         own error of a solved row u = β (v − …)
 //!          |û| = |u| + |β| |k| max a · e + ε
-//! answer   scale · (|q|ᵀ e + ρ |q|ᵀ M)
+//! output   scale · (|q|ᵀ e + ρ |q|ᵀ M)
 //! chunk    e ← e + ρ M
 //! ```
 //!
-//! `ρ` is `γ_n` for the roundings of a term on its path, including the errors of its exponentials and of normalised vectors.
-//! A floor is added to these terms for flushed and underflowing values.
+//! `ρ` is `γ_n` for the `n` roundings on the path of a term, including the errors of its exponentials and of normalised
+//! vectors. A floor is added to these terms for values that are flushed or underflow.
 //!
-//! 1. **The bound is carried along with the state.** It is relative to the current contents of the state, not to earlier
-//!    ones, and a gate that forgets a token forgets its error.
-//! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
+//! 1. **The bound advances with the state.** It is relative to the current contents of the state, not to earlier
+//!    contents, and a gate that clears a token clears the token's error as well.
+//! 2. **Substitution is as good as the recurrence.** With the computed rows `û`, the formula of a chunk is *exactly* a
 //!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number is involved. The
-//!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, and by the gain beyond
+//!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, otherwise by the gain
 //!    ([`Judged::gain`]).
-//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot represent. An
-//!    ellipsoid that the tokens rotate and shrink therefore also bounds the errors of all columns, and the smaller bound
-//!    counts.
-//! 4. **The bound of a scan has two levels, too.** The errors of the maps `(A, b)` of the parts are combined by the schedule
-//!    that combines the maps.
+//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot
+//!    represent. Therefore an ellipsoid, which the tokens rotate and shrink, also bounds the errors of all columns, and
+//!    the smaller of the two bounds counts.
+//! 4. **The bound of a scan has two levels, like the scan.** The errors of the maps `(A, b)` of the parts are combined by
+//!    the schedule that combines the maps.
 
 mod executed;
 mod parts;
@@ -44,29 +45,29 @@ use track::{Rates, Run, Track};
 
 pub use executed::{Executed, Solve};
 
-/// Properties of a state's bound in addition to the bounds of its answers.
+/// Properties of the bound of a state other than the bounds of its outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
-    /// Largest factor by which the tokens may have amplified an error of the state before them: the maximum of
-    /// `Π max a · max(1, |1 − β |k|²|)` over the tokens. At most one for gates and rates that contract.
+    /// Largest factor by which tokens may have amplified an earlier error of the state: the maximum, over runs of
+    /// consecutive tokens, of `Π max a · max(1, |1 − β |k|²|)`. At most one if gates and rates contract.
     pub gain: f64,
 }
 
-/// Buffers of one state: its exact answers and last state, and their bounds.
+/// Buffers for one state: its exact outputs, its exact last state, and the bounds of their errors.
 #[derive(Debug)]
 pub struct Judgement<'a> {
-    /// Exact answers, `[readers, tokens, d_v]`, in the layout of [`super::reference::head`].
+    /// Exact outputs, `[readers, tokens, d_v]`, in the layout of [`super::reference::head`].
     pub output: &'a mut [f64],
-    /// Bounds of the errors of the answers, `[readers, tokens, d_v]`.
+    /// Bounds of the errors of the outputs, `[readers, tokens, d_v]`.
     pub output_error: &'a mut [f64],
     /// The exact last state, `[d_k, d_v]`.
     pub present: &'a mut [f64],
-    /// Bounds of the errors of its elements, `[d_k, d_v]`.
+    /// Bounds of the errors of the last state's elements, `[d_k, d_v]`.
     pub present_error: &'a mut [f64],
 }
 
-/// Outward rounding of the bounds: it exceeds the roundings of their own f64 arithmetic and of the exact answers', which are
-/// `2^-29` of those of f32.
+/// Factor that rounds the bounds outwards. It exceeds the f64 roundings of the bounds and of the exact outputs, which
+/// are `2^-29` of the f32 roundings.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
 /// Returns the number of f64 values of scratch that [`head`] needs; `None` on overflow.
@@ -91,8 +92,8 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
 
 /// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
 ///
-/// Arguments are those of [`super::reference::head`]. A bound is infinite if it claims nothing, and NaN if the exact answer
-/// is.
+/// The arguments are those of [`super::reference::head`]. A bound that claims nothing is infinite. A bound is NaN if
+/// the exact output is NaN.
 ///
 /// # Panics
 /// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
@@ -147,7 +148,7 @@ pub fn head(
     Judged { gain }
 }
 
-/// Returns the largest number of a type.
+/// Returns the largest finite number of a type.
 fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => f64::from(f32::MAX),
@@ -156,14 +157,14 @@ fn largest(dtype: DType) -> f64 {
     }
 }
 
-/// One direction over the tokens of a state.
+/// A pass over the tokens of a state, in one direction.
 struct Pass<'a> {
     run: Run<'a>,
     state: usize,
 }
 
 impl Pass<'_> {
-    /// Adds the answers and bounds of the pass, leaves the last state in its buffer, and returns the gain.
+    /// Adds the outputs and bounds of the pass, leaves the last state in its buffer, and returns the gain.
     fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
         let (rows, columns) = (self.run.problem.key_dim(), self.run.problem.value_dim());
         let delta = self.run.problem.rule().is_delta();
@@ -228,7 +229,8 @@ impl Pass<'_> {
         gain.most
     }
 
-    /// Computes the scale of each column: its largest value, or the norm of its past if that is larger.
+    /// Computes the scale of each column: the largest magnitude of its values, or the norm of the column in the past
+    /// state if that is larger.
     fn scales(&self, past: &[f64], value: &mut [f64], scales: &mut [f64]) {
         parts::norms(scales, past);
         for token in 0..self.run.head.tokens {
@@ -237,7 +239,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds the answers of the heads that read the state at a token, and their bounds.
+    /// Adds the outputs of the heads that read the state at a token, and their bounds.
     fn answers(
         &self,
         token: usize,
@@ -262,7 +264,7 @@ impl Pass<'_> {
     }
 }
 
-/// The largest amplification by any run of tokens up to the end.
+/// The largest amplification by any run of consecutive tokens.
 #[derive(Default)]
 struct Gain {
     running: f64,

@@ -1,34 +1,36 @@
-//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
+//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that the scan of the maps
+//! yields.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Under any schedule, a term incurs the
-//! roundings of the recurrence within its part, and for each later part those of one exponential, two products and the
-//! additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term multiplied by
-//! its number of roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Under any schedule, a term
+//! incurs the roundings of the recurrence within its part, and for each later part the roundings of one exponential,
+//! two products and the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the sum in which
+//! each absolute term is multiplied by its number of roundings.
 //!
-//! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its error. Two
-//! maps compose by
+//! **Delta rules.** A map is represented by norms: of `A`, of the error of `A`, of each column of `b`, and of the error
+//! of each column. Two maps compose by
 //!
 //! ```text
 //! ‖A‖    = ‖A_2‖ ‖A_1‖          δA = δA_2 ‖A_1‖ + ‖A_2‖ δA_1 + δA_2 δA_1 + γ F_2 F_1
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, because a product of magnitudes requires them. The bound repeats the scan of the
-//! run on these norms.
+//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, because the bound of a rounded product requires the norm of the
+//! magnitudes. The bound repeats the scan of the run with these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
 
-/// Sums over the terms of a state, for diagonal rules.
+/// Sums over the terms of a state, for diagonal rules ([module documentation](self)).
 pub(super) struct Terms<'a> {
-    /// `[d_k, d_v]` each, or empty.
+    /// Sum of the absolute terms; `roundings` is the sum in which each is multiplied by its number of roundings. Each is
+    /// `[d_k, d_v]`, or empty.
     magnitude: &'a mut [f64],
     roundings: &'a mut [f64],
     step: f64,
     write: f64,
     exp: f64,
     lost: f64,
-    /// Largest number of roundings of a term so far.
+    /// Largest number of roundings that a term has incurred so far.
     most: f64,
 }
 
@@ -47,7 +49,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Creates the sums of the past state.
+    /// Sets the sums to those of the past state.
     pub fn start(&mut self, past: &[f64]) {
         self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
     }
@@ -68,7 +70,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends one of `parts` parts: the next one begins with the state that the scan computed.
+    /// Ends one of `parts` parts. The next part begins with the state that the scan computed.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;
@@ -81,12 +83,13 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values of an element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each column.
+/// Returns the number of f64 values per element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each
+/// column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
 
-/// Elements as slots.
+/// The norms that represent the maps of all parts, as the slots of a scan.
 struct Norms<'a> {
     values: &'a mut [f64],
     columns: usize,
@@ -154,13 +157,13 @@ impl Slots for Norms<'_> {
     }
 }
 
-/// Returns the number of f64 values of the elements of `parts` parts, and of the preceding norms of the past state's columns.
+/// Returns the number of f64 values for the norms of the past state's columns and the elements of `parts` parts.
 pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state; `elements` has
-/// [`len`] values.
+/// Folds each part of `part` tokens of a delta rule into an element, and scans the elements. `scratch` has room for a
+/// track and a state; `elements` has [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
     part: usize,
@@ -207,7 +210,7 @@ pub(super) fn fold(
     blelloch::exclusive(&mut slots);
 }
 
-/// Computes the norms of the columns of a state.
+/// Computes the Euclidean norms of the columns of a state.
 pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.fill(0.0);
     for row in state.chunks_exact(to.len()) {
@@ -216,19 +219,20 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum));
 }
 
-/// Norms of the matrix `A` of a part. They are the quantities of a state's track, for a column that starts as a unit vector
-/// and receives no values.
+/// Norms of the matrix `A` of a part. They are computed like the bounds in [`Track`], for a column that starts as a
+/// unit vector and to which no values are added.
 struct Matrix {
-    /// `‖A‖`, and the error of a column.
+    /// `‖A‖`; `off` is the norm of the error of a column.
     norm: f64,
     off: f64,
     /// Majorant of a column within the current chunk.
     terms: f64,
-    /// For solved factors: gates since the start of the chunk, the column before it, and the majorant of its rows.
+    /// For solved factors: product of the gates since the start of the chunk. `before` is the norm of the column at the
+    /// start of the chunk, and `rows` the majorant of the solved rows.
     decay: f64,
     before: f64,
     rows: f64,
-    /// `true` once a gate has cleared the whole matrix, which then stays exactly zero.
+    /// `true` once a gate has cleared the entire matrix, which then stays exactly zero.
     cleared: bool,
 }
 
@@ -272,7 +276,7 @@ impl Matrix {
     }
 }
 
-/// Sets the error of the state before part `p` from the scanned elements.
+/// Sets the error of the state before part `p`, from the scanned elements.
 pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;

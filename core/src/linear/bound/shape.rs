@@ -1,33 +1,34 @@
-//! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which keeps their directions.
+//! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which represents their directions.
 //!
-//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens the component along its key and
-//! nothing else. A norm cannot represent that: in terms of norms an error of the first token counts in full forever. Let the
-//! error of column `c`, divided by the column's scale `σ_c`, be in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
+//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`. In addition to applying the gates, it only
+//! shortens the component along the key. A norm cannot represent this: with norms alone, an error of the first token
+//! would never become smaller. Let the error of column `c`, divided by the column's scale `σ_c`, be in
+//! `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
 //!
 //! ```text
 //! a token                P ← A P Aᵀ
 //! an error l k           E(P) + E(l² k kᵀ) ⊆ E((1 + b/a) P + (1 + a/b) l² k kᵀ)      a² = tr P,  b² = l² |k|²
 //! an error of length l   the same with l² I,                                         b² = l² d_k
-//! an answer              |q · e_c| ≤ σ_c √(qᵀ P q)
+//! an output              |q · e_c| ≤ σ_c √(qᵀ P q)
 //! ```
 //!
-//! The sum of two ellipsoids is contained in that ellipsoid for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`; these
-//! values give the smallest trace.
+//! The sum of two ellipsoids is contained in the ellipsoid above for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`.
+//! The chosen `a` and `b` give the smallest trace.
 
 /// The ellipsoid `E(unit · P)`.
 pub(super) struct Shape<'a> {
-    /// `[d_k, d_k]`, symmetric.
+    /// The matrix `P`, `[d_k, d_k]`, symmetric.
     matrix: &'a mut [f64],
     unit: f64,
-    /// `P k`, `[d_k]`.
+    /// The product `P k`, `[d_k]`.
     product: &'a mut [f64],
 }
 
-/// Largest loss of `P` to f64 arithmetic, relative to its trace.
+/// Largest error of `P` from f64 arithmetic, relative to the trace of `P`.
 const LOST: f64 = 1e-9;
 
 impl<'a> Shape<'a> {
-    /// Returns the number of f64 values of a shape.
+    /// Returns the number of f64 values of scratch that a shape needs for keys of `rows` dims.
     pub fn len(rows: usize) -> Option<usize> {
         rows.checked_mul(rows)?.checked_add(rows)
     }
@@ -48,20 +49,20 @@ impl<'a> Shape<'a> {
         self.matrix.iter_mut().step_by(step)
     }
 
-    /// Returns `√ tr P`, the upper bound of the length of any error.
+    /// Returns `√ tr P`, an upper bound of the length of every error in the shape.
     pub fn length(&mut self) -> f64 {
         let unit = self.unit;
         libm::sqrt(unit * self.diagonal().map(|p| *p).sum::<f64>())
     }
 
-    /// Sets the shape to any error of length `length`.
+    /// Sets the shape to a ball that contains all errors up to the length `length`.
     pub fn set(&mut self, length: f64) {
         self.matrix.fill(0.0);
         self.unit = 1.0;
         self.diagonal().for_each(|p| *p = length * length);
     }
 
-    /// Applies a token.
+    /// Transforms the shape by a token whose gates are `gates`. `most` is the largest gate.
     pub fn pass(&mut self, gates: &[f64], most: f64, key: &[f64], beta: f64) {
         let d = self.rows();
         if most == 0.0 {
@@ -96,7 +97,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Makes room for an error whose own trace is `b²`, and returns the factor of its matrix.
+    /// Makes room for an error whose matrix has the trace `b²`, and returns the factor by which to multiply that matrix.
     fn grow(&mut self, b: f64) -> f64 {
         let a = self.length();
         if a == 0.0 || a < b * 1e-30 {
@@ -109,7 +110,7 @@ impl<'a> Shape<'a> {
         (1.0 + a / b) / self.unit
     }
 
-    /// Adds an error along `key`, of at most `size` times its length.
+    /// Adds an error along `key`, of at most `size` times the length of `key`. `squares` is the squared length.
     pub fn add_along(&mut self, key: &[f64], squares: f64, size: f64) {
         let b = size * libm::sqrt(squares);
         if b == 0.0 {
@@ -123,7 +124,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Adds an error in any direction, of length at most `size`.
+    /// Adds an error of length at most `size`, in any direction.
     pub fn add(&mut self, size: f64) {
         if size == 0.0 {
             return;
@@ -132,7 +133,7 @@ impl<'a> Shape<'a> {
         self.diagonal().for_each(|p| *p += factor);
     }
 
-    /// Returns the largest error along `query`, whose square is `squares`.
+    /// Returns the largest product of `query` with an error in the shape. `squares` is the squared length of `query`.
     pub fn along(&self, query: &[f64], squares: f64) -> f64 {
         let d = self.rows();
         let (mut sum, mut trace) = (0.0, 0.0);
@@ -143,7 +144,7 @@ impl<'a> Shape<'a> {
         libm::sqrt(self.unit * (sum + LOST * trace * squares))
     }
 
-    /// Returns the largest error of row `x`.
+    /// Returns the largest element `x` of an error in the shape.
     pub fn of_row(&self, x: usize) -> f64 {
         let d = self.rows();
         let trace: f64 = self.matrix.iter().step_by(d + 1).sum();
@@ -157,14 +158,14 @@ mod tests {
 
     const D: usize = 4;
 
-    /// Added errors of any signs, as vectors that every later token transforms.
+    /// Errors that were added, with any signs, as vectors that every later token transforms.
     struct Added {
         vectors: [[f64; D]; 80],
         len: usize,
     }
 
-    /// Checks that `E(P)` reaches, along some directions, at least as far as errors whose signs align. Returns the largest
-    /// ratio.
+    /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors with aligned signs.
+    /// Returns the largest ratio of the two.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {

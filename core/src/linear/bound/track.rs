@@ -1,4 +1,4 @@
-//! Follows a state and its error, token by token.
+//! Tracks a state and its error, token by token.
 
 use super::executed::{Executed, Solve};
 use super::shape::Shape;
@@ -12,7 +12,7 @@ pub(super) const UNIT: f64 = DType::F32.unit_roundoff();
 /// The smallest normal number of f32. Smaller values may be lost.
 const TINY: f64 = f32::MIN_POSITIVE as f64;
 
-/// Returns `γ_n`; infinite if it claims nothing.
+/// Returns `γ_n`; infinite if `n u` is at least 1.
 pub(super) fn gamma(n: usize) -> f64 {
     let nu = n as f64 * UNIT;
     if nu < 1.0 { nu / (1.0 - nu) } else { f64::INFINITY }
@@ -20,24 +20,24 @@ pub(super) fn gamma(n: usize) -> f64 {
 
 /// Relative errors of the terms of a run.
 pub(super) struct Rates {
-    /// Error of a term in an answer, and in an answer that reads a complete state.
+    /// Error of a term in an output; `read` is the error of a term in an output that reads a complete state.
     pub answer: f64,
     pub read: f64,
     /// Error of a term in a solved row.
     pub solve: f64,
     /// Error of a term in the state after a chunk.
     pub state: f64,
-    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of a term that the token
-    /// writes.
+    /// Roundings, in units of `u`, that each token of a recurrence adds to an earlier term; `write` are those of a term
+    /// that the token writes.
     pub step: f64,
     pub write: f64,
     /// Error of an element of `b` after a dense product with `A`.
     pub product: f64,
     /// Error of an exponential, in units of `u`.
     pub exp: f64,
-    /// Largest loss of a sum whose terms are too small for f32.
+    /// Largest error of a sum whose terms are too small for f32.
     pub floor: f64,
-    /// Largest loss of an element of the state that is too small, or whose gate is.
+    /// Largest error of an element of the state that is too small for f32, or whose gate is.
     pub lost: f64,
     /// `true` if rows are solved by [`Solve::Factors`].
     pub factors: bool,
@@ -86,53 +86,54 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns the number of tokens of a chunk.
+    /// Returns the number of tokens per chunk, at least one.
     pub fn chunk(&self) -> usize {
         self.executed.chunk.max(1)
     }
 
-    /// Returns the token that passes as number `i`.
+    /// Returns the index of the token that the pass visits as number `i`.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.head.tokens - 1 - i } else { i }
     }
 }
 
-/// Effect of a token.
+/// Upper bounds that describe the effect of a token.
 pub(super) struct Step {
-    /// Upper bounds of `max a`, `|k|`, `|β|` and the norm of `(I − β k kᵀ) diag(a)`.
+    /// Upper bound of `max a`; `key` bounds `|k|`, `beta` bounds `|β|`, and `growth` the norm of `(I − β k kᵀ) diag(a)`.
     pub gate: f64,
     pub key: f64,
     pub beta: f64,
     pub growth: f64,
 }
 
-/// The error of a state and the majorant of its chunk. The caller has the exact state.
+/// The error of a state, and the majorant `M` of the current chunk. The caller stores the exact state.
 pub(super) struct Track<'a> {
     columns: usize,
     delta: bool,
-    /// `M`, `[d_k, d_v]`.
+    /// The majorant `M`, `[d_k, d_v]`.
     majorant: &'a mut [f64],
-    /// `e`: `[d_k, d_v]`, or `[d_v]` for the delta rules.
+    /// The error `e`: `[d_k, d_v]`, or `[d_v]` for the delta rules.
     error: &'a mut [f64],
     /// Magnitudes that multiply underflowing terms, `[d_v]`.
     small: &'a mut [f64],
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
-    /// For solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
+    /// For solved factors: `‖S‖` at the start of the chunk; `norms` is the majorant of the rows, in norm. Each is
+    /// `[d_v]`.
     before: &'a mut [f64],
     norms: &'a mut [f64],
-    /// `ε`, `[d_v]`.
+    /// Errors `ε` of a solved row, `[d_v]`.
     own: &'a mut [f64],
-    /// Upper bound of the gates since the start of the chunk.
+    /// Upper bound of the product of the gates since the start of the chunk.
     decay: f64,
-    /// For the delta rules: directions of errors, in units of the scale of each column, `[d_v]`. A column whose
-    /// scale is zero only has a norm.
+    /// For the delta rules: directions of errors, in units of `scales`, which has the scale of each column, `[d_v]`. A
+    /// column whose scale is zero only has a norm.
     shape: Shape<'a>,
     scales: &'a mut [f64],
 }
 
 impl<'a> Track<'a> {
-    /// Returns the number of f64 values of a track.
+    /// Returns the number of f64 values of scratch that a track needs.
     pub fn len(rows: usize, columns: usize) -> Option<usize> {
         rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(5)?)
     }
@@ -163,7 +164,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Adds the directions of errors to the tracking, in units of `scales`, one for each column.
+    /// Tracks the directions of errors as well, in units of `scales`, which has one scale per column.
     pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
         for scale in &mut *scales {
             if !scale.is_finite() {
@@ -173,13 +174,14 @@ impl<'a> Track<'a> {
         (self.shape, self.scales) = (shape, scales);
     }
 
-    /// Continues with the errors in [`Track::errors`].
+    /// Resets the directions to those of errors in any direction, as large as [`Track::errors`].
     pub fn restart(&mut self) {
         let length = self.largest(|track, c| track.error[c]);
         self.shape.set(length);
     }
 
-    /// Returns the largest of `of` in units of the scales. Columns where it is not finite lose their scale.
+    /// Returns the largest `of(column)` in units of the column's scale. A column whose value is not finite loses its
+    /// scale.
     fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
         let mut largest = 0.0f64;
         for c in 0..self.scales.len() {
@@ -195,7 +197,7 @@ impl<'a> Track<'a> {
         largest
     }
 
-    /// Returns the smaller of a bound by norm and one by the shape.
+    /// Returns the smaller of a bound by norm and a bound by the shape, which is in units of the scale of column `c`.
     fn lesser(&self, c: usize, by_norm: f64, by_shape: f64) -> f64 {
         match self.scales.get(c) {
             Some(scale) if *scale > 0.0 => by_norm.min(scale * by_shape),
@@ -203,7 +205,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Returns the errors: of elements, or of columns in norm.
+    /// Returns the errors: of each element, or for the delta rules of each column in norm.
     pub fn errors(&mut self) -> &mut [f64] {
         self.error
     }
@@ -228,8 +230,8 @@ impl<'a> Track<'a> {
         self.norms.fill(0.0);
     }
 
-    /// Processes a token: advances `state`, which is exact, and its error. `vectors` receives `a`, `k`, `u` and has
-    /// `2 d_k + 2 d_v` values.
+    /// Processes a token: advances the exact `state`, and its error. `vectors` has `2 d_k + 2 d_v` values, which become
+    /// `a`, `k`, `u` and scratch.
     pub fn token(
         &mut self,
         head: &Head<'_>,
@@ -339,7 +341,7 @@ impl<'a> Track<'a> {
         step
     }
 
-    /// Limits errors to the length of the shape.
+    /// Limits the error of each column to the length of the shape.
     fn shorten(&mut self) {
         let length = self.shape.length();
         for c in 0..self.scales.len() {
@@ -347,7 +349,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Ends a chunk: its terms are rounded into the state.
+    /// Ends a chunk: adds the errors of rounding its terms into the state.
     pub fn end(&mut self, rates: &Rates) {
         if !self.delta {
             self.error.iter_mut().zip(&*self.majorant).for_each(|(e, m)| *e += rates.state * m);
@@ -366,8 +368,8 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Adds the bounds of an answer whose query, including its scale, is `query`. `last` says that the state is
-    /// complete.
+    /// Adds the error bounds of an output to `to`. `query` includes its scale, and `last` is `true` if the output reads
+    /// the complete state.
     pub fn answer(&self, rates: &Rates, query: &[f64], to: &mut [f64], last: bool) {
         let rate = if last { rates.read } else { rates.answer };
         let squares: f64 = query.iter().map(|q| q * q).sum();
@@ -388,7 +390,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Writes the bound of every element of the state.
+    /// Writes the error bound of every element of the state to `to`.
     pub fn spread(&self, to: &mut [f64]) {
         for row in to.chunks_exact_mut(self.error.len()) {
             row.copy_from_slice(self.error);

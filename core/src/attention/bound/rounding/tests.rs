@@ -5,7 +5,7 @@ use super::*;
 use crate::attention::certificate::Order;
 use crate::dtype::DType;
 
-/// Dots of four terms in one chain, chains of eight keys, segments of sixteen, the exponential off by 2.5 u.
+/// Scores of four terms in one chain, chains of eight keys, segments of sixteen, and an exponential that is off by 2.5 u.
 const PLAIN: Arithmetic = Arithmetic {
     head_dim: 4,
     softcap: 0.0,
@@ -35,7 +35,7 @@ fn with(change: impl Fn(&mut Executed)) -> Arithmetic {
     arithmetic
 }
 
-/// Returns the bounds of keys `(ln p, the first dim of the key, bias, v)` for a query of ones in that dim.
+/// Returns the bounds for keys `(ln p, element 0 of the key, bias, v)` and the query `[1, 0, 0, 0]`.
 fn bounds(arithmetic: Arithmetic, keys: &[(f64, f32, f64, f64)]) -> Bounds {
     let y = keys.iter().map(|(ln_p, .., v)| times(libm::exp(*ln_p), *v)).sum();
     let mut ln_p = [f64::NEG_INFINITY; 64];
@@ -217,8 +217,8 @@ fn the_tangent_of_the_fallback_is_within_what_is_counted() {
     }
 }
 
-/// Returns the bounds of keys `(ln p, v)` with a frozen reference, `ln S = ln_s`, and a skipped share `share` of
-/// the weights.
+/// Returns the bounds of a row with the keys `(ln p, v)`, a frozen reference and `ln S = ln_s`: without skipped keys, and
+/// with the fraction `share` of the weights skipped.
 fn frozen(keys: &[(f64, f64)], ln_s: f64, share: f64) -> (Bounds, Bounds) {
     let y = keys.iter().map(|(ln_p, v)| times(libm::exp(*ln_p), *v)).sum();
     let mut ln_p = [f64::NEG_INFINITY; 64];

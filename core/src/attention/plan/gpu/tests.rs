@@ -1,4 +1,4 @@
-//! Tests of the chooser for GPUs.
+//! Tests of the GPU chooser.
 
 use super::super::gpu_choice::{ByteSpan, GpuResources, SEQUENCE_BYTES};
 use super::super::race::{Pace, Paces};
@@ -133,7 +133,7 @@ fn splits_cover_the_keys_and_fill_the_device() {
     }
 }
 
-/// Returns kernels with tall blocks for plain problems, and with short ones for all problems.
+/// Returns a kernel with tall blocks for plain problems only, and kernels with short blocks for all problems.
 fn two_heights() -> [GpuKernelSpec; 3] {
     let short = GpuKernelSpec { most_plain: 960, ..spec("d64r64", 64, false, ALL, 64) };
     let tall = GpuKernelSpec { most_queries: 0, ..spec("d64r128", 64, false, ALL, 128) };
@@ -485,7 +485,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
 
-/// Checks that the constants of the bound are those of the selected kernel, and of no other.
+/// Checks that the error bound uses the constants of the selected kernel, not those of another.
 #[test]
 fn executed_has_the_constants_of_the_kernel() {
     let mut own = KERNELS;

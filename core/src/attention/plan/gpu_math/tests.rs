@@ -1,4 +1,4 @@
-//! Tests of the plan of method math on GPUs.
+//! Tests of the GPU plan for [`Method::Math`](super::super::Method::Math).
 
 use super::super::gpu_choice::{GpuResources, GpuWorkspaceLayout, Summation};
 use super::super::race::Pace;
