@@ -1,10 +1,10 @@
-//! Generates the table of GPU modules: compressed PTX, and GPU code that is already assembled.
+//! Generates the table of GPU modules: compressed PTX, and optionally GPU code that has already been assembled.
 //!
-//! The PTX of `ptx/sm_53` is compressed, because its text would make up half of a program. It is packed as in
-//! `registers`, and several modules are compressed together, because they have much in common. `ELSA_CUBIN_DIR` names a
-//! folder of `NAME.cubin` files, assembled for the GPU of the target board, which are added to the table. If the
-//! variable is unset or empty, the table has only PTX. Without the feature `cuda` there is no table.
-//! variable, or where it is empty, the table has PTX alone. Without the feature `cuda` there is no table.
+//! The PTX of `ptx/sm_53` is compressed, because its text would otherwise be half of a program's size. It is packed as
+//! `registers` describes, and several modules are compressed together, because they have much text in common.
+//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin` files, assembled for the GPU of the target board, which are added to
+//! the table. If the variable is unset or empty, the table contains only PTX. Without the feature `cuda` there is no
+//! table.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 
 #[cfg(not(feature = "cuda"))]
 mod modules {
-    /// Does nothing.
+    /// Does nothing, because without the feature `cuda` there is no table.
     pub fn write() -> Result<(), String> {
         Ok(())
     }
@@ -43,12 +43,13 @@ mod modules {
     use std::path::{Path, PathBuf};
 
     const CUBINS: &str = "ELSA_CUBIN_DIR";
-    /// Level of compression: the best.
+    /// Compression level: the highest.
     const LEVEL: u32 = 9;
-    /// Largest total size of packed modules that are compressed together; loading one inflates all of them.
+    /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
+    /// group.
     const TOGETHER: usize = 500_000;
 
-    /// Writes the compressed modules, and the table as a Rust expression.
+    /// Writes the groups of compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed={CUBINS}");
         let out = PathBuf::from(variable("OUT_DIR")?);
@@ -108,7 +109,8 @@ mod modules {
         rewritten(text, number)
     }
 
-    /// Packs a text whose registers are numbered in the order of their first appearance.
+    /// Packs a text by replacing the number of each register by its position among the recently used ones. The
+    /// registers must be numbered in the order of their first appearance.
     fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
         // The registers of each class, with the most recently named last.
         let mut recent = registers::CLASSES.map(|_| Vec::new());
@@ -133,7 +135,7 @@ mod modules {
         Ok(new)
     }
 
-    /// Writes the file of a group and returns its static.
+    /// Compresses a group of modules to a file, and returns the Rust item of the static that includes the file.
     fn store(out: &Path, number: usize, group: &[u8]) -> Result<String, String> {
         let path = out.join(format!("group_{number}.lz"));
         let fault = |error| format!("{}: {error}", path.display());
@@ -142,7 +144,8 @@ mod modules {
         Ok(format!("static GROUP_{number}: [u8; {}] = *include_bytes!({path:?});\n", bytes.len()))
     }
 
-    /// Compresses a text to a lzip file with a dictionary no longer than the text, because a reader allocates it.
+    /// Compresses a text to a lzip file. The dictionary is not much longer than the text, because a reader allocates
+    /// it.
     fn compress(text: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut options = LzipOptions::with_preset(LEVEL);
         options.lzma_options.dict_size = u32::try_from(text.len()).unwrap_or(u32::MAX).next_power_of_two();
@@ -155,7 +158,7 @@ mod modules {
         env::var_os(name).ok_or_else(|| format!("{name}: not set; allowed: as cargo sets it"))
     }
 
-    /// Returns the files of a folder with that ending, at least one, in order.
+    /// Returns the files in a folder whose names end in `.{ending}`, sorted; there must be at least one.
     fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-changed={}", folder.display());
         let fault = |error| format!("{}: {error}", folder.display());

@@ -1,15 +1,16 @@
-//! The memory of an operand.
+//! The memory that an operand occupies.
 
 use crate::view::View;
 
-/// The memory that an operand occupies.
+/// Size and layout of the memory that an operand occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Number of elements that a buffer must have.
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// View; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are dense.
+    /// View of the operand; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are
+    /// dense.
     pub view: Option<View>,
 }
 
@@ -20,7 +21,7 @@ impl Memory {
         self.elements.saturating_mul(self.element_size)
     }
 
-    /// Returns the view if it has gaps between its rows. A call must not write to gaps.
+    /// Returns the view if there are gaps between its rows. A call must not write to the gaps.
     #[must_use]
     pub fn gaps(&self) -> Option<View> {
         self.view.filter(|view| view.extent() != view.count())

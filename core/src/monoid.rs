@@ -2,9 +2,9 @@
 
 /// A set with an associative operation and an identity element.
 ///
-/// Every scan in [`crate::scan`] takes slices of any monoid, so a scan that is correct for one of them is correct
-/// for the softmax states. Elements whose size is known only at run time are [`Slots`](crate::scan::Slots) instead.
-/// The operation need not commute: `combine` takes the earlier element first.
+/// The scans in [`crate::scan`] accept slices of any monoid, so a scan that is correct for one monoid is also correct
+/// for softmax states. Elements whose size is known only at run time implement [`Slots`](crate::scan::Slots) instead.
+/// The operation need not commute: `self` is the earlier element in `combine`.
 pub trait Monoid: Clone {
     /// Returns the element `e` with `e ⊕ x = x ⊕ e = x`.
     fn identity() -> Self;

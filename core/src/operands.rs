@@ -1,8 +1,8 @@
 //! Lists of operands: the tensors that a call of an operator reads and writes.
 //!
-//! Each operator has an enum of them, made by `operands!`, which has their names, sizes and order. Code that handles every
-//! operand (views, host pointers, device addresses, offsets in a staging buffer) keeps an [`Operands`] and loops over the list
-//! instead of repeating it.
+//! Each operator has an enum of its operands, made by `operands!`, with their names and their order. Code that handles
+//! every operand (views, host pointers, device addresses, offsets in a staging buffer) stores an [`Operands`] and loops
+//! over it instead of repeating the list.
 
 use crate::dtype::{DType, Elements, ElementsMut};
 use core::fmt;
@@ -10,22 +10,22 @@ use core::ops::{Index, IndexMut};
 
 /// A tensor that calls of an operator read or write.
 pub trait Operand: Copy + Eq + fmt::Debug + Send + Sync + 'static {
-    /// An array with a value for each operand.
+    /// Array type with a value for each operand.
     type Each<T>: AsRef<[T]> + AsMut<[T]>;
 
     /// Every operand: the inputs, then the outputs.
     const LIST: &'static [Self];
 
-    /// Returns its place in [`Operand::LIST`].
+    /// Returns the index of the operand in [`Operand::LIST`].
     fn number(self) -> usize;
 
-    /// Returns its name in error messages: that of its field in the C interface.
+    /// Returns the name of the operand in error messages, which is also the name of its field in the C interface.
     fn argument(self) -> &'static str;
 
-    /// Returns whether it is an output.
+    /// Returns whether the operand is an output.
     fn is_written(self) -> bool;
 
-    /// Calls `of` for each operand, in order.
+    /// Calls `of` for each operand, in the order of the list, and collects the results.
     fn each<T>(of: impl FnMut(Self) -> T) -> Self::Each<T>;
 }
 
@@ -48,7 +48,8 @@ macro_rules! operands {
             pub const ALL: [Operand; [$($of_input,)* $($of_output,)*].len()] =
                 [$(Operand::$read,)* $(Operand::$written,)*];
 
-            /// Returns the name of the operand in error messages: that of its field in the C interface.
+            /// Returns the name of the operand in error messages, which is also the name of its field in the C
+            /// interface.
             #[must_use]
             pub const fn argument(self) -> &'static str {
                 match self {
@@ -97,13 +98,13 @@ pub(crate) use operands;
 pub struct Operands<O: Operand, T>(O::Each<T>);
 
 impl<O: Operand, T> Operands<O, T> {
-    /// Calls `of` for each operand.
+    /// Calls `of` for each operand, in order, and collects the results.
     #[must_use]
     pub fn from_fn(of: impl FnMut(O) -> T) -> Operands<O, T> {
         Operands(O::each(of))
     }
 
-    /// Calls `of` for each operand, in order, and stops at the first error.
+    /// Calls `of` for each operand, in order, and collects the results; stops at the first error.
     ///
     /// # Errors
     /// Returns the first error of `of`.
@@ -128,7 +129,7 @@ impl<O: Operand, T> Operands<O, T> {
         self.0.as_ref().iter()
     }
 
-    /// Iterates over the values, in the order of the list, to change them.
+    /// Iterates mutably over the values, in the order of the list.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.as_mut().iter_mut()
     }
@@ -178,15 +179,15 @@ impl<O: Operand, T> IndexMut<O> for Operands<O, T> {
     }
 }
 
-/// Elements of a tensor, as a call names them: a slice on the host, or an address in device memory.
+/// Storage of a tensor's elements in a call: a slice on the host, or an address in device memory.
 pub trait Place {
-    /// A pointer on the host; a number on a device.
+    /// Type of an address: a pointer on the host, a number on a device.
     type Address: Copy + fmt::Debug;
 
-    /// Returns the address of the first element. Elements of an input are only read through it.
+    /// Returns the address of the first element. The caller must not write to an input through the address.
     fn address(&mut self) -> Self::Address;
 
-    /// Returns the type of the elements, if it is one of the [`DType`]s and the place states it.
+    /// Returns the element type if the place states it and it is one of the [`DType`]s.
     fn dtype(&self) -> Option<DType> {
         None
     }
@@ -241,12 +242,12 @@ impl Place for u64 {
     }
 }
 
-/// A tensor that a call has: its address, and the type of its elements if the call states it.
+/// Location of a tensor of a call: its address, and its element type if the call states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location<A> {
     /// Address of the first element.
     pub address: A,
-    /// Type of the elements.
+    /// Type of the elements; `None` if the call does not state it.
     pub dtype: Option<DType>,
 }
 
@@ -257,16 +258,17 @@ impl<A> Location<A> {
     }
 }
 
-/// The tensors of a call, by operand.
+/// The tensors of a call, which can be looked up by operand.
 pub trait ByOperand<O: Operand> {
-    /// Address by which the call names them.
+    /// Type of the tensors' addresses.
     type Address: Copy + fmt::Debug;
 
-    /// Returns the tensor of an operand; `None` if it is not among these, or if the call does not have it.
+    /// Returns the location of an operand; `None` if the call does not have it or if these tensors do not include it.
     fn place(&mut self, operand: O) -> Option<Location<Self::Address>>;
 }
 
-/// Finds the tensors of a call by operand: in fields that every call has, in optional ones, and in members of an optional group.
+/// Implements [`ByOperand`]: finds an operand in fields that every call has, in optional fields, and in members of an
+/// optional group.
 macro_rules! by_operand {
     (
         $tensors:ident<$($lifetime:lifetime,)? $($elements:ident),*>:

@@ -3,7 +3,7 @@
 use crate::quorum::{MAX_LEVELS, TaskPath};
 use core::fmt;
 
-/// Error of a chooser that found no plan, or of an interest set, a division, a task or a tree of tasks that does not exist.
+/// Error of a chooser that found no plan, or of an invalid interest set, division, task or tree of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
@@ -12,38 +12,38 @@ pub enum ChooseError {
         /// The requested size.
         found: usize,
     },
-    /// The size of a chunk is not supported.
+    /// The number of tokens per chunk is not supported.
     Chunk {
-        /// The requested size.
+        /// The requested number of tokens.
         found: usize,
-        /// The smallest supported size. Every supported size is a multiple of it.
+        /// The smallest supported number. Every supported number is a multiple of it.
         step: usize,
-        /// The largest supported size.
+        /// The largest supported number.
         max: usize,
     },
     /// The number of parts is out of bounds.
     Parts {
-        /// The requested number.
+        /// The requested number of parts.
         found: usize,
         /// The smallest supported number.
         min: usize,
         /// The largest supported number.
         max: usize,
     },
-    /// The form has no such option.
+    /// The requested form of linear attention does not have the option.
     Option {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// The requested form.
+        /// Name of the requested form.
         form: &'static str,
-        /// The forms that have it, in words.
+        /// The forms that have the option, in words.
         allowed: &'static str,
     },
-    /// No candidate kernel takes that many queries.
+    /// No candidate kernel supports the number of queries.
     NoKernel,
-    /// No kernel is present.
+    /// No available kernel runs on this machine.
     AbsentKernel,
-    /// Method math does not support packed sequences.
+    /// Packed sequences were requested with the method `math`, which does not support them.
     Packed,
     /// No GPU kernel supports the head size.
     HeadSize {
@@ -54,18 +54,18 @@ pub enum ChooseError {
     },
     /// A count exceeds the range of the GPU kernels.
     Extent {
-        /// The counted things.
+        /// Name of the counted things, in the plural.
         axis: &'static str,
-        /// Their number.
+        /// The number of these things in the problem.
         found: usize,
         /// The largest supported number.
         max: usize,
     },
     /// A size is larger than the kernels of a GPU support.
     Large {
-        /// The tensor or axis with that size.
+        /// Name of the tensor or axis that has the size.
         what: &'static str,
-        /// The size.
+        /// The size in the problem.
         found: usize,
         /// The largest supported size.
         most: usize,
@@ -77,39 +77,39 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
-    /// Even the smallest workspace, which holds the affine maps of parts, exceeds the budget.
+    /// Even the smallest workspace, which contains the affine maps of parts, exceeds the budget.
     PartsBudget {
         /// Size of the smallest workspace in bytes.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Bytes of it that hold the maps.
+        /// Number of its bytes that the maps occupy.
         transitions: usize,
     },
-    /// Even the smallest form of a streamed run exceeds its share of the host's memory.
+    /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.
     HostBudget {
-        /// Bytes of the smallest form, and of the process before the run.
+        /// Memory in bytes that the run would need with these units, including that of the process before the run.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Size in bytes; `usize::MAX` if that overflows.
+        /// Size of the workspace in bytes; `usize::MAX` if it overflows.
         needed: usize,
     },
-    /// No interest set exists, or none is known, for a number of chunks.
+    /// No interest set is known for the number of chunks, or none exists.
     NoSet {
-        /// The number of chunks.
+        /// The requested number of chunks.
         found: usize,
-        /// The next smaller number that has one.
+        /// The next smaller number with a known set.
         below: Option<usize>,
-        /// The next larger number that has one.
+        /// The next larger number with a known set.
         above: Option<usize>,
     },
     /// The members are not an interest set: not every nonzero difference occurs exactly once.
     Differences {
-        /// Number of chunks.
+        /// Number of chunks of the set.
         chunks: usize,
         /// Number of differences that do not occur.
         missing: usize,
@@ -118,49 +118,49 @@ pub enum ChooseError {
     },
     /// A member of a set is out of range or given twice.
     Member {
-        /// The member.
+        /// The rejected member.
         found: usize,
-        /// Number of chunks.
+        /// Number of chunks of the set.
         chunks: usize,
     },
-    /// A set lacks the member 0, by which a task owns a chunk.
+    /// A set lacks the member 0, which gives every task a chunk that it owns.
     NoOwner,
-    /// A division has too many levels, or no level.
+    /// A division has no level or too many.
     Levels {
-        /// Number of levels.
+        /// Requested number of levels.
         found: usize,
     },
-    /// The tasks of a division cannot be counted in 64 bits.
+    /// The number of tasks in a division exceeds 64 bits.
     TooManyTasks,
     /// The number of a task is out of range.
     TaskNumber {
-        /// The number.
+        /// The requested number.
         found: u64,
-        /// Number of tasks.
+        /// Number of tasks of the division.
         tasks: u64,
     },
     /// A path has more levels than its division.
     Deep {
-        /// The path.
+        /// The rejected path.
         path: TaskPath,
         /// Number of levels of the division.
         levels: usize,
     },
     /// A digit of a path is out of range.
     Digit {
-        /// The path.
+        /// The path with this digit.
         path: TaskPath,
-        /// Level, counted from one.
+        /// Level of the digit, counted from one.
         level: usize,
         /// Number of chunks at that level.
         chunks: usize,
     },
-    /// No task of a tree covers a path.
+    /// The given tasks of a tree leave a gap.
     TaskMissing {
-        /// The largest part of the tree that starts at the first gap.
+        /// Path of the largest part of the tree that starts at the first gap.
         path: TaskPath,
     },
-    /// A task of a tree is given twice, or is below another one.
+    /// A task of a tree is given twice, or together with a task above it.
     TaskTwice {
         /// Path of the task.
         path: TaskPath,
@@ -168,7 +168,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error of a workspace beyond its budget; `transitions` of its bytes hold maps of parts.
+    /// Returns the error of a workspace that exceeds its budget. `transitions` is the number of its bytes that maps of
+    /// parts occupy.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

@@ -1,19 +1,19 @@
-//! Describes a device, as plain data for the choice of kernels.
+//! Describes a device as plain data, from which kernels are chosen.
 
-/// A device: its processor, its caches and its GPU, if it has one. Sizes are in bytes and clocks in MHz; zero means unknown.
+/// A device: its processor, its caches and its GPU. Sizes are in bytes and clocks in MHz; zero means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceProfile {
     /// Number of cores available to the process.
     pub cores: usize,
-    /// Level 1 data cache of a core.
+    /// Size of the level 1 data cache of a core.
     pub l1d: usize,
-    /// Level 2 cache available to a core.
+    /// Size of the level 2 cache available to a core.
     pub l2: usize,
-    /// Level 3 cache; zero if absent or unknown.
+    /// Size of the level 3 cache; zero if absent or unknown.
     pub l3: usize,
-    /// Maximum clock.
+    /// Maximum clock of the cores.
     pub cpu_mhz: u32,
-    /// The GPU, if there is one.
+    /// The GPU; `None` on a device without one.
     pub gpu: Option<GpuProfile>,
 }
 
@@ -24,17 +24,17 @@ pub struct GpuProfile {
     pub capability: (u32, u32),
     /// Number of streaming multiprocessors (SMs).
     pub sms: usize,
-    /// FP32 lanes of an SM.
+    /// Number of FP32 lanes per SM.
     pub lanes_per_sm: usize,
-    /// Shared memory available to a block.
+    /// Shared memory available to a thread block.
     pub shared_memory: usize,
-    /// Shared memory of an SM.
+    /// Shared memory per SM.
     pub shared_per_sm: usize,
-    /// Level 2 cache.
+    /// Size of the level 2 cache.
     pub l2: usize,
-    /// Maximum clock.
+    /// Maximum clock of the GPU.
     pub mhz: u32,
-    /// `true` if it shares memory with the CPU.
+    /// `true` if the GPU and the CPU share memory.
     pub integrated: bool,
 }
 
@@ -46,7 +46,7 @@ impl DeviceProfile {
     }
 }
 
-/// An instruction set that has micro-kernels.
+/// An instruction set for which there are micro-kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstructionSet {
     /// Portable Rust without vector intrinsics.

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Returns the generator of `seed`.
+    /// Creates the generator with seed `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
         Random(seed)
@@ -35,7 +35,7 @@ impl Random {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// Returns a number of mean zero and variance one whose distribution is bell-shaped: a sum of four uniform numbers.
+    /// Returns a number with mean zero, variance one and a bell-shaped distribution: the sum of four uniform numbers.
     pub fn normal(&mut self) -> f32 {
         /// √3, which makes the variance of the sum one.
         const SCALE: f64 = 1.732_050_807_568_877_2;
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// Returns `count` numbers that are uniform in −1 ≤ x < 1, those of the generator of `seed`.
+/// Returns `count` numbers that are uniform in −1 ≤ x < 1, from a generator with seed `seed`.
 pub fn noise(seed: u64, count: usize) -> impl Iterator<Item = f32> {
     let mut random = Random::new(seed);
     (0..count).map(move |_| random.signed())

@@ -1,34 +1,35 @@
-//! Lays out a workspace. One cursor hands out the spans, so the pass that places them also measures them.
+//! Lays out a workspace. One cursor allocates the spans, so the same pass places and measures them.
 
 /// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Index of the first value.
+    /// Index of the first value of the range.
     pub start: usize,
-    /// Number of values.
+    /// Number of values in the range.
     pub len: usize,
 }
 
 /// Number of f32 values in a 64-byte line.
 pub(crate) const LINE: usize = 16;
 
-/// Returns the number of f32 values of a workspace whose regions end at `total`. One extra line makes room for
-/// aligning memory of any alignment.
+/// Returns the number of f32 values in a workspace whose regions end at `total`. One extra line is the padding that
+/// aligns the first region, wherever the memory starts.
 pub(crate) const fn with_alignment(total: usize) -> usize {
     total + LINE
 }
 
-/// Returns the bytes of that workspace; `None` if they exceed the address space.
+/// Returns the size in bytes of the workspace that [`with_alignment`] describes; `None` if it exceeds the address
+/// space.
 pub(crate) fn checked_bytes(total: usize) -> Option<usize> {
     total.checked_add(LINE)?.checked_mul(size_of::<f32>()).filter(|bytes| *bytes <= isize::MAX as usize)
 }
 
-/// Returns the number of f32 values that a table of `count` entries of `T` takes; `None` on overflow.
+/// Returns the number of f32 values that a table of `count` entries of type `T` occupies; `None` on overflow.
 pub(crate) fn table<T>(count: usize) -> Option<usize> {
     count.checked_mul(size_of::<T>()).map(|bytes| bytes.div_ceil(size_of::<f32>()))
 }
 
-/// Allocates consecutive spans, each aligned to a line.
+/// Allocates spans one after another, each aligned to a 64-byte line.
 #[derive(Default)]
 pub(crate) struct Cursor {
     at: usize,
@@ -41,7 +42,7 @@ impl Cursor {
         self.at
     }
 
-    /// Returns a cursor that starts from zero and keeps the overflow flag of this one.
+    /// Returns a cursor for another memory, which starts at zero and inherits the overflow flag.
     pub(crate) const fn after(&self) -> Cursor {
         Cursor { at: 0, overflow: self.overflow }
     }
@@ -51,12 +52,12 @@ impl Cursor {
         self.overflow
     }
 
-    /// Rewinds to the start of `span`, the last allocation.
+    /// Frees `span`, which must be the last allocation.
     pub(crate) const fn back_to(&mut self, span: Span) {
         self.at = span.start;
     }
 
-    /// Allocates the product of `dims`.
+    /// Allocates a span for an array with dimensions `dims`.
     pub(crate) fn take(&mut self, dims: &[usize]) -> Span {
         let len = dims.iter().try_fold(1usize, |a, d| a.checked_mul(*d));
         let end = len.and_then(|len| self.at.checked_add(len)).and_then(|e| e.checked_next_multiple_of(LINE));

@@ -1,7 +1,7 @@
-//! Setters of options and of descriptions of problems.
+//! Setters for options and for descriptions of problems.
 
-/// Writes for each field a method that sets it and returns the struct. A method of an `optional` field takes a value,
-/// or an `Option` of it.
+/// Defines, for each field, a method that sets it and returns the struct. The method of an `optional` field accepts a
+/// value or an `Option` of one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

@@ -1,6 +1,6 @@
 //! The softmax state `(m, S, W)`: its definition and its merge law.
 //!
-//! For a set of keys with scores `s_j` (in base-2 units) and values `v_j`, the state holds
+//! For a set of keys with scores `s_j` (in base-2 units) and values `v_j`, the state contains
 //!
 //! ```text
 //! m   a reference near the largest score
@@ -8,25 +8,25 @@
 //! W = Σ 2^(s_j − m) v_j
 //! ```
 //!
-//! and the answer is `W / S` for every reference. Two states of disjoint sets merge by rescaling both to the larger reference
-//! and adding (ELSA equations 4 and 5):
+//! and the output is `W / S` for every reference. The states of two disjoint sets are merged by rescaling both to the
+//! larger reference and adding (ELSA equations 4 and 5):
 //!
 //! ```text
 //! m = max(m_a, m_b)    S = S_a 2^(m_a − m) + S_b 2^(m_b − m)    W likewise
 //! ```
 //!
-//! The textbook form uses the maximum itself as `m` and natural exponentials. This one differs:
+//! The textbook form uses the maximum itself as `m` and natural exponentials. This implementation differs:
 //!
 //! 1. **References are integers.** Then `2^(m_a − m)` is a power of two, products with it are exact, and only the additions
 //!    of a merge round.
-//! 2. **References lag.** A score moves the reference only if it exceeds it by more than [`HEADROOM`], so sums are seldom
-//!    rescaled ([`raised`]).
-//! 3. **The empty state is canonical**: `(−∞, 0, 0)`. Merging two empty states returns it bit for bit, because a factor whose
-//!    reference is `−∞` is defined as zero instead of `2^(−∞ + ∞)`. [`is_empty`] is the only test for it.
+//! 2. **References lag.** A score changes the reference only if it exceeds the reference by more than [`HEADROOM`], so
+//!    sums are seldom rescaled ([`raised`]).
+//! 3. **The empty state is canonical**: `(−∞, 0, 0)`. Merging two empty states returns exactly this state, because a
+//!    factor whose reference is `−∞` is defined as zero instead of `2^(−∞ + ∞)`. [`is_empty`] is the only test for it.
 //! 4. **NaN propagates.** A NaN score makes `S` and `W` NaN; no maximum can hide it.
-//! 5. **A factor below `2^-126` is zero**, because it would scale its side out of the range of normal f32 values.
-//! 6. **Zeros are positive.** A zero sum may be `−0`, depending on the keys of weight zero that were added to it. The library
-//!    always returns `+0` ([`State::finish`], [`NaturalState::w`]).
+//! 5. **A factor below `2^-126` is zero**, because it would scale sums out of the range of normal f32 values.
+//! 6. **Zeros are positive.** A zero sum may be `−0`, depending on which keys of weight zero were added to it. The
+//!    library always returns `+0` ([`State::finish`], [`NaturalState::w`]).
 //! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and rounds once. A
 //!    CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as much as several products
 //!    and a row has as many elements as the head size of values. That rounds twice, which the error bound counts for every
@@ -35,26 +35,26 @@
 //! [`Number`] is the set of operations that these laws require. `f32` implements it here, and the kernels implement it for
 //! vectors of independent rows, so both execute this source.
 //!
-//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert to them.
-//! [`NaturalMerge`] merges states in those units, because a natural-log reference is not an integer in base-2 units and
-//! converting it back would round.
+//! Outside the library, references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert to
+//! these units. [`NaturalMerge`] merges states in natural-log units directly, because such a reference is not an
+//! integer in base-2 units and converting it back would round it.
 
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
 
-/// Headroom in base-2 units: a score moves the reference only if it exceeds it by more. Weights are then at most
-/// `2^HEADROOM`, which leaves the rest of the exponent range to the values.
+/// Headroom in base-2 units: a score changes the reference only if it exceeds the reference by more than this. Weights
+/// are then at most `2^HEADROOM`, which leaves most of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
-/// Least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a lower score
-/// has weight zero, or at most its exact weight where a kernel's exponential reaches further. Its value still poisons the row
-/// if it is NaN or infinite.
+/// Smallest exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a
+/// lower score has weight zero, or at most its exact weight if the exponential of a kernel has a larger range. A NaN or
+/// infinity in the value of such a key still poisons the row.
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
-/// Largest `|log2 S|` at which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
+/// Largest `|log2 S|` for which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
 pub(crate) const FROZEN_RANGE: f32 = 24.0;
 
-/// The operations that the laws of the state require: of an `f32`, or of a vector whose lanes are independent rows.
+/// The operations that the laws of the state require, on an `f32` or on a vector whose lanes are independent rows.
 pub trait Number: Copy {
     /// Returns the larger of two references.
     #[must_use]
@@ -62,16 +62,16 @@ pub trait Number: Copy {
     /// Returns `2^(self − to)` for integers `self ≤ to`; zero if `self` is `−∞` or if the result is below `2^-126`.
     #[must_use]
     fn factor(self, to: Self) -> Self;
-    /// Returns the product.
+    /// Returns `self · other`.
     #[must_use]
     fn times(self, other: Self) -> Self;
-    /// Returns the sum.
+    /// Returns `self + other`.
     #[must_use]
     fn plus(self, other: Self) -> Self;
-    /// Rounds to the nearest integer, ties to even.
+    /// Returns `self` rounded to the nearest integer, ties to even.
     #[must_use]
     fn nearest(self) -> Self;
-    /// Returns `yes` if `self > than`, else `no`, also if either is NaN.
+    /// Returns `yes` if `self > than`, else `no`. If either is NaN, returns `no`.
     #[must_use]
     fn if_greater(self, than: Self, yes: Self, no: Self) -> Self;
 }
@@ -104,21 +104,21 @@ impl Number for f32 {
     }
 }
 
-/// Returns the largest score that leaves a reference `m` unchanged. `headroom` is [`HEADROOM`] as an `N`.
+/// Returns the largest score that leaves a reference `m` unchanged. `headroom` must be [`HEADROOM`] as an `N`.
 #[inline(always)]
 #[must_use]
 pub fn limit<N: Number>(m: N, headroom: N) -> N {
     m.plus(headroom)
 }
 
-/// Returns the reference of a row with reference `m` after it absorbs scores with maximum `top`:
+/// Returns the new reference of a row with reference `m` when scores with maximum `top` are added to it:
 ///
 /// ```text
 /// m' = rint(top)   where top > limit(m) = m + HEADROOM
 /// m' = m           elsewhere
 /// ```
 ///
-/// In an empty row `m` is `−∞`, and every score except `−∞` and NaN moves it.
+/// In an empty row `m` is `−∞`, and every score except `−∞` and NaN changes it.
 #[inline(always)]
 #[must_use]
 pub fn raised<N: Number>(m: N, top: N, headroom: N) -> N {
@@ -131,26 +131,26 @@ fn power_of_two(n: f32) -> f32 {
     f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
-/// The merge of two references, applied to every sum relative to them.
+/// The merge of two references, which applies to all sums relative to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<N> {
     /// The reference of the merged state.
     pub m: N,
-    /// Factor of the earlier state's sums.
+    /// Factor by which the earlier state's sums are multiplied.
     pub earlier: N,
-    /// Factor of the later state's sums.
+    /// Factor by which the later state's sums are multiplied.
     pub later: N,
 }
 
 impl<N: Number> Merge<N> {
-    /// Merges references `a` (earlier) and `b` (later).
+    /// Merges the references `a` of the earlier state and `b` of the later one.
     #[inline(always)]
     pub fn of(a: N, b: N) -> Merge<N> {
         let m = a.larger(b);
         Merge { m, earlier: a.factor(m), later: b.factor(m) }
     }
 
-    /// Returns `a 2^(m_a − m) + b 2^(m_b − m)`. Only the addition rounds.
+    /// Merges the sums `a` and `b`: returns `a 2^(m_a − m) + b 2^(m_b − m)`. Only the addition rounds.
     #[inline(always)]
     #[must_use]
     pub fn apply(&self, a: N, b: N) -> N {
@@ -158,14 +158,15 @@ impl<N: Number> Merge<N> {
     }
 }
 
-/// The state of one query row over a set of keys. `W` is an array, or a slice of the caller's memory.
+/// The state of one query row over a set of keys. `W` is the type of the weighted sums: an array, or a slice of the
+/// caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State<W> {
     /// Reference in base-2 units: an integer, or `−∞` for the empty state.
     pub m: f32,
-    /// `Σ 2^(s_j − m)`.
+    /// Sum of the weights, `Σ 2^(s_j − m)`.
     pub s: f32,
-    /// `Σ 2^(s_j − m) v_j`.
+    /// Weighted sum of the values, `Σ 2^(s_j − m) v_j`.
     pub w: W,
 }
 
@@ -192,7 +193,7 @@ impl<const D: usize> State<[f32; D]> {
 }
 
 impl<W: AsRef<[f32]>> State<W> {
-    /// Returns `true` if no key was absorbed: [`is_empty`].
+    /// Returns `true` if the state contains no key, as [`is_empty`] defines it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(self.m, self.s)
@@ -207,14 +208,14 @@ impl<W: AsRef<[f32]>> State<W> {
 
 /// Returns `true` if a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
 ///
-/// A row whose attended scores are all `−∞` counts as empty. A state whose sum is NaN is poisoned, not empty.
+/// A row whose attended scores are all `−∞` counts as empty. A state whose sum is NaN does not: it is poisoned.
 #[must_use]
 pub fn is_empty(m: f32, s: f32) -> bool {
     m == f32::NEG_INFINITY && !s.is_nan()
 }
 
-/// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for the empty
-/// state, NaN for a poisoned one. Computed in f64 and rounded once.
+/// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`: `−∞` for the
+/// empty state, NaN for a poisoned one. It is computed in f64 and rounded once.
 #[must_use]
 pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     if is_empty(m, s as f32) {
@@ -223,19 +224,23 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// Largest magnitude of the exponent with which the factor of [`natural_reference`] compensates for a rounding. References
-/// below `2^30` in natural-log units stay within it, because neighbouring f32 values there are at most 64 apart.
+/// Largest magnitude of the exponent in the factor of [`natural_reference`], which compensates for the rounding of the
+/// reference. References below `2^30` in natural-log units never need more, because neighbouring f32 values there are
+/// at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
-/// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns it with the factor by which `S` and
-/// `W` must be multiplied. A reference that is not finite is returned unchanged, with factor one.
+/// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns the new reference and the
+/// factor by which `S` and `W` must be multiplied. A reference that is not finite is returned unchanged, with factor
+/// one.
 ///
-/// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates: it is within a few roundings of one
-/// for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in natural-log
-/// units `S exp(m)` is preserved. Beyond, f32 references are 128 and more apart, and no f32 sum could always compensate:
-/// `m + log S` is then preserved within the spacing of f32 at `m`, and `W / S` as everywhere. Such states still merge
-/// correctly. If they had the same reference, they have the same factor. Otherwise their references differed by 128 or more,
-/// and the weaker one has at most `e^-56` of the weight that it has relative to its own reference.
+/// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates for the rounding. It is nearly
+/// one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] limits its exponent.
+///
+/// Below `2^30` in natural-log units `S exp(m)` is preserved. Beyond, neighbouring f32 references are at least 128
+/// apart, and no f32 sum could compensate for every rounding. There `m + log S` is preserved within the spacing of f32
+/// at `m`; `W / S` is always preserved. Such states are still merged correctly: states with equal references have equal
+/// factors, and if the references differed, they differ by 128 or more, so the state with the smaller one has at most
+/// `e^-56` of the weight that it has relative to its own reference.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -246,20 +251,21 @@ pub fn natural_reference(m: f32) -> (f32, f64) {
     (rounded, libm::exp(rest.clamp(-MOST_ROUNDING, MOST_ROUNDING)))
 }
 
-/// A state in natural-log units, as the library returns it. [`NaturalState::w`] converts its weighted sums one by one.
+/// A state in natural-log units, as the library returns it. [`NaturalState::w`] converts its weighted sums one at a
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalState {
-    /// Reference; `−∞` for the empty state.
+    /// Reference in natural-log units; `−∞` for the empty state.
     pub m: f32,
     /// Sum of the weights; zero for the empty state.
     pub s: f32,
-    /// Factor of the weighted sums; `None` for the empty state.
+    /// Factor that converts the weighted sums; `None` for the empty state.
     factor: Option<f64>,
 }
 
 impl NaturalState {
-    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor `weight_scale`.
-    /// `divided` says that its weighted sums have already been divided by `s`.
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose weighted sums carry the factor
+    /// `weight_scale`. `divided` is `true` if the weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
         let (natural, factor) = natural_reference(m);
@@ -271,16 +277,20 @@ impl NaturalState {
         NaturalState { m: natural, s: (s * factor) as f32, factor: Some(factor_of_w) }
     }
 
-    /// Returns the element `w` of the weighted sums in natural-log units; zero for the empty state, for any `w`.
+    /// Converts the element `w` of the weighted sums to natural-log units. Returns zero for the empty state,
+    /// independently of `w`.
     #[must_use]
     pub fn w(&self, w: f32) -> f32 {
         self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32 + 0.0)
     }
 }
 
-/// Reports a state, in natural-log units, that no run and no merge produces: the array, the number found there, and the
-/// allowed values. Returns `None` for valid states. These are the empty state, `m = −∞` with `S = 0`; finite `m` with `S > 0`
-/// and any `W`, including NaN and infinities; and the poisoned state, NaN in `S` and all of `W`, at any `m` except NaN.
+/// Checks a state in natural-log units. For one that no run and no merge produces, returns the name of the invalid
+/// array, the number found in it, and the allowed values. Returns `None` for valid states, which are:
+///
+/// - the empty state, `m = −∞` with `S = 0`;
+/// - a finite `m` with `S > 0` and any `W`, including NaN and infinities;
+/// - a poisoned state, in which `S` and all of `W` are NaN and `m` is not.
 #[must_use]
 pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static str)> {
     if m.is_nan() {
@@ -297,26 +307,26 @@ pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static 
     if fits { None } else { Some(("S", s, allowed)) }
 }
 
-/// The merge of two states in natural-log units, as callers hand them back to the library:
+/// The merge of two states in natural-log units, which callers received from the library and pass back to it:
 ///
 /// ```text
 /// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise
 /// ```
 ///
 /// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W` are
-/// rounded once, to f32. If one state is empty, the other is returned bit for bit; two empty states merge to `(−∞, 0, 0)`.
-/// The `W` of an empty state is ignored. A NaN in either `S` poisons the merged state. Callers reject states that [`misfit`]
-/// reports.
+/// rounded once, to f32. If one state is empty, the other is returned with the same bits; two empty states merge to
+/// `(−∞, 0, 0)`. The `W` of an empty state is ignored. A NaN in either `S` makes the merged `S` and `W` NaN. Callers
+/// reject states that [`misfit`] reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalMerge {
-    /// Reference of the merged state; `−∞` for the empty state.
+    /// Reference of the merged state in natural-log units; `−∞` for the empty state.
     pub m: f32,
     /// Sum of the weights; zero for the empty state.
     pub s: f32,
     sides: Sides,
 }
 
-/// The states that have keys, and the factors of their weighted sums.
+/// The states that are not empty, and the factors of their weighted sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sides {
     Neither,
@@ -326,7 +336,7 @@ enum Sides {
 }
 
 impl NaturalMerge {
-    /// Merges the references and sums `(m, S)` of the earlier and the later state.
+    /// Merges the reference and sum `(m, S)` of the earlier state with those of the later one.
     #[must_use]
     pub fn of((ma, sa): (f32, f32), (mb, sb): (f32, f32)) -> NaturalMerge {
         match (is_empty(ma, sa), is_empty(mb, sb)) {
@@ -343,7 +353,7 @@ impl NaturalMerge {
         }
     }
 
-    /// Merges the elements `a` (earlier) and `b` (later) of the weighted sums.
+    /// Merges one element of the weighted sums: `a` of the earlier state with `b` of the later one.
     #[must_use]
     pub fn w(&self, a: f32, b: f32) -> f32 {
         match self.sides {
@@ -356,15 +366,15 @@ impl NaturalMerge {
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
-    /// Resets it to the empty state.
+    /// Resets the state to the empty state.
     pub fn clear(&mut self) {
         self.m = f32::NEG_INFINITY;
         self.s = 0.0;
         self.w.as_mut().fill(0.0);
     }
 
-    /// Absorbs one key, given its score in base-2 units and its value by index. A score of `−∞` changes nothing, and the
-    /// value is not read.
+    /// Adds one key, given its score in base-2 units and a function that returns the elements of its value. A score of
+    /// `−∞` changes nothing, and the value is not read.
     pub fn absorb(&mut self, score: f32, value: impl Fn(usize) -> f32) {
         if score == f32::NEG_INFINITY {
             return;
@@ -387,7 +397,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Merges `later` into this state: `self ⊕ later`.
+    /// Replaces this state by `self ⊕ later`.
     pub fn merge<V: AsRef<[f32]>>(&mut self, later: &State<V>) {
         let merge = Merge::of(self.m, later.m);
         self.m = merge.m;
@@ -397,8 +407,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if poisoned. Each element is rounded
-    /// once; kernels multiply by `1 / S` instead (reason 7 of the module).
+    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN for a poisoned one. Each element
+    /// is rounded once; kernels multiply by `1 / S` instead (item 7 of the module's list).
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);
@@ -410,7 +420,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
     }
 }
 
-/// Returns the weight `2^(score − m)` of an attended key: zero below `2^WEIGHT_FLOOR`, NaN for NaN.
+/// Returns the weight `2^(score − m)` of an attended key: zero below `2^WEIGHT_FLOOR`, NaN if the score is NaN.
 #[inline]
 #[must_use]
 pub fn weight(score: f32, m: f32) -> f32 {
@@ -447,7 +457,7 @@ mod tests {
         assert_eq!(bits(&x), bits(&S::identity()));
     }
 
-    /// Checks that a score moves the reference only beyond the headroom, and that NaN never moves it.
+    /// Checks that only a score beyond the headroom changes the reference, and that NaN never changes it.
     #[test]
     fn references_lag() {
         assert_eq!([7.9, 8.0, 8.3].map(|top| raised(0.0, top, HEADROOM)), [0.0, 0.0, 8.0]);
@@ -498,7 +508,8 @@ mod tests {
         assert!(y.w[0].is_nan());
     }
 
-    /// Returns the rounding error of the reference `m` in natural-log units, exactly.
+    /// Returns the rounding error of the reference `m` in natural-log units, computed with an ln 2 of extended
+    /// precision.
     fn left(m: f32) -> f64 {
         let rounded = (f64::from(m) * LN_2) as f32;
         libm::fma(f64::from(m), LN_2, -f64::from(rounded)) + f64::from(m) * 2.319_046_813_846_3e-17

@@ -1,6 +1,6 @@
 //! Measures distances between computed numbers and an f64 reference in units in the last place.
 //!
-//! The unit is the spacing of the numbers of the type at the reference `r`:
+//! At a reference `r`, the unit is the spacing of the numbers of the type:
 //!
 //! ```text
 //! ulp(r) = 2^(max(e, e_min) − p + 1)    with 2^e ≤ |r| < 2^(e+1)
@@ -9,19 +9,19 @@
 //! with `p` bits of precision and `e_min` the exponent of the smallest normal number. The naive quotient
 //! `|x − r| / ulp(r)` is wrong or undefined in four cases:
 //!
-//! 1. **Zero** has no exponent. Its unit is the smallest subnormal number, as for every subnormal.
-//! 2. **Powers of two** have neighbours at two distances. The unit is that of the side of the computed number, so
-//!    neighbours are always one unit apart.
-//! 3. **Infinity** is right if the reference rounds to it, from half a unit above the largest number on. Otherwise
-//!    its distance is infinite.
-//! 4. **NaN** is right if the reference is NaN. Otherwise its distance is infinite.
+//! 1. **Zero** has no exponent. Its unit is the smallest subnormal number, as it is for every subnormal number.
+//! 2. **Powers of two** have neighbours at two distances. The unit is the spacing on the side where the computed number
+//!    is, so neighbours are always one unit apart.
+//! 3. **Infinity** is correct if the reference rounds to it, that is, from half a unit above the largest number on. If
+//!    not, its distance is infinite.
+//! 4. **NaN** is correct if the reference is NaN. If not, its distance is infinite.
 //!
-//! Zeros of either sign are equal.
+//! Zeros of both signs are equal.
 
 use crate::dtype::DType;
 
-/// Returns the bits of precision of a type, the exponent of its smallest normal number and that of its largest
-/// number.
+/// Returns three figures of a type: its bits of precision, the exponent of its smallest normal number and that of its
+/// largest number.
 const fn format(dtype: DType) -> (i32, i32, i32) {
     match dtype {
         DType::F32 => (24, -126, 127),
@@ -30,13 +30,13 @@ const fn format(dtype: DType) -> (i32, i32, i32) {
     }
 }
 
-/// Returns `2^e` for the exponents of normal f64 numbers.
+/// Returns `2^e`. The exponent must be that of a normal f64 number.
 const fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// Returns the exponent of `|x|`, clamped to the normal numbers of a type, and whether `|x|` is a power of two
-/// above the smallest of them.
+/// Returns the exponent of `|x|`, clamped to the range of the type's normal numbers, and whether `|x|` is a power of
+/// two in this range, not counting the smallest.
 fn exponent(dtype: DType, x: f64) -> (i32, bool) {
     let (_, min, max) = format(dtype);
     // Subnormal f64 have the smallest biased exponent, which is far below every type's own.
@@ -46,14 +46,14 @@ fn exponent(dtype: DType, x: f64) -> (i32, bool) {
 }
 
 /// Returns the unit in the last place of `dtype` at `reference`: the distance to the next number away from zero.
-/// For the largest number and beyond, it is the unit of the largest number's binade.
+/// From the largest number on, it is the spacing below that number.
 #[must_use]
 pub fn ulp(dtype: DType, reference: f64) -> f64 {
     power_of_two(exponent(dtype, reference).0 - format(dtype).0 + 1)
 }
 
-/// Returns the distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of
-/// `dtype` at `reference`. Never negative, never NaN, and infinite under the module's rules 3 and 4.
+/// Returns the distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of `dtype`
+/// at `reference`. The distance is never negative and never NaN. Cases 3 and 4 of the module state when it is infinite.
 #[must_use]
 pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     let x = f64::from(computed);
@@ -78,19 +78,19 @@ pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     (x - reference).abs() / if below { unit / 2.0 } else { unit }
 }
 
-/// Allowed distance of a computed number from its reference: the largest of three terms.
+/// Allowed distance of a computed number from its reference: the largest distance that one of three terms allows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Units in the last place of the reference.
+    /// Allowed distance in units in the last place of the reference.
     pub ulps: f64,
-    /// Absolute distance.
+    /// Allowed absolute distance.
     pub absolute: f64,
-    /// Distance relative to the magnitude of the reference.
+    /// Allowed distance relative to the magnitude of the reference.
     pub relative: f64,
 }
 
 impl Tolerance {
-    /// Allows equality only.
+    /// Allows only equal numbers.
     pub const NONE: Tolerance = Tolerance { ulps: 0.0, absolute: 0.0, relative: 0.0 };
 
     /// Allows `ulps` units in the last place.
@@ -111,8 +111,8 @@ impl Tolerance {
         Tolerance { relative, ..Tolerance::NONE }
     }
 
-    /// Returns the share of the tolerance that `computed` uses: at most one if it is allowed, infinite if no
-    /// tolerance could allow it. Never NaN.
+    /// Returns the fraction of the tolerance that `computed` uses. It is at most one if `computed` is allowed, infinite
+    /// if no tolerance could allow it, and never NaN.
     #[must_use]
     pub fn share(&self, dtype: DType, computed: f32, reference: f64) -> f64 {
         let units = distance(dtype, computed, reference);
@@ -128,10 +128,10 @@ impl Tolerance {
         by_units.min(by_distance).min(by_size)
     }
 
-    /// Checks pairs of computed numbers of type `dtype` and their references.
+    /// Checks that computed numbers of type `dtype` are within the tolerance of their references.
     ///
     /// # Errors
-    /// Returns the pair that uses the largest share of the tolerance, if that exceeds one.
+    /// Returns the pair that uses the largest fraction of the tolerance, if the fraction exceeds one.
     pub fn check(
         &self,
         dtype: DType,
@@ -153,16 +153,16 @@ impl Tolerance {
     }
 }
 
-/// The outcome of a check that passed.
+/// The result of a successful check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checked {
     /// Number of pairs checked. A check of no pairs proves nothing.
     pub count: usize,
-    /// The pair that uses the largest share of the tolerance.
+    /// The pair that uses the largest fraction of the tolerance; `None` if there were no pairs.
     pub worst: Option<Offender>,
 }
 
-/// A pair of numbers and their distance.
+/// A computed number, its reference, and their distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offender {
     /// Index of the pair.
@@ -171,9 +171,9 @@ pub struct Offender {
     pub computed: f32,
     /// Reference of the computed number.
     pub reference: f64,
-    /// Their distance in units in the last place.
+    /// Distance from the reference in units in the last place.
     pub ulps: f64,
-    /// Share of the tolerance.
+    /// Fraction of the tolerance that the computed number uses.
     pub share: f64,
 }
 

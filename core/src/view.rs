@@ -9,14 +9,15 @@ pub enum Layout {
     Bhnd,
     /// `[batch, tokens, heads, dim]`; also `[tokens, heads, dim]` and `[tokens, dim]`.
     Bnhd,
-    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. A separate argument gives the number of heads.
+    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is a separate argument.
     Bnc,
 }
 
-/// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. It holds no pointer, so a
+/// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. A view contains no pointer, so a
 /// plan can store it.
 ///
-/// A view describes any layout whose last axis is contiguous: the three of [`Layout`], a slice of a packed QKV
+/// A view describes any layout whose last axis is contiguous, such as the three of [`Layout`], a slice of a packed QKV
+/// tensor, or an input broadcast over the batch (stride zero).
 /// tensor, or an input broadcast over the batch (stride zero).
 ///
 /// The default is an empty view.
@@ -128,7 +129,7 @@ impl View {
         Ok([b, h, n, c / h])
     }
 
-    /// Returns an error if the head size is zero. Any other axis may be empty.
+    /// Checks that the head size is not zero. Other axes may be empty.
     pub(crate) fn check_dim(&self, argument: &'static str) -> Result<(), ArgumentError> {
         match self.dim() {
             0 => Err(ArgumentError::Zero { argument, axis: "head size" }),
@@ -202,8 +203,8 @@ impl View {
 
     /// Returns `true` if two different rows may share an element. An output tensor must not have such rows.
     ///
-    /// The test compares each stride with the extent of the axes that have smaller strides. It may reject a view
-    /// whose rows interleave without sharing an element, but it never accepts overlapping rows.
+    /// The test compares each stride with the extent of the axes that have smaller strides. It may return `true` for a
+    /// view whose rows interleave without sharing an element, but it never returns `false` for overlapping rows.
     #[must_use]
     pub fn may_overlap(&self) -> bool {
         if self.count() == 0 {

@@ -10,15 +10,15 @@
 //! gated         S ← a ⊙ S + k vᵀ                         a scales rows of S
 //! delta         S ← S + β k (v − Sᵀ k)ᵀ
 //! gated-delta   S ← a ⊙ S,  then as delta
-//! output        o_t = scale · Sᵀ q                        of the state after the update
+//! output        o_t = scale · Sᵀ q                        S after the update
 //! ```
 //!
 //! Semantics and names are those of `LinearAttention` in ONNX opset 27. In addition, past and present states may share
 //! memory, sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
 //!
-//! A gate of `−∞` clears its rows by selection, regardless of their contents. A finite gate whose exponential is not a
-//! positive f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is
-//! below the smallest normal number may be treated as zero.
+//! A gate of `−∞` sets its rows to zero by selection, even if they contain infinities or NaN. A finite gate may do the
+//! same if its exponential is not a positive f32 number. A NaN makes every later state NaN. State elements below the
+//! smallest normal number in magnitude may be treated as zero.
 //!
 //! # Modules
 //!
@@ -28,9 +28,9 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//! | the affine law of tokens and runs of tokens | `law` |
+//! | tokens and runs of tokens as affine maps of the state | `law` |
 //! | the plan of a run on a CPU | [`plan`] |
-//! | a fallback in every form | [`scalar`] |
+//! | the scalar fallback, for every form | [`scalar`] |
 //! | the f64 oracle, and the error bound of a run relative to it | [`mod@reference`], [`bound`] |
 
 pub mod bound;

@@ -1,4 +1,4 @@
-//! The operands of a call of linear attention: the single list of tensors that it reads and writes.
+//! The operands of linear attention: the single list of tensors that a call reads and writes.
 
 crate::operands::operands! {
     /// A tensor that a call of linear attention reads or writes.

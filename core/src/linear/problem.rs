@@ -11,10 +11,10 @@ use crate::view::View;
 /// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
 /// call [`Spec::check`] to obtain a [`Problem`].
 ///
-/// Each head of values has a state. The number of key heads divides that of the states: state `s` uses key head
-/// `s / (state_heads / key_heads)`. The number of query heads is a multiple of that of the states (query head `i` reads state
-/// `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`). The output has the
-/// larger of the two numbers of heads.
+/// Each value head has a state. The number of states is a multiple of the number of key heads: state `s` uses key head
+/// `s / (state_heads / key_heads)`. The number of query heads is either a multiple of the number of states (query head
+/// `i` reads state `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`).
+/// The number of output heads is the larger of the two.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, dtype::DType, linear::{Rule, Spec}, view::View};
@@ -29,38 +29,39 @@ use crate::view::View;
 pub struct Spec {
     /// Element type of query, key, value and output.
     pub dtype: DType,
-    /// `[batch, heads, tokens, d_k]`.
+    /// Queries, `[batch, heads, tokens, d_k]`.
     pub query: View,
-    /// `[batch, key_heads, tokens, d_k]`.
+    /// Keys, `[batch, key_heads, tokens, d_k]`.
     pub key: View,
-    /// `[batch, state_heads, tokens, d_v]`.
+    /// Values, `[batch, state_heads, tokens, d_v]`.
     pub value: View,
-    /// `[batch, output_heads, tokens, d_v]`.
+    /// The output, `[batch, output_heads, tokens, d_v]`.
     pub output: View,
     /// Rule by which a token updates its state.
     pub rule: Rule,
     /// Element type of decay and beta.
     pub gate_dtype: DType,
     /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
-    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears the gated rows, regardless of their contents.
+    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` sets the gated rows to zero, even if they contain
+    /// infinities or NaN.
     pub decay: Option<View>,
-    /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or with one head for all.
+    /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or `[batch, 1, tokens, 1]` if all heads share them.
     pub beta: Option<View>,
     /// States before the first token, f32 `[sequences, state_heads, d_k, d_v]`; zeros if absent.
     pub past_state: Option<View>,
     /// States after the last token, f32 `[sequences, state_heads, d_k, d_v]`.
     pub present_state: Option<View>,
-    /// `true` if past and present states share memory. Both must be given, with the same strides; a call passes the present
-    /// only.
+    /// `true` if past and present states share memory. Both views must be given, with equal strides; a call then passes
+    /// only the present state.
     pub in_place: bool,
-    /// Scale of the answers; `None` means `1 / sqrt(d_k)`.
+    /// Factor of the outputs; `None` means `1 / sqrt(d_k)`.
     pub scale: Option<f32>,
-    /// Normalises queries and keys to unit vectors before their use: `x / sqrt(Σ x² + ε)` with this `ε`.
+    /// `Some(ε)` normalises queries and keys before their use: `x / sqrt(Σ x² + ε)`.
     pub normalize: Option<f32>,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Number of sequences packed along the tokens, whose batch is then 1. A call supplies their bounds
-    /// ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
+    /// Number of sequences packed along the token axis; `None` if sequences are not packed. The batch of packed
+    /// sequences is 1, and a call supplies their bounds ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
     pub packed: Option<usize>,
 }
 
@@ -72,7 +73,7 @@ setters! {
 }
 
 impl Spec {
-    /// Describes the rule [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
+    /// Describes a problem with [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -98,8 +99,9 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is missing or not allowed
-    /// by the rule, a number is not finite, two arguments exclude each other, or rows of an output overlap.
+    /// Returns an error if sizes disagree, a head size is zero, numbers of heads do not divide each other, decay or
+    /// beta is missing or not allowed by the rule, a number is not finite, two arguments exclude each other, or rows of
+    /// an output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -160,7 +162,7 @@ impl Spec {
         Ok(Problem { spec: Spec { scale: Some(scale), ..self }, scale })
     }
 
-    /// Checks decay and beta against the rule.
+    /// Checks the shapes of decay and beta. Each must be given if the rule uses it, and must be absent if not.
     fn check_gates(&self) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (states, query) = (self.value.heads(), &self.query);
@@ -193,7 +195,7 @@ impl Spec {
         }
     }
 
-    /// Checks the states.
+    /// Checks the shapes and the layout of the past and present states.
     fn check_states(&self) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let shape = [
@@ -231,7 +233,7 @@ impl Spec {
     }
 }
 
-/// Returns the number of heads for each of `of` heads; 1 if `of` is zero.
+/// Returns `heads / of`, the number of heads that share one of `of` other heads; 1 if `of` is zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,
@@ -239,14 +241,14 @@ pub(super) const fn each(heads: usize, of: usize) -> usize {
     }
 }
 
-/// The tokens of a sequence of a call.
+/// A sequence of a call, and the range of its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Number of the sequence, which is the batch index of its states.
     pub index: usize,
-    /// Batch index of its tokens.
+    /// Batch index of the tokens.
     pub batch: usize,
-    /// First token of the sequence.
+    /// Index of the first token of the sequence.
     pub start: usize,
     /// Number of tokens of the sequence.
     pub tokens: usize,
@@ -272,7 +274,7 @@ impl Problem {
         self.spec.rule
     }
 
-    /// Returns the scale of the answers.
+    /// Returns the factor of the outputs.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale
@@ -295,7 +297,7 @@ impl Problem {
         self.spec.query.heads()
     }
 
-    /// Returns the number of states of a sequence, which is the number of value heads.
+    /// Returns the number of states per sequence, which is the number of value heads.
     #[must_use]
     pub const fn state_heads(&self) -> usize {
         self.spec.value.heads()
@@ -307,7 +309,7 @@ impl Problem {
         self.spec.output.heads()
     }
 
-    /// Returns the key head of state `state`.
+    /// Returns the key head that state `state` uses.
     #[must_use]
     pub const fn key_head(&self, state: usize) -> usize {
         state / each(self.state_heads(), self.spec.key.heads())
@@ -320,13 +322,13 @@ impl Problem {
         (state * each, each)
     }
 
-    /// Returns the query head of output head `head`.
+    /// Returns the query head from which output head `head` is computed.
     #[must_use]
     pub const fn query_head(&self, head: usize) -> usize {
         head / each(self.output_heads(), self.heads())
     }
 
-    /// Returns the head of beta of state `state`.
+    /// Returns the index of the beta head that state `state` uses; 0 if all states share the rates.
     #[must_use]
     pub fn beta_head(&self, state: usize) -> usize {
         if self.spec.beta.is_some_and(|beta| beta.heads() > 1) { state } else { 0 }
@@ -344,7 +346,7 @@ impl Problem {
         self.spec.value.dim()
     }
 
-    /// Returns the number of tokens of each sequence, or the total of packed sequences.
+    /// Returns the number of tokens per sequence, or the total number of tokens if sequences are packed.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.spec.query.tokens()
@@ -372,14 +374,14 @@ impl Problem {
         }
     }
 
-    /// Returns the operand from which a run reads its past states: the past, or the present if both share memory.
+    /// Returns the operand from which a run reads its past states: the present state if both share memory.
     #[must_use]
     pub const fn past_source(&self) -> Operand {
         if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
     }
 
-    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the memory of
-    /// another, as the past state of a problem in place does.
+    /// Returns the memory of `operand`, or `None` if the problem does not have the operand or if the operand shares the
+    /// memory of another one, as the past state does in an in-place problem.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

@@ -1,4 +1,4 @@
-//! The oracle: linear attention in f64, token by token, a direct transcription of the definition in [`crate::linear`].
+//! The oracle: linear attention in f64, token by token, written as the definition in [`crate::linear`] states it.
 //!
 //! ```text
 //! S = past, or zeros
@@ -6,11 +6,11 @@
 //!     S_x ← exp(decay_x) S_x      rows with a gate of −∞ become zeros, regardless of their contents
 //!     u   ← v, or β (v − Sᵀ k)
 //!     S   ← S + k uᵀ
-//!     o_t ← scale · Sᵀ q_t        if the problem is not causal: once S is the last state
+//!     o_t ← scale · Sᵀ q_t        in a problem that is not causal: after the last token
 //! ```
 //!
-//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. Small elements are not
-//! treated as zero. A NaN spreads by the rules of the arithmetic.
+//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. Subnormal numbers
+//! are not treated as zero. A NaN spreads as IEEE 754 arithmetic spreads it.
 
 use super::data::Inputs;
 use super::problem::Problem;
@@ -25,11 +25,11 @@ pub const fn scratch_len(problem: &Problem) -> usize {
 
 /// Computes all results of one state of a sequence.
 ///
-/// `output` receives the answers of the heads that read the state, `[readers, tokens, d_v]`: those of [`Problem::readers`],
-/// and the tokens of the sequence in the order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a
-/// bidirectional problem, that of its second pass, which is not an output. `sequence` counts as in [`Problem::sequence`]. The
-/// inputs must have passed [`Inputs::check`], except that those of a problem in place also hold its past, as it was before
-/// the call.
+/// `output` receives the outputs of the heads in [`Problem::readers`], `[readers, tokens, d_v]`, with tokens in the
+/// order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a bidirectional problem, that is the last
+/// state of the second pass, which a run does not output. `sequence` is an index as in [`Problem::sequence`]. The
+/// inputs must have passed [`Inputs::check`], with one exception: for an in-place problem, they also contain the past
+/// state before the call.
 ///
 /// # Panics
 /// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if

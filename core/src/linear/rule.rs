@@ -6,11 +6,11 @@
 pub enum Rule {
     /// `S ← S + k vᵀ`.
     Linear,
-    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head, GLA with one per dim.
+    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head; GLA with one per dim.
     Gated,
     /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
     Delta,
-    /// `S ← a ⊙ S`, then as [`Rule::Delta`]. With a decay per head: Gated `DeltaNet`. With one per dim: KDA.
+    /// `S ← a ⊙ S`, then as [`Rule::Delta`]: Gated `DeltaNet` with a decay per head; KDA with one per dim.
     GatedDelta,
 }
 
@@ -35,7 +35,7 @@ impl Rule {
         matches!(self, Rule::Gated | Rule::GatedDelta)
     }
 
-    /// Returns `true` if the rule subtracts the state's value for the key.
+    /// Returns `true` for the delta rules, which subtract the value that the state already stores for the key.
     #[must_use]
     pub const fn is_delta(self) -> bool {
         matches!(self, Rule::Delta | Rule::GatedDelta)
@@ -59,9 +59,10 @@ pub enum Direction {
     /// From the first token to the last. A token reads the state after its own update.
     #[default]
     Forward,
-    /// From the last token to the first. The past state comes before the last token.
+    /// From the last token to the first. The past state is the state before the last token.
     Reverse,
-    /// The sum of the answers of [`Direction::Forward`] and [`Direction::Reverse`]; both contain the token itself.
+    /// The sum of the outputs of [`Direction::Forward`] and [`Direction::Reverse`]; both terms include the token
+    /// itself.
     Bidirectional,
     /// From the first token to the last; then every token reads the last state.
     NonCausal,
@@ -84,21 +85,22 @@ impl Direction {
     }
 }
 
-/// The order of operations of a run. All forms are exact algebra and differ only in rounding.
+/// The order of operations of a run. In exact arithmetic all forms have equal results; they differ only in rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// One token after another.
     Recurrent,
-    /// Two passes over chunks of tokens: the states at the ends of chunks, then the answers of each chunk from its first
-    /// state.
+    /// Two passes over chunks of tokens: the first computes the state before each chunk, the second computes the
+    /// outputs of each chunk from that state.
     Chunk,
-    /// One pass over chunks, which computes the answers of a chunk and its last state together.
+    /// One pass over chunks of tokens, which computes the outputs of a chunk and the state after it together.
     FusedChunk,
-    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU supports it for
-    /// rules without delta and with at most one gate for each head: a delta rule would have to invert a matrix of all tokens.
+    /// Products of every token with every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the number of
+    /// tokens. A GPU supports it for [`Rule::Linear`] and for [`Rule::Gated`] with a gate per head: a delta rule would
+    /// have to invert a matrix over all tokens.
     Parallel,
-    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them computes the state before each part,
-    /// and each part is computed from that state.
+    /// Two levels: each part of the sequence is reduced to an affine map `(A, b)`, a scan over the maps computes the
+    /// state before each part, and the outputs of each part are computed from that state.
     Scan,
 }
 

@@ -1,6 +1,6 @@
 //! Computes the contribution of a token to a state, in f64, in place from the caller's tensors.
 //!
-//! Heads, batches and tokens are computed only from the fields of the [`Spec`] and from `cu_seqlens`.
+//! The code finds heads, batches and tokens only from the fields of the [`Spec`] and from `cu_seqlens`.
 
 use super::data::Inputs;
 use super::problem::{Problem, Spec, each};
@@ -8,14 +8,14 @@ use super::rule::{Gates, Rule};
 use crate::dtype::Elements;
 use crate::view::View;
 
-/// One state of a sequence, and the tokens that pass it.
+/// One state of a sequence, and the tokens that update it.
 pub(super) struct Head<'a> {
     spec: &'a Spec,
     inputs: &'a Inputs<'a>,
     gates: Gates,
     /// Number of the sequence, which is the batch index of its states.
     sequence: usize,
-    /// Batch index of its tokens, and the first of them.
+    /// Batch index of the tokens, and index of the first of them.
     batch: usize,
     start: usize,
     /// Number of tokens of the sequence.
@@ -34,10 +34,10 @@ pub(super) enum Gate {
 }
 
 impl<'a> Head<'a> {
-    /// Returns state `state` of sequence `sequence`.
+    /// Returns the head for state `state` of sequence `sequence`.
     ///
     /// # Panics
-    /// Panics if either is out of bounds.
+    /// Panics if `sequence` or `state` is out of bounds.
     pub fn new(problem: &'a Problem, inputs: &'a Inputs<'a>, sequence: usize, state: usize) -> Head<'a> {
         let spec = problem.spec();
         let (batch, start, tokens) = match spec.packed.and(inputs.cu_seqlens) {
@@ -58,7 +58,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Scales `x` to `x / sqrt(Σ x² + ε)` if the problem normalises.
+    /// Replaces `x` by `x / sqrt(Σ x² + ε)` if the problem normalises.
     fn normalize(&self, x: &mut [f64]) {
         let Some(epsilon) = self.spec.normalize else { return };
         let squares: f64 = x.iter().map(|x| x * x).sum();
@@ -66,7 +66,7 @@ impl<'a> Head<'a> {
         x.iter_mut().for_each(|x| *x /= norm);
     }
 
-    /// Writes the key of a token as the rule uses it.
+    /// Writes the key of a token, normalised if the problem requests it.
     pub fn key(&self, token: usize, to: &mut [f64]) {
         let head = self.state / each(self.spec.value.heads(), self.spec.key.heads());
         self.load(&self.spec.key, &self.inputs.key, head, token, to);

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-/// A sequence cut into chunks whose sizes differ by at most one token, the larger ones first. With fewer tokens
-/// than chunks the last chunks are empty.
+/// A sequence cut into chunks whose sizes differ by at most one token, the larger ones first. If there are fewer tokens
+/// than chunks, the last chunks are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalancedChunkLayout {
     tokens: usize,
@@ -17,13 +17,14 @@ impl BalancedChunkLayout {
         BalancedChunkLayout { tokens, chunks: if chunks == 0 { 1 } else { chunks } }
     }
 
-    /// Returns the tokens of chunk `chunk`; an empty range at the end if there is no such chunk.
+    /// Returns the tokens of chunk `chunk`. If there is no such chunk, the range is empty and starts after the last
+    /// token.
     #[must_use]
     pub fn range(&self, chunk: usize) -> Range<usize> {
         self.start(chunk)..self.start(chunk.saturating_add(1))
     }
 
-    /// Returns the chunk of token `token`, which must be below the number of tokens.
+    /// Returns the chunk that contains token `token`, which must be below the number of tokens.
     #[must_use]
     pub const fn chunk_of(&self, token: usize) -> usize {
         let (size, larger) = (self.tokens / self.chunks, self.tokens % self.chunks);

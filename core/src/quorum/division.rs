@@ -5,21 +5,21 @@ use super::set::InterestSet;
 use crate::plan::ChooseError;
 use heapless::Vec;
 
-/// The division of a sequence: an interest set for each level. Its tasks of full depth are numbered in the order of their
-/// paths, the last digit fastest.
+/// The division of a sequence into tasks: an interest set for each level. The tasks with all levels (full depth) are
+/// numbered in the order of their paths; the last digit varies fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
     sets: Vec<InterestSet, MAX_LEVELS>,
-    /// Number of tasks of full depth below a task of each depth, from the whole sequence to a task of full depth.
+    /// Number of tasks of full depth that a task covers, indexed by its depth. Depth zero is the whole sequence.
     below: [u64; MAX_LEVELS + 1],
 }
 
 impl Division {
-    /// Creates a division from the sets of [`InterestSet::of`] for the given numbers of chunks, one for each level.
+    /// Creates a division with one level for each number in `chunks`, whose set is [`InterestSet::of`] that number.
     ///
     /// # Errors
-    /// Returns an error if there is no level or more than [`MAX_LEVELS`], if a number of chunks has no set, or if the tasks
-    /// cannot be counted in 64 bits.
+    /// Returns an error if there is no level, if there are more than [`MAX_LEVELS`], if no set exists for a number of
+    /// chunks, or if the number of tasks exceeds 64 bits.
     pub fn new(chunks: &[usize]) -> Result<Division, ChooseError> {
         let levels = ChooseError::Levels { found: chunks.len() };
         let mut sets = Vec::new();
@@ -32,7 +32,7 @@ impl Division {
     /// Creates a division from the given sets.
     ///
     /// # Errors
-    /// Returns an error if there is no level or if the tasks cannot be counted in 64 bits.
+    /// Returns an error if there is no level or if the number of tasks exceeds 64 bits.
     pub(crate) fn of_sets(sets: Vec<InterestSet, MAX_LEVELS>) -> Result<Division, ChooseError> {
         if sets.is_empty() {
             return Err(ChooseError::Levels { found: 0 });
@@ -45,7 +45,7 @@ impl Division {
         Ok(Division { sets, below })
     }
 
-    /// Returns the set of each level.
+    /// Returns the interest sets, one per level.
     #[must_use]
     pub fn sets(&self) -> &[InterestSet] {
         &self.sets
@@ -63,7 +63,7 @@ impl Division {
         self.below[0]
     }
 
-    /// Returns the path of task `number` of full depth.
+    /// Returns the path of the task of full depth with number `number`.
     ///
     /// # Errors
     /// Returns an error if the number is not below [`Division::tasks`].
@@ -74,15 +74,15 @@ impl Division {
         Ok(self.prefix(number, self.levels()))
     }
 
-    /// Returns the number of the task of full depth that `path` names; `None` if it has fewer levels or is not a task of this
-    /// division.
+    /// Returns the number of the task that `path` names; `None` if the path is not of full depth or names no task of
+    /// this division.
     #[must_use]
     pub fn number(&self, path: &TaskPath) -> Option<u64> {
         let full = self.check(path).is_ok() && path.depth() == self.levels();
         full.then(|| self.covered(path).0)
     }
 
-    /// Returns the first `depth` levels of the path of task `number`, which exists.
+    /// Returns the first `depth` levels of the path of task `number`, which must exist.
     pub(super) fn prefix(&self, number: u64, depth: usize) -> TaskPath {
         let mut path = TaskPath::default();
         for (level, set) in self.sets.iter().enumerate().take(depth) {
@@ -92,10 +92,10 @@ impl Division {
         path
     }
 
-    /// Checks that `path` names a task of the division, of any depth.
+    /// Checks that `path` names a task of the division; the task may have any depth.
     ///
     /// # Errors
-    /// Returns an error if the path has more levels than the division, or a digit out of range.
+    /// Returns an error if the path has more levels than the division or if a digit is out of range.
     pub fn check(&self, path: &TaskPath) -> Result<(), ChooseError> {
         if path.depth() > self.levels() {
             return Err(ChooseError::Deep { path: *path, levels: self.levels() });
@@ -108,14 +108,15 @@ impl Division {
         Ok(())
     }
 
-    /// Returns the numbers `first..end` of the tasks of full depth that `path`, which is checked, covers.
+    /// Returns the range `(first, end)` of the tasks of full depth that `path` covers. The path must have passed
+    /// [`Division::check`].
     pub(super) fn covered(&self, path: &TaskPath) -> (u64, u64) {
         let digits = path.digits().iter().zip(&self.below[1..]);
         let first = digits.map(|(digit, below)| u64::from(*digit) * below).sum();
         (first, first + self.below[path.depth()])
     }
 
-    /// Returns the number of tasks of full depth that a task of `depth` levels covers.
+    /// Returns the number of tasks of full depth that a task of depth `depth` covers.
     pub(super) fn below(&self, depth: usize) -> u64 {
         self.below[depth.min(MAX_LEVELS)]
     }

@@ -1,4 +1,4 @@
-//! Paths: the names of tasks.
+//! Paths, which name tasks.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// Largest number of levels of a division.
 pub const MAX_LEVELS: usize = 12;
 
-/// The name of a task: its number at each level, from the first. The empty path names the whole sequence.
+/// The name of a task: its number at each level, starting with the first. The empty path names the whole sequence.
 ///
 /// Paths are ordered lexicographically, which is the order of the tasks of a tree. They are written as `0.3.1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,8 +16,8 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// Creates the path of `digits`, whose range [`Division::check`](super::Division::check) checks; `None` if
-    /// there are more than [`MAX_LEVELS`].
+    /// Creates the path of `digits`; `None` if there are more than [`MAX_LEVELS`]. The range of the digits is not
+    /// checked here, but by [`Division::check`](super::Division::check).
     #[must_use]
     pub fn new(digits: &[u16]) -> Option<TaskPath> {
         digits.iter().try_fold(TaskPath::default(), |path, digit| path.below(*digit))
@@ -35,7 +35,7 @@ impl TaskPath {
         self.digits.get(..self.depth()).unwrap_or_default()
     }
 
-    /// Returns the path of task `digit` below this one; `None` if there are no more levels.
+    /// Returns the path of task `digit` one level below; `None` if the path already has [`MAX_LEVELS`] levels.
     #[must_use]
     pub fn below(mut self, digit: u16) -> Option<TaskPath> {
         let depth = self.depth();
@@ -57,7 +57,7 @@ impl fmt::Display for TaskPath {
     }
 }
 
-/// Error of a text that is not a path.
+/// Error for a text that is not a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPath;
 

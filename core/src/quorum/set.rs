@@ -1,4 +1,4 @@
-//! Interest sets: the chunks that a task holds.
+//! Interest sets: the chunks that a task contains.
 
 use super::singer::{self, MAX_MEMBERS};
 use crate::plan::ChooseError;
@@ -7,10 +7,12 @@ use heapless::Vec;
 /// Largest number of chunks with an interest set.
 pub(crate) const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 
-/// Number of members minus one of the available sets: 0 and 1, which are trivial, and the prime powers up to 32.
+/// Orders of the available sets, one less than their numbers of members: 0 and 1, which are trivial, and the prime
+/// powers up to 32.
 const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
 
-/// Sets of table 3 of the paper that are difference sets; the one printed for 133 chunks is not.
+/// The sets in table 3 of the paper that are difference sets, with their numbers of chunks; the set printed there for
+/// 133 chunks is not one.
 const PRINTED: [(usize, &[usize]); 7] = [
     (7, &[0, 1, 3]),
     (13, &[0, 1, 3, 9]),
@@ -21,8 +23,8 @@ const PRINTED: [(usize, &[usize]); 7] = [
     (91, &[0, 1, 3, 9, 27, 49, 56, 61, 77, 81]),
 ];
 
-/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, whose differences take every nonzero
-/// value exactly once. Every set is verified when it is created.
+/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, among whose differences every
+/// nonzero value occurs exactly once. Every set is verified when it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterestSet {
     chunks: usize,
@@ -30,12 +32,13 @@ pub struct InterestSet {
 }
 
 impl InterestSet {
-    /// Returns the set for `chunks` chunks: the paper's if it prints a valid one (table 3), else Singer's.
+    /// Returns the set for `chunks` chunks: that in table 3 of the paper if it is valid, else one constructed by
+    /// Singer's method.
     ///
     /// # Errors
-    /// Returns [`ChooseError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The error
-    /// names the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no projective plane
-    /// of order 6 or 10.
+    /// Returns [`ChooseError::NoSet`] if `chunks` is neither 1 nor 3 nor `q² + q + 1` for a prime power `q` of at most
+    /// 32. The error contains the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there
+    /// is no projective plane of order 6 or 10.
     pub fn of(chunks: usize) -> Result<InterestSet, ChooseError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);
@@ -55,7 +58,8 @@ impl InterestSet {
         }
     }
 
-    /// Returns Singer's set of `order + 1` members; `None` unless the order is a prime power of at most 32.
+    /// Returns the set of `order + 1` members that Singer's method constructs; `None` if the order is not a prime power
+    /// of at most 32.
     fn by_singer(order: usize) -> Option<InterestSet> {
         let chunks = order * order + order + 1;
         singer::members(order).find_map(|members| InterestSet::from_members(chunks, &members).ok())
@@ -64,8 +68,8 @@ impl InterestSet {
     /// Creates a set from the given members, in any order.
     ///
     /// # Errors
-    /// Returns an error if the members are not an interest set: one is out of range or given twice, 0 is missing, or
-    /// differences are missing or doubled, with their numbers.
+    /// Returns an error if the members are not an interest set: a member is out of range or given twice, 0 is missing,
+    /// or differences are missing or doubled. The error contains the numbers of missing and of doubled differences.
     pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, ChooseError> {
         if chunks == 0 || chunks > MAX_CHUNKS {
             let (first, last) = (InterestSet::sizes().next(), InterestSet::sizes().last());
@@ -102,7 +106,7 @@ impl InterestSet {
         Ok(InterestSet { chunks, members })
     }
 
-    /// Iterates over the numbers of chunks that have a set, in order.
+    /// Iterates over the numbers of chunks for which there is a set, in order.
     pub fn sizes() -> impl Iterator<Item = usize> {
         ORDERS.into_iter().map(|q| q * q + q + 1)
     }
@@ -118,8 +122,9 @@ impl InterestSet {
         self.members.iter().map(|x| usize::from(*x))
     }
 
-    /// Returns the paired set (appendix B): each member subtracted from the second one, modulo the number of chunks. It has
-    /// the same number of each difference, so it is an interest set; its paired set is the original.
+    /// Returns the paired set (appendix B): each member is subtracted from the second one, modulo the number of chunks.
+    /// Every difference occurs as often as in this set, so the result is an interest set. Pairing it again yields this
+    /// set.
     #[must_use]
     pub fn paired(&self) -> InterestSet {
         let second = self.members().nth(1).unwrap_or(0);
@@ -129,7 +134,7 @@ impl InterestSet {
         InterestSet { chunks: self.chunks, members }
     }
 
-    /// Iterates over the chunks of task `task`, in the order of the members: `(task + o) mod c`.
+    /// Iterates over the chunks of task `task`: `(task + o) mod c` for each member `o`, in order.
     pub(crate) fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
         let task = task % self.chunks;
         self.members().map(move |member| (task + member) % self.chunks)
@@ -140,7 +145,7 @@ impl InterestSet {
 mod tests {
     use super::*;
 
-    /// Checks coverage by a matrix of pairs instead of differences.
+    /// Checks, without computing differences, that every pair of chunks is together in exactly one task.
     fn covers(set: &InterestSet) -> bool {
         let c = set.chunks();
         (0..c).all(|a| {
@@ -195,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Refuses Table 3's set for 133 chunks, which lacks 40 differences; Singer's set replaces it.
+    /// Checks that the set in table 3 for 133 chunks, which lacks 40 differences, is rejected and Singer's set replaces
+    /// it.
     #[test]
     fn the_set_printed_for_133_chunks_is_refused() {
         let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];

@@ -1,23 +1,25 @@
 //! Constructs planar difference sets by Singer's method: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
-//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³) that
-//! generates it over GF(q), and the exponents of the points of a line are a difference set. The points of a line are the
-//! zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence of α's polynomial. So the set is
+//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³)
+//! that generates it over GF(q). The exponents of the points on a line form a difference set. The points on a line are
+//! the zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence given by the minimal
+//! polynomial of `α`. The set is therefore
 //!
 //! ```text
 //! { i : s_i = 0 }    with    s_0 = s_1 = 0, s_2 = 1, s_{i+3} = a s_{i+2} + b s_{i+1} + d s_i    over GF(q)
 //! ```
 //!
-//! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has one. The coefficients
-//! are tried in order until the zeros of the sequence pass the check of every interest set, so no arithmetic in GF(q³) is
-//! needed.
+//! for coefficients whose polynomial has such a root `α`, which is the case for about one in three irreducible
+//! polynomials. The coefficients are tried in order until the zeros of the sequence pass the check of
+//! [`InterestSet`](super::InterestSet), so no arithmetic in GF(q³) is needed.
 
 use heapless::Vec;
 
 /// Largest number of members of an interest set, for the prime power 32.
 pub const MAX_MEMBERS: usize = 33;
 
-/// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as integers whose digits in base `p` are their coefficients.
+/// GF(q) for `q = p^k`. Its elements are polynomials over GF(p) of degree below `k`, stored as integers whose base-`p`
+/// digits are the coefficients.
 #[derive(Clone, Copy)]
 struct Field {
     p: usize,
@@ -27,7 +29,7 @@ struct Field {
 }
 
 impl Field {
-    /// Returns the field of `q` elements, for prime powers up to 32.
+    /// Returns the field of `q` elements; `None` if `q` is not a prime power of at most 32.
     fn new(q: usize) -> Option<Field> {
         let (p, k, reduced) = match q {
             2 | 3 | 5 | 7 | 11 | 13 | 17 | 19 | 23 | 29 | 31 => (q, 1, [0; 5]),
@@ -61,7 +63,7 @@ impl Field {
         self.number(&core::array::from_fn(|i| (a[i] + b[i]) % self.p))
     }
 
-    /// Returns the product, by Horner's rule in `x`.
+    /// Returns the product of two elements, by Horner's rule in `x`.
     fn times(&self, a: usize, b: usize) -> usize {
         if self.k == 1 {
             return a * b % self.p;
@@ -79,7 +81,7 @@ impl Field {
     }
 }
 
-/// Iterates over candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; empty if `q` is not a prime power of at
+/// Iterates over candidate sets modulo `q² + q + 1`, each of `q + 1` numbers; empty if `q` is not a prime power of at
 /// most 32.
 pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>> {
     let polynomials = move |field: Field| {
@@ -89,7 +91,8 @@ pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>>
     Field::new(q).into_iter().flat_map(polynomials)
 }
 
-/// Returns the zeros of the sequence of the coefficients, if there are `count` of them.
+/// Returns the indices of the zeros among the first `chunks` terms of the sequence with coefficients `a`, `b` and `d`;
+/// `None` if their number is not `count`.
 fn zeros(
     field: &Field,
     [a, b, d]: [usize; 3],
@@ -112,8 +115,8 @@ fn zeros(
 mod tests {
     use super::*;
 
-    /// Checks that every nonzero element has an inverse and that products distribute, so that the tables of reductions are
-    /// irreducible.
+    /// Checks that every nonzero element has an inverse and that multiplication distributes over addition. This shows
+    /// that the polynomials in the table are irreducible.
     #[test]
     fn fields_are_fields() {
         for q in [2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32] {

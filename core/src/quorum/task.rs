@@ -1,4 +1,4 @@
-//! A task: its tokens as runs, and which pairs of them meet.
+//! A task: its tokens as runs, and the pairs of runs that it computes.
 
 use super::chunks::BalancedChunkLayout;
 use super::division::Division;
@@ -7,7 +7,7 @@ use super::singer::MAX_MEMBERS;
 use crate::plan::ChooseError;
 use heapless::Vec;
 
-/// Largest number of runs of a task: the members of one level's set, plus one fewer for each further level.
+/// Largest number of runs in a task: the largest number of members of a set, plus one fewer for each further level.
 pub const MAX_RUNS: usize = MAX_LEVELS * (MAX_MEMBERS - 1) + 1;
 
 /// Consecutive tokens of the original sequence that are also consecutive in a task.
@@ -21,22 +21,22 @@ pub struct Span {
     pub tokens: usize,
 }
 
-/// Consecutive tokens that are in the same chunk at every level. Never empty.
+/// Consecutive tokens of a task that are in the same chunk at every level. Never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     span: Span,
-    /// Chunk at each level.
+    /// Chunk of the run at each level.
     labels: [u16; MAX_LEVELS],
 }
 
 impl Run {
-    /// Returns the tokens.
+    /// Returns the tokens of the run.
     #[must_use]
     pub const fn span(&self) -> Span {
         self.span
     }
 
-    /// Returns the run's chunk at each level of a task of `depth` levels.
+    /// Returns the chunk of the run at each of the `depth` levels of its task.
     #[must_use]
     pub fn labels(&self, depth: usize) -> &[u16] {
         &self.labels[..depth.min(MAX_LEVELS)]
@@ -45,7 +45,7 @@ impl Run {
 
 type Runs = Vec<Run, MAX_RUNS>;
 
-/// A task of a division: the runs of its queries and keys, in the order of the task.
+/// A task of a division: the runs of its queries and of its keys, each in the order of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     path: TaskPath,
@@ -54,8 +54,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// Creates task `path` of `division` over `queries` query tokens and `keys` key tokens: algorithm 3 of the
-    /// paper.
+    /// Creates task `path` of `division` over `queries` query tokens and `keys` key tokens, as algorithm 3 of the paper
+    /// does.
     ///
     /// # Errors
     /// Returns an error if `path` is not a task of the division ([`Division::check`]).
@@ -101,34 +101,34 @@ impl Task {
         tokens(&self.keys)
     }
 
-    /// Returns `true` if this task computes the pairs of a query run and a key run: at no level are they in the
-    /// same chunk unless the task owns it.
+    /// Returns `true` if this task computes the pairs of a query run and a key run. It does if, at every level, the
+    /// runs are in different chunks or in the chunk that the task owns.
     #[must_use]
     pub fn meet(&self, query: &Run, key: &Run) -> bool {
         let labels = query.labels.iter().zip(&key.labels).zip(self.path.digits());
         labels.into_iter().all(|((a, b), owned)| a != b || a == owned)
     }
 
-    /// Returns the keys that `query` meets, as ranges in the order of the task. Runs that are also adjacent in the
-    /// original sequence are joined.
+    /// Returns the keys with which this task pairs `query`, as ranges in the order of the task. Key runs that are
+    /// adjacent in the original sequence too are joined.
     #[must_use]
     pub fn keys_of<'a>(&'a self, query: &'a Run) -> KeySpans<'a> {
         KeySpans { task: self, query, next: 0 }
     }
 
-    /// Iterates over every query run with every range of keys that it meets.
+    /// Iterates over every query run together with each range of keys that it is paired with.
     pub fn pairs(&self) -> impl Iterator<Item = (Span, Span)> + '_ {
         self.queries.iter().flat_map(|query| self.keys_of(query).map(move |keys| (query.span, keys)))
     }
 
-    /// Returns the number of pairs of a query and a key.
+    /// Returns the number of pairs of a query and a key that the task computes.
     #[must_use]
     pub fn pair_count(&self) -> u128 {
         self.pairs().map(|(queries, keys)| queries.tokens as u128 * keys.tokens as u128).sum()
     }
 }
 
-/// Iterator over the ranges of keys that a query run meets: [`Task::keys_of`].
+/// Iterator over the ranges of keys that a query run is paired with, created by [`Task::keys_of`].
 #[derive(Clone, Debug)]
 pub struct KeySpans<'a> {
     task: &'a Task,
@@ -161,7 +161,7 @@ fn tokens(runs: &Runs) -> usize {
     runs.last().map_or(0, |run| run.span.offset + run.span.tokens)
 }
 
-/// Returns the runs of `tokens` tokens in task `path`, which is a task of the division.
+/// Returns the runs that task `path`, which must be a task of the division, has in a sequence of `tokens` tokens.
 fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
     let mut runs = Runs::new();
     if tokens > 0 {
@@ -191,7 +191,7 @@ fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
     runs
 }
 
-/// Adds a run that is not empty. The capacity suffices (reason 1 of the module).
+/// Adds a run if it is not empty. The capacity is sufficient, as item 1 of "Why the code differs" in the module shows.
 fn push(runs: &mut Runs, run: Run) {
     let full = run.span.tokens > 0 && runs.push(run).is_err();
     debug_assert!(!full, "more than {MAX_RUNS} runs");

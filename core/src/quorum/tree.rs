@@ -1,23 +1,24 @@
-//! Trees: sets of tasks that cover every pair exactly once.
+//! Trees: sets of tasks that cover every pair of a query and a key exactly once.
 
 use super::division::Division;
 use super::path::TaskPath;
 use crate::plan::ChooseError;
 
-/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of them
-/// as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some further than others (section
-/// 2.4).
+/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of
+/// their paths as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some tasks further
+/// than others (section 2.4 of the paper).
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
     paths: &'a [TaskPath],
 }
 
 impl<'a> Tree<'a> {
-    /// Checks that `paths` are such tasks of `division` and sorts them into the order in which their states merge.
+    /// Checks that `paths` form a tree of `division` and sorts them into the order in which the states of the tasks are
+    /// merged.
     ///
     /// # Errors
-    /// Returns an error if a path is not a task of the division ([`Division::check`]), if one is given twice or is below
-    /// another, or if one is missing.
+    /// Returns an error if a path is not a task of the division ([`Division::check`]), if a task is given twice or
+    /// together with a task above it, or if a task is missing.
     pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, ChooseError> {
         for path in &*paths {
             division.check(path)?;
@@ -40,14 +41,15 @@ impl<'a> Tree<'a> {
         Ok(Tree { paths })
     }
 
-    /// Returns the tasks, in the order in which their states merge.
+    /// Returns the paths of the tasks, in the order in which their states are merged.
     #[must_use]
     pub const fn paths(&self) -> &'a [TaskPath] {
         self.paths
     }
 }
 
-/// Returns the largest task that begins at number `first` and covers none from `end` on.
+/// Returns the error for a gap that extends from task `first` up to task `end`. It names the largest task that starts
+/// at `first` and ends within the gap.
 fn gap(division: &Division, first: u64, end: u64) -> ChooseError {
     let fits = |depth: &usize| {
         let tasks = division.below(*depth);

@@ -6,7 +6,7 @@ use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
 use crate::argument::ArgumentError;
 use crate::monoid::Monoid;
 
-/// Number of elements of a block of the two-level scan.
+/// Number of elements per block of the two-level scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// 64 elements.
@@ -21,7 +21,7 @@ impl Block {
     /// All block sizes.
     pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
 
-    /// Returns the number of elements of a block.
+    /// Returns the number of elements per block.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -32,25 +32,25 @@ impl Block {
     }
 }
 
-/// An algorithm, with the block size of the two-level scan.
+/// A scan algorithm. The two-level scan also has a block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// [`sequential`].
+    /// The algorithm of [`sequential`].
     Sequential,
-    /// [`tree`].
+    /// The algorithm of [`tree`].
     Tree,
-    /// [`hillis_steele`].
+    /// The algorithm of [`hillis_steele`].
     HillisSteele,
-    /// [`kogge_stone`].
+    /// The algorithm of [`kogge_stone`].
     KoggeStone,
-    /// [`blelloch`].
+    /// The algorithm of [`blelloch`].
     Blelloch,
-    /// [`two_level`].
+    /// The algorithm of [`two_level`], with its block size.
     TwoLevel(Block),
 }
 
 impl Scan {
-    /// All scans.
+    /// All algorithms, and all block sizes of the two-level scan.
     pub const ALL: [Scan; 8] = [
         Scan::Sequential,
         Scan::Tree,
@@ -62,7 +62,7 @@ impl Scan {
         Scan::TwoLevel(Block::B256),
     ];
 
-    /// Returns the name of the algorithm, with the block size of the two-level scan.
+    /// Returns the name of the algorithm, including the block size of the two-level scan.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Scan {
         }
     }
 
-    /// Returns the exact depth of `form` over `n` elements; `None` if the algorithm does not have the form.
+    /// Returns the exact depth of `form` over `n` elements; `None` if the algorithm does not support the form.
     #[must_use]
     pub const fn depth(self, form: Form, n: usize) -> Option<usize> {
         Some(match (self, form) {
@@ -96,8 +96,7 @@ impl Scan {
         })
     }
 
-    /// Returns the number of merges on a longest path that have the identity on one side and therefore do not
-    /// round.
+    /// Returns the number of merges with the identity on a longest path. They count towards the depth but do not round.
     #[must_use]
     pub const fn identity_merges(self, form: Form, n: usize) -> usize {
         let any = match (self, form) {
@@ -108,7 +107,7 @@ impl Scan {
         any as usize
     }
 
-    /// Returns the number of scratch elements that `form` over `n` elements needs.
+    /// Returns the number of scratch elements that the algorithm needs for `form` over `n` elements.
     #[must_use]
     pub const fn scratch_len(self, form: Form, n: usize) -> usize {
         match (self, form) {
@@ -118,8 +117,8 @@ impl Scan {
         }
     }
 
-    /// Reduces the elements of `slots`, which are consumed, and returns the place of their total; `None` if there
-    /// are no elements, whose total is the identity.
+    /// Reduces the elements of `slots` and returns the place of their total; `None` if there are no elements, whose
+    /// total is the identity. The elements are overwritten.
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
@@ -137,8 +136,8 @@ impl Scan {
     /// Replaces every element of `slots` by the prefix that ends with it.
     ///
     /// # Errors
-    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
-    /// form.
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not support
+    /// inclusive scans.
     pub fn inclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ArgumentError> {
         match self {
             Scan::Sequential => sequential::inclusive(slots),
@@ -153,11 +152,11 @@ impl Scan {
         Ok(())
     }
 
-    /// Replaces every element of `slots` by the prefix that ends before it, the first by the identity. Uses no
+    /// Replaces every element of `slots` by the prefix that ends before it; the first becomes the identity. Needs no
     /// scratch.
     ///
     /// # Errors
-    /// Returns an error if the algorithm does not have this form.
+    /// Returns an error if the algorithm does not support exclusive scans.
     pub fn exclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ArgumentError> {
         match self {
             Scan::Sequential => sequential::exclusive(slots),
@@ -167,7 +166,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the total of `items`, which are consumed; the identity for an empty slice.
+    /// Reduces `items` and returns their total; for an empty slice, the identity. The items are overwritten.
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
@@ -180,16 +179,16 @@ impl Scan {
     /// Replaces every element by the prefix that ends with it.
     ///
     /// # Errors
-    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
-    /// form.
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not support
+    /// inclusive scans.
     pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ArgumentError> {
         self.inclusive_slots(&mut Scratched::new(items, scratch))
     }
 
-    /// Replaces every element by the prefix that ends before it, the first by the identity.
+    /// Replaces every element by the prefix that ends before it; the first becomes the identity.
     ///
     /// # Errors
-    /// Returns an error if the algorithm does not have this form.
+    /// Returns an error if the algorithm does not support exclusive scans.
     pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ArgumentError> {
         self.exclusive_slots(items)
     }

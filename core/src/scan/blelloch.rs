@@ -1,9 +1,8 @@
 //! Blelloch's scan: up-sweep and down-sweep over a binary tree, in place, for any length.
 //!
-//! The tree cuts the elements at multiples of powers of two. A node of step `t` covers
-//! `[m 2^{t+1}, (m+1) 2^{t+1})`, cut off at the last element; its left child covers the first `2^t` elements, its
-//! right child the rest. The value of a subtree is stored at its last element, so a right child and its parent
-//! share a place:
+//! The tree cuts the elements at multiples of powers of two. A node of step `t` covers `[m 2^{t+1}, (m+1) 2^{t+1})`, or
+//! as much of it as there are elements; its left child covers the first `2^t` elements, its right child the remaining
+//! ones. The value of a subtree is stored at its last element, so a right child and its parent share a place:
 //!
 //! ```text
 //! up-sweep      steps 0, 1, …   items[last] ← items[mid] ⊕ items[last]
@@ -11,12 +10,13 @@
 //!                               inclusive:  items[mid] ← items[start − 1] ⊕ items[mid]  where start > 0
 //! ```
 //!
-//! with `mid` the last element of the left child. If the right child would be empty, there is no node, and the left
-//! child represents both. A length that is not a power of two is therefore no special case, costs no merge with the
-//! identity and needs no padding. Elements keep their order throughout.
+//! where `mid` is the last element of the left child. If the right child would be empty, there is no node, and the left
+//! child represents both. A length that is not a power of two therefore needs no special case, no merge with the
+//! identity and no padding. Elements keep their order throughout.
 //!
-//! The exclusive down-sweep starts from the identity at the root. The inclusive one passes inclusive prefixes down
-//! the same tree and needs neither the identity nor the inputs again; it is also known as the Brent-Kung network.
+//! The exclusive down-sweep starts from the identity at the root. The inclusive one passes inclusive prefixes down the
+//! same tree and needs neither the identity nor a second copy of the inputs; it is also known as the Brent-Kung
+//! network.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
@@ -30,15 +30,15 @@ pub const fn steps(n: usize) -> usize {
 /// A node of the tree that has both children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// First element.
+    /// First element of the node.
     pub start: usize,
-    /// Last element of the left child, where its value is stored.
+    /// Last element of the left child, where the left child's value is stored.
     pub mid: usize,
-    /// Last element, where the values of the right child and of the node are stored.
+    /// Last element of the node, where the values of the right child and of the node are stored.
     pub last: usize,
 }
 
-/// Returns node `m` of a step over `n` elements; `None` if the step has fewer.
+/// Returns node `m` of step `step` over `n` elements; `None` if the step has fewer nodes.
 #[must_use]
 pub fn node(n: usize, step: usize, m: usize) -> Option<Node> {
     let half = 1usize << step;
@@ -52,7 +52,7 @@ fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
     (0..).map_while(move |m| node(n, step, m))
 }
 
-/// Computes the total of every subtree at its last element. The last element then holds the total of all.
+/// Computes the total of every subtree at its last element. The last of all elements then contains the total of all.
 pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in 0..steps(n) {
@@ -62,7 +62,7 @@ pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Converts totals of subtrees, with the last element replaced by the prefix before all, to exclusive prefixes.
+/// Converts the totals of subtrees to exclusive prefixes. The last element must contain the prefix before all elements.
 pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in (0..steps(n)).rev() {
@@ -73,14 +73,14 @@ pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Returns the place of the total, which is the last; `None` if there are no elements. The other places then hold
-/// totals of subtrees.
+/// Returns the place of the total, which is the last place; `None` if there are no elements. The other places then
+/// contain totals of subtrees.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     up_sweep(slots);
     slots.len().checked_sub(1)
 }
 
-/// Replaces every element by the prefix that ends before it, the first by the identity.
+/// Replaces every element by the prefix that ends before it; the first becomes the identity.
 pub fn exclusive<S: Slots + ?Sized>(slots: &mut S) {
     up_sweep(slots);
     if let Some(last) = slots.len().checked_sub(1) {
@@ -110,17 +110,17 @@ pub const fn reduction_depth(n: usize) -> usize {
 
 /// Returns the depth of [`exclusive`].
 ///
-/// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The root's
-/// left total takes `k − 1` merges and merges with the identity once more. A prefix that is at least as deep as the
-/// tree below it gains `floor(log2 r)` on the way down: a left child passes it on, a right child adds one, and only
-/// a perfect tree allows that at every step. Paths that stay in the left child behave like a scan of `2^{k−1}`
-/// elements, whose depth is `2 (k − 1) − 1`:
+/// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The total of
+/// the root's left child takes `k − 1` merges and one more with the identity. A prefix that is at least as deep as the
+/// tree below it gains `floor(log2 r)` on the way down: a left child passes it on, a right child adds one, and only a
+/// perfect tree adds one at every step. Paths that stay in the left child behave like a scan of `2^{k−1}` elements,
+/// whose depth is `2 (k − 1) − 1`:
 ///
 /// ```text
 /// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element
 /// ```
 ///
-/// One merge of every path is with the identity.
+/// Every path contains one merge with the identity.
 #[must_use]
 pub const fn exclusive_depth(n: usize) -> usize {
     if n <= 1 {
@@ -132,14 +132,14 @@ pub const fn exclusive_depth(n: usize) -> usize {
     if right > left { right } else { left }
 }
 
-/// Returns the depth of [`inclusive`]: with `k` and `r` as for [`exclusive_depth`],
+/// Returns the depth of [`inclusive`], with `k` and `r` as for [`exclusive_depth`]:
 ///
 /// ```text
 /// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
 /// ```
 ///
-/// The root's total takes `k` merges. The left total, `k − 1` deep, is the prefix that goes down the right child
-/// without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
+/// The root's total takes `k` merges. The total of the left child, `k − 1` deep, is the prefix that goes down the right
+/// child without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     if n <= 1 {

@@ -1,13 +1,13 @@
-//! The forms of a scan.
+//! The forms of a scan: reduction, inclusive and exclusive.
 
 /// The result that a scan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The total only.
     Reduction,
-    /// Every prefix that includes its own element.
+    /// The prefix that ends with each element.
     Inclusive,
-    /// Every prefix that excludes its own element.
+    /// The prefix that ends before each element.
     Exclusive,
 }
 

@@ -1,9 +1,9 @@
 //! Hillis and Steele's scan: in step `t` every element merges with the one `2^t` before it.
 //!
-//! This implementation gathers between two buffers, as a thread block does in shared memory. Every element of the
+//! This implementation alternates between two buffers, as a thread block does in shared memory. Every element of the
 //! next buffer is computed from the current one, elements without a partner are copied, and one barrier per step is
-//! enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`], at the least depth that a
-//! prefix form can have.
+//! enough. The scan executes about `n log2 n` merges, compared with about `2 n` in [`super::blelloch`], at the smallest
+//! depth that is possible for prefixes.
 
 use super::depth::ceil_log2;
 use super::slots::{Slots, check_scratch};
@@ -15,14 +15,14 @@ pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Returns the element that precedes element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. `None` means that
-/// `next[i]` is a copy.
+/// Returns the element that merges with element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. `None` means that
+/// `next[i]` is a copy of `now[i]`.
 #[must_use]
 pub const fn source(step: usize, i: usize) -> Option<usize> {
     i.checked_sub(1 << step)
 }
 
-/// Returns the number of scratch elements for `n` elements, which is `n`.
+/// Returns the number of scratch elements that a scan of `n` elements needs, which is `n`.
 #[must_use]
 pub const fn scratch_len(n: usize) -> usize {
     n
@@ -39,7 +39,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ArgumentError> 
     Ok(())
 }
 
-/// Runs [`inclusive`] over the `n` places from `items` on, with `n` places of scratch from `scratch` on.
+/// Scans the `n` places from `items` on as [`inclusive`] does, with `n` places of scratch from `scratch` on.
 pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, scratch: usize) {
     let (mut now, mut next) = (items, scratch);
     for step in 0..steps(n) {
@@ -58,7 +58,7 @@ pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, 
     }
 }
 
-/// Computes all prefixes and returns the place of the total, which is the last; `None` if there are no elements.
+/// Computes all prefixes and returns the place of the total, which is the last place; `None` if there are no elements.
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].

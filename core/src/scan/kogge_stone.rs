@@ -1,12 +1,12 @@
 //! Kogge and Stone's prefix network, in place.
 //!
-//! It is the same network as [`super::hillis_steele`]: the same merges of the same elements at the same depth, and
-//! therefore the same bits. The two names come from an adder and from a data-parallel machine, and they differ in
-//! how the network is laid out in memory. This one has a single buffer. Within a step elements are updated from the
-//! last to the first, so the partner `2^t` before still holds the value of the previous step; elements without a
-//! partner stay. The lanes of a warp or of a vector execute it in the same way, in registers: all read, then all
-//! write. Machines that do not run in lock step need a barrier between reading and writing, which makes the two
-//! buffers of Hillis and Steele cheaper.
+//! The network is that of [`super::hillis_steele`]: the same merges of the same elements at the same depth, and
+//! therefore the same bits. One name comes from an adder, the other from a data-parallel machine; the implementations
+//! differ in how the network is stored in memory. This one has a single buffer. Within a step, elements are updated
+//! from the last to the first, so the partner at distance `2^t` still contains the value of the previous step; elements
+//! without a partner stay unchanged. The lanes of a warp or of a vector execute the network in the same way, in
+//! registers: all read, then all write. Machines that do not run in lock step need a barrier between reading and
+//! writing, which makes the two buffers of Hillis and Steele cheaper.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
@@ -17,8 +17,8 @@ pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Returns merge `m` of a step, counted from the end, as `(before, at)`: `items[at] ← items[before] ⊕ items[at]`.
-/// `None` if the step has fewer.
+/// Returns merge `m` of a step, counted from the last element, as `(before, at)`:
+/// `items[at] ← items[before] ⊕ items[at]`. `None` if the step has fewer merges.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let at = n.checked_sub(m + 1)?;
@@ -35,7 +35,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Computes all prefixes and returns the place of the total, which is the last; `None` if there are no elements.
+/// Computes all prefixes and returns the place of the total, which is the last place; `None` if there are no elements.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     inclusive(slots);
     slots.len().checked_sub(1)

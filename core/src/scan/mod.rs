@@ -1,7 +1,7 @@
 //! Scans over any monoid.
 //!
-//! A reduction returns `x_0 ⊕ … ⊕ x_{n−1}`, an inclusive scan every prefix that includes its own element, an
-//! exclusive scan every prefix that excludes it. All keep the order of the elements, so the operation need not
+//! A reduction returns `x_0 ⊕ … ⊕ x_{n−1}`, an inclusive scan the prefix that ends with each element, and an exclusive
+//! scan the prefix that ends before each element. All keep the order of the elements, so the operation need not
 //! commute, and all accept any length.
 //!
 //! | module | reduction | inclusive | exclusive | works on |
@@ -12,7 +12,7 @@
 //! | [`kogge_stone`] | yes | yes | | the elements in place |
 //! | [`blelloch`] | yes | yes | yes | the elements in place |
 //! | [`two_level`] | yes | yes | | the elements, one block and one element per block |
-//! | [`stack`] | yes | | | slots of the caller; the merge tree of attention runs |
+//! | [`stack`] | yes | | | slots of the caller; used to merge attention segments |
 //!
 //! Every parallel algorithm consists of a number of steps and a pure function from a step and an index to the
 //! elements that merge. Merges of one step are independent; the next step begins when all are done. The loops here
@@ -22,11 +22,11 @@
 //! [`Monoid`](crate::monoid::Monoid), or a workspace whose elements have sizes known only at run time.
 //!
 //! **Depth** is the largest number of executions of [`Slots::combine`] on any path from an input to an output. The
-//! functions that return it are exact. A merge with the identity is executed and therefore counted; since it does
-//! not round, [`Scan::identity_merges`] returns how many of them a longest path has.
+//! functions that return it are exact. A merge with the identity is executed and therefore counted, but it does not
+//! round; [`Scan::identity_merges`] returns how many a longest path contains.
 //!
 //! **The published depth** of the two-level scan, [`elsa_depth`], exceeds the executed depth of [`two_level`] by at
-//! least three at any length, provided that its inter-block term is not taken below zero.
+//! least three for any length, because its inter-block term is taken as zero where it would be negative.
 
 mod algorithm;
 pub mod blelloch;

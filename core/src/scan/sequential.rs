@@ -1,7 +1,8 @@
 //! The sequential scan: one element after another.
 //!
-//! It has the fewest merges of all (`n − 1`) and the greatest depth. The exclusive form starts from the identity
-//! and merges the first element with it. The last element is never merged, so its place holds the running prefix.
+//! It has the fewest merges (`n − 1`) and the greatest depth of all algorithms. The exclusive form starts from the
+//! identity and merges the first element with it. The last element takes part in no merge, so its place stores the
+//! running prefix.
 
 use super::slots::Slots;
 
@@ -18,7 +19,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Replaces every element by the prefix that ends before it, the first by the identity.
+/// Replaces every element by the prefix that ends before it; the first becomes the identity.
 pub fn exclusive<S: Slots + ?Sized>(slots: &mut S) {
     let Some(last) = slots.len().checked_sub(1) else { return };
     slots.identity(last);

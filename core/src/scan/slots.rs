@@ -1,26 +1,27 @@
-//! Slots: numbered places that hold the elements of a scan.
+//! Slots: numbered places that store the elements of a scan.
 //!
-//! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a matrix
-//! whose size depends on the problem; its elements are stored in the caller's workspace. A scan needs the same four
-//! operations of either: combine an element into a place, copy it, exchange it, or set it to the identity. [`Slots`] is these
-//! four, and every scan is written for it. A slice of a monoid is one implementation.
+//! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a
+//! matrix whose size depends on the problem; such elements are stored in the caller's workspace. For both kinds of
+//! elements a scan needs four operations: to combine an element into a place, to copy it, to exchange it with another,
+//! and to set a place to the identity. [`Slots`] is the trait of these operations, and every scan is written for it. A
+//! slice of a monoid is one implementation.
 //!
-//! A scan only combines into the place of its *later* element, [`Slots::combine`]. If a total belongs in the place of the
-//! earlier one, the two places are exchanged afterwards; their old contents are no longer needed then.
+//! A scan only combines into the place of the *later* element, by [`Slots::combine`]. If a total belongs in the place
+//! of the earlier one, the two places are exchanged afterwards, when the other old value is no longer needed.
 
 use crate::argument::ArgumentError;
 use crate::monoid::Monoid;
 
 /// The elements of a scan in numbered places, followed by scratch places.
 ///
-/// Elements have the numbers `0 … len() − 1`. The [`Slots::scratch`] scratch places follow from [`Slots::len`] on, with
-/// arbitrary contents. The operation is associative and has an identity; it need not commute.
+/// Elements have the numbers `0 … len() − 1`. The scratch places, [`Slots::scratch`] in number, start at [`Slots::len`]
+/// and may have any contents. The operation is associative and has an identity; it need not commute.
 #[expect(clippy::len_without_is_empty, reason = "no scan asks whether there are elements")]
 pub trait Slots {
     /// Returns the number of elements.
     fn len(&self) -> usize;
 
-    /// Returns the number of places after the elements.
+    /// Returns the number of scratch places after the elements.
     fn scratch(&self) -> usize {
         0
     }
@@ -28,10 +29,11 @@ pub trait Slots {
     /// Sets a place to the identity.
     fn identity(&mut self, at: usize);
 
-    /// Computes `at ← before ⊕ at`, where `before` holds the earlier element in a different place and keeps its contents.
+    /// Computes `at ← before ⊕ at`. The place `before` contains the earlier element, differs from `at` and keeps its
+    /// contents.
     fn combine(&mut self, before: usize, at: usize);
 
-    /// Computes `to ← from`.
+    /// Copies the contents of place `from` to place `to`.
     fn copy(&mut self, from: usize, to: usize);
 
     /// Exchanges the contents of two places.
@@ -68,7 +70,7 @@ pub struct Scratched<'a, M> {
 }
 
 impl<'a, M: Monoid> Scratched<'a, M> {
-    /// Combines the elements of `items` and the places of `scratch`.
+    /// Creates slots whose elements are `items` and whose scratch places are `scratch`.
     #[must_use]
     pub fn new(items: &'a mut [M], scratch: &'a mut [M]) -> Scratched<'a, M> {
         Scratched { items, scratch }
@@ -127,7 +129,7 @@ impl<M: Monoid> Slots for Scratched<'_, M> {
     }
 }
 
-/// A range of the places of other slots, as elements without scratch.
+/// A range of the places of other slots. All places in it are elements; it has no scratch.
 #[derive(Debug)]
 pub(super) struct Stretch<'a, S: ?Sized> {
     pub slots: &'a mut S,
@@ -157,7 +159,7 @@ impl<S: Slots + ?Sized> Slots for Stretch<'_, S> {
     }
 }
 
-/// Returns an error unless there are `needed` scratch places.
+/// Returns an error if there are fewer than `needed` scratch places.
 pub(super) fn check_scratch<S: Slots + ?Sized>(slots: &S, needed: usize) -> Result<(), ArgumentError> {
     let found = slots.scratch();
     if found < needed { Err(ArgumentError::Short { argument: "scratch", found, needed }) } else { Ok(()) }

@@ -1,30 +1,29 @@
-//! Merges attention runs in a tree: segments arrive in order, and complete subtrees merge at once.
+//! Merges the states of attention segments in a tree: segments arrive in order, and complete subtrees merge at once.
 //!
-//! For segments `0, 1, 2, …` the tree is the balanced tree of [`super::tree`]. The caller's slots store its states, so
-//! elements may have sizes known only at run time.
+//! For segments `0, 1, 2, …` the tree is the balanced tree of [`super::tree`]. The caller's slots store the states, so
+//! the size of an element may be known only at run time.
 
 use super::depth::ceil_log2;
 
 /// The merge tree over segments, as a stack of pending states, for segments that arrive in order.
 ///
-/// It holds no states, only which segments the caller's slots represent. The caller provides
-/// [`MergeStack::capacity`] slots: a new segment is folded into the slot that [`MergeStack::push`] returns, and
-/// merges always take the last two. The result is the balanced tree over segment numbers whose missing leaves are
-/// identities.
+/// The stack contains no states; it records only which segments the caller's slots represent. The caller provides
+/// [`MergeStack::capacity`] slots: a new segment is computed into the slot that [`MergeStack::push`] returns, and a
+/// merge always combines the last two slots. The result is the balanced tree over all segment numbers, in which the
+/// identity replaces segments that were not pushed.
 ///
-/// Two neighbours on the stack part at some bit of their segments' numbers: the highest in which a segment of one
-/// differs from one of the other. These bits decrease strictly from the bottom of the stack to its top, so one
-/// integer holds them all.
+/// The segment numbers of two neighbours on the stack differ first at one bit, the highest that is not equal in both.
+/// These bits decrease strictly from the bottom of the stack to its top, so one integer stores all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MergeStack {
-    /// The last segment pushed; `None` if there was none.
+    /// The segment that was pushed last; `None` if there was none.
     last: Option<usize>,
-    /// The bits at which neighbours part.
+    /// Set of the bits at which neighbours on the stack differ first.
     parts: usize,
 }
 
 impl MergeStack {
-    /// Returns the number of slots that `segments` segments need.
+    /// Returns the number of slots that a stack for `segments` segments needs.
     #[must_use]
     pub const fn capacity(segments: usize) -> usize {
         1 + depth(segments)
@@ -36,7 +35,7 @@ impl MergeStack {
         if self.is_empty() { 0 } else { self.parts.count_ones() as usize + 1 }
     }
 
-    /// Returns `true` if no segment was pushed.
+    /// Returns `true` if no segment has been pushed.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.last.is_none()
@@ -47,8 +46,8 @@ impl MergeStack {
         *self = MergeStack { last: None, parts: 0 };
     }
 
-    /// Adds segment `c`, which must be greater than all before. Subtrees that it completes merge first:
-    /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Returns the slot of the new segment.
+    /// Adds segment `c`, which must be greater than all earlier ones, and returns its slot. Before that, subtrees that
+    /// are now complete are merged: each call `merge(slot)` must compute slot ← slot ⊕ (slot + 1).
     pub fn push(&mut self, c: usize, merge: impl FnMut(usize)) -> usize {
         if let Some(last) = self.last {
             // The subtree of `last` is complete up to this bit.
@@ -60,14 +59,14 @@ impl MergeStack {
         self.len() - 1
     }
 
-    /// Merges all pending states into slot zero. Returns `true` if any segment was pushed.
+    /// Merges all pending states into slot zero. Returns `true` if any segment has been pushed.
     pub fn finish(&mut self, merge: impl FnMut(usize)) -> bool {
         self.join(usize::MAX, merge);
         !self.is_empty()
     }
 
-    /// Merges the neighbours that part at one of `bits`, from the top down. The bits are below all other parting
-    /// bits.
+    /// Merges, from the top down, the neighbours that differ first at one of `bits`. All other such bits on the stack
+    /// must be higher.
     fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
         let stay = (self.parts & !bits).count_ones() as usize;
         (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);
@@ -87,11 +86,11 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Miri is slow, so it checks fewer sizes.
+    /// Step between tested sizes. Miri is slow, so it checks fewer.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
-    /// Writes the tree by recursion: the value of the smallest dyadic interval that covers `lo..hi`, as nested
-    /// text.
+    /// Writes the expected tree by recursion, as nested text: the value of the smallest dyadic interval that covers
+    /// `lo..hi`.
     fn tree(present: &[bool], lo: usize, hi: usize, out: &mut heapless::String<4096>) -> bool {
         if hi - lo == 1 {
             if lo < present.len() && present[lo] {

@@ -1,7 +1,7 @@
 //! Reduces adjacent elements in a balanced binary tree, with the least depth.
 //!
 //! In step `t` the totals of neighbouring runs of `2^t` elements merge. The total of a run is stored at its first
-//! element. A run without a right neighbour waits unchanged, so a length that is not a power of two costs no merge
+//! element. A run without a right neighbour stays unchanged, so a length that is not a power of two needs no merge
 //! with the identity.
 
 use super::depth::ceil_log2;
@@ -13,7 +13,8 @@ pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Returns merge `m` of a step: `items[left] ← items[left] ⊕ items[right]`. `None` if the step has fewer.
+/// Returns merge `m` of a step as `(left, right)`: `items[left] ← items[left] ⊕ items[right]`. `None` if the step has
+/// fewer merges.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let run = 1usize << step;
@@ -22,8 +23,8 @@ pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     (right < n).then_some((left, right))
 }
 
-/// Returns the place of the total, which is the first; `None` if there are no elements. The other elements are
-/// consumed.
+/// Computes the total and returns its place, which is the first; `None` if there are no elements. The other elements
+/// are overwritten.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     let n = slots.len();
     for step in 0..steps(n) {

@@ -1,10 +1,10 @@
-//! The two-level scan of ELSA, section 4.2: Hillis and Steele within blocks of `B` elements, Blelloch over
-//! the totals of the blocks, then one merge of each block's prefix with each of its elements.
+//! The two-level scan of ELSA, section 4.2: Hillis and Steele's scan within blocks of `B` elements, Blelloch's scan
+//! over the totals of the blocks, then one merge of each element with the prefix before its block.
 //!
 //! ```text
-//! every block     its own inclusive scan                     ceil(log2 B) merges
+//! each block      inclusive scan of its elements             ceil(log2 B) merges
 //! the totals      exclusive scan by up-sweep, down-sweep     at most 2 ceil(log2(n / B)) − 1
-//! every element   prefix of its block ⊕ itself               1; the first block has none
+//! each element    prefix before its block ⊕ the element      1; none in the first block
 //! ```
 //!
 //! A reduction only needs the total of every block and the up-sweep over them.
@@ -14,7 +14,7 @@ use super::slots::{Slots, Stretch, check_scratch};
 use super::{blelloch, hillis_steele};
 use crate::argument::ArgumentError;
 
-/// Returns the number of blocks of `n` elements. The last block may be shorter. A block size of zero counts as one.
+/// Returns the number of blocks for `n` elements. The last block may be shorter. A block size of zero counts as one.
 #[must_use]
 pub const fn blocks(n: usize, block: usize) -> usize {
     n.div_ceil(at_least_one(block))
@@ -24,13 +24,13 @@ const fn at_least_one(block: usize) -> usize {
     if block == 0 { 1 } else { block }
 }
 
-/// Returns the number of scratch elements: one per block, and those of one block.
+/// Returns the number of scratch elements: one per block, plus the length of one block.
 #[must_use]
 pub const fn scratch_len(n: usize, block: usize) -> usize {
     blocks(n, block) + if n < at_least_one(block) { n } else { at_least_one(block) }
 }
 
-/// Scans every block on its own and copies its total to the start of the scratch, one element per block.
+/// Scans every block separately and copies its total to the scratch. Returns the totals, one element per block.
 fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch<'_, S>, ArgumentError> {
     let n = slots.len();
     check_scratch(slots, scratch_len(n, block))?;
@@ -58,7 +58,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), A
     Ok(())
 }
 
-/// Returns the place of the total, which is in the scratch; `None` if there are no elements.
+/// Reduces the elements and returns the place of their total, which is in the scratch; `None` if there are no elements.
 ///
 /// # Errors
 /// Returns an error if the scratch is shorter than [`scratch_len`].
@@ -67,19 +67,19 @@ pub fn reduce<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Option<u
     Ok(blelloch::reduce(&mut totals).map(|at| totals.start + at))
 }
 
-/// Returns the depth of [`reduce`]: `ceil(log2 B) + ceil(log2 blocks)`, and `ceil(log2 n)` within one block.
+/// Returns the depth of [`reduce`]: `ceil(log2 B) + ceil(log2 blocks)`, or `ceil(log2 n)` if there is only one block.
 #[must_use]
 pub const fn reduction_depth(n: usize, block: usize) -> usize {
     let block = at_least_one(block);
     if n <= block { ceil_log2(n) } else { ceil_log2(block) + ceil_log2(blocks(n, block)) }
 }
 
-/// Returns the depth of [`inclusive`]: `ceil(log2 B) + D + 1` with `D` the [`blelloch::exclusive_depth`] of the
-/// blocks, and `ceil(log2 n)` within one block.
+/// Returns the depth of [`inclusive`]: `ceil(log2 B) + D + 1`, where `D` is the [`blelloch::exclusive_depth`] of the
+/// number of blocks, or `ceil(log2 n)` if there is only one block.
 ///
-/// All blocks except the last are whole, and the last one's total reaches no output. So every leaf that counts is
-/// `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge of a
-/// longest path is with the identity.
+/// All blocks before the last are full, and the total of the last block reaches no output. The totals that matter are
+/// therefore all `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge
+/// on a longest path is with the identity.
 #[must_use]
 pub const fn inclusive_depth(n: usize, block: usize) -> usize {
     let block = at_least_one(block);

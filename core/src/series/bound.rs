@@ -1,15 +1,16 @@
-//! Computes error bounds common to the per-channel operators.
+//! Computes error bounds that the per-channel operators have in common.
 
 use crate::dtype::DType;
 
-/// Accuracy of the functions of a kernel: largest relative errors. A result that is not a normal number may be zero.
+/// Largest relative errors of the functions that a kernel computes. Each may return zero if the result is not a normal
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precision {
     /// Error of `e^x`.
     pub exp: f64,
     /// Error of `softplus x = log(1 + e^x)`.
     pub softplus: f64,
-    /// Error of `silu x = x / (1 + e^-x)`; it may additionally be off by `2^-126 |x|`.
+    /// Error of `silu x = x / (1 + e^-x)`, to which an absolute error of `2^-126 |x|` is added.
     pub silu: f64,
 }
 
@@ -18,20 +19,24 @@ impl Precision {
     pub const LIBM: Precision = Precision { exp: 1.2e-7, softplus: 2.5e-7, silu: 3.6e-7 };
 }
 
-/// An exact value, and how far a run may be from it.
+/// An exact value, and the error that a run may have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     /// The exact value.
     pub value: f64,
-    /// The largest allowed distance.
+    /// The largest allowed error.
     pub bound: f64,
 }
 
 impl Judged {
-    /// Returns the distance of `found` relative to the bound: at most 1 where it is right, and NaN where one of the two values is a
-    /// NaN and the other is not. Where the exact value may be beyond the range of `dtype`, in which `found` was written, any
-    /// value that is not a NaN will do; where intermediate values are beyond the range of f32, and the bound is infinite,
-    /// any at all; and where the exact value is a NaN or an infinity, any that is not finite.
+    /// Returns the error of `found`, which was written in `dtype`, divided by the bound: at most 1 if `found` is
+    /// correct.
+    ///
+    /// - If the exact value is a NaN or an infinity, `found` must not be finite.
+    /// - If the bound is infinite because intermediate values may be beyond the range of f32, every `found` is correct.
+    /// - If the exact value may be beyond the range of `dtype`, every `found` except a NaN is correct.
+    ///
+    /// In these cases the result is 0 if `found` is correct and NaN if it is not.
     #[must_use]
     pub fn distance(&self, found: f32, dtype: DType) -> f64 {
         let found = f64::from(found);
@@ -52,13 +57,13 @@ impl Judged {
     }
 }
 
-/// Returns the error of a step from treating states and factors below the smallest normal number as zero, for states of
-/// at most `largest`.
+/// Returns the error that a step adds by treating states and factors below the smallest normal number as zero, for
+/// states of magnitude `largest` or less.
 pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
 
-/// Returns the bound of a value after it has been rounded to `dtype`.
+/// Returns the value with the bound that it has after rounding to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
     // Zero times an infinite error is no error known. Else a small margin for the terms of second order.
@@ -70,7 +75,7 @@ pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     Judged { value, bound: bound + rounding + dtype.subnormal_roundoff() }
 }
 
-/// Returns `error`, or infinity if a value of at most `magnitude` may be beyond the range of f32.
+/// Returns `error`, or infinity if a value of magnitude `magnitude` or less may be beyond the range of f32.
 pub(super) fn in_range(error: f64, magnitude: f64) -> f64 {
     if magnitude > 3.4e38 { f64::INFINITY } else { error }
 }

@@ -1,15 +1,15 @@
-//! Computes the functions of gates and activations, in f32 and in f64.
+//! The functions that gates and activations need, in f32 and in f64.
 
-/// Smallest finite logarithm. Below it `e^x` is less than `2^-125`, and the logarithm counts as `−∞`: its
-/// exponential is zero.
+/// Smallest logarithm that counts as finite. For smaller ones `e^x` would be less than `2^-125`; they count as `−∞`,
+/// with the exponential zero.
 pub const LEAST_LOG: f32 = -86.9;
 
-/// Largest logarithm whose exponential is certainly finite in f32. Twice this logarithm makes even the smallest normal number
-/// infinite.
+/// Largest logarithm whose exponential is certainly finite in f32. The exponential of twice this logarithm is so large
+/// that its product with even the smallest normal number is infinite.
 pub const MOST_LOG: f32 = 88.7;
 
-/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and its product
-/// with a zero state would be NaN. There the factor is `e^(x/2)`, and the state is multiplied by it once more.
+/// Returns a factor and a state whose product is `e^x h`. If `x` exceeds [`MOST_LOG`], `e^x` would be infinite, and its
+/// product with a zero state NaN. The factor is then `e^(x/2)`, and the returned state is `e^(x/2) h`.
 #[must_use]
 pub fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {
@@ -20,8 +20,9 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
     (gate(x), h)
 }
 
-/// Returns `delta a`, the logarithm of a factor of a selective scan. A softplus time step that underflowed to zero counts as
-/// greater than zero, unless its argument was `−∞`. So its product with an infinite rate is infinite, not NaN.
+/// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. A time step
+/// that softplus rounded to zero counts as positive unless `raw` is `−∞`; its product with an infinite rate is
+/// therefore infinite, not NaN.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;
@@ -34,13 +35,13 @@ pub fn gate(x: f32) -> f32 {
     if x < LEAST_LOG { 0.0 } else { libm::expf(x) }
 }
 
-/// Computes [`gate`] in f64.
+/// Computes the function [`gate`] in f64.
 #[must_use]
 pub fn gate_f64(x: f64) -> f64 {
     if x < f64::from(LEAST_LOG) { 0.0 } else { libm::exp(x) }
 }
 
-/// Computes `log(1 + e^x)` without overflow, and accurately if it is small.
+/// Computes `log(1 + e^x)` without overflow. Small results are accurate too.
 #[must_use]
 pub fn softplus(x: f32) -> f32 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };
@@ -54,7 +55,7 @@ pub fn silu(x: f32) -> f32 {
     x * if x < 0.0 { small } else { 1.0 } / (1.0 + small)
 }
 
-/// Returns [`softplus`] in f64, greater than zero except for `−∞`.
+/// Computes [`softplus`] in f64. The result is positive for every `x` except `−∞`.
 #[must_use]
 pub fn softplus_f64(x: f64) -> f64 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };

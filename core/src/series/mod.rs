@@ -6,8 +6,9 @@
 //! | [`selective`] | Mamba's selective scan |
 //! | [`convolution`] | the causal convolution: relative decay, and the convolution before Mamba's scan |
 //!
-//! Each has a checked problem, the tensors of a call, the f64 oracle with an error bound, and a scalar implementation without
-//! an allocator. Their tensors are a [`Series`] each; [`plan`] has the chooser and the layouts of workspaces.
+//! Each operator has a checked problem, the tensors of a call, an f64 oracle with an error bound, and a scalar
+//! implementation that needs no allocator. Tensors of tokens and channels are of type [`Series`]. The module [`plan`]
+//! contains the chooser and the layouts of workspaces.
 
 pub mod bound;
 pub mod convolution;

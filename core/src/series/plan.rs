@@ -1,16 +1,18 @@
 //! Plans of the per-channel operators: methods, parts, workers, and the layouts of workspaces.
 //!
-//! A *tile* is the group of neighbouring channels of one sequence that the kernel processes at once. Workers share the
-//! tiles. Bits depend on the problem, the kernel, the method and the parts, never on workers.
+//! A *tile* is a group of neighbouring channels of one sequence that the kernel processes at once. Workers share the
+//! tiles. Bits depend on the problem, the kernel, the method and the parts, never on the workers.
 //!
-//! **Form of a recurrence.** One pass over the tokens computes it; tiles and sequences share the work. Few channels and
-//! many tokens can be computed in two levels instead: parts of the tokens fold to one map each, the states before the
-//! parts follow one after another, and each part is computed from its own. That is twice the work, so it is done only
-//! on request ([`Options::parts`]). The states between parts are not a scan of maps: a product of factors may leave the
-//! range of f32 where the state does not, and such a part is processed again from its exact state.
+//! **Form of a recurrence.** One pass over the tokens computes a recurrence; workers share its tiles and sequences. If
+//! there are few channels and many tokens, two levels are possible instead: each part of the tokens is reduced to one
+//! map, the states before the parts are computed one after another, and each part is computed from the state before it.
+//! That is twice the work, so it is done only on request ([`Options::parts`]). The states between parts do not come
+//! from a scan of the maps: a product of factors may be beyond the range of f32 although the state is not, and such a
+//! part is processed again from its exact state.
 //!
-//! **Method of a convolution.** The direct method takes `K` multiply-adds per output. The FFT takes a number that grows
-//! with the logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
+//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number that grows
+//! with the logarithm of the length, in f64 and without the vector instructions of the kernel. [`method`] compares the
+//! two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -20,29 +22,29 @@ use crate::series::convolution::{self, Method, fft_length};
 use crate::series::{recurrence, selective};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
-/// Number of tokens in a block that the kernel receives at once: a multiple of four.
+/// Number of tokens in a block that the kernel processes at once: a multiple of four.
 pub const BLOCK: usize = 64;
 
 /// Maximum number of parts of a recurrence.
 pub const MAX_PARTS: usize = 1024;
 
-/// Time of a transform per value and doubling of its length, in multiply-adds of a vector of the direct method. Measured as the
-/// crossover of the two methods, at 450 taps with 16 lanes (the example `series` of the runtime); it is 0.4 to 0.55 for 1024
-/// to 16384 tokens.
+/// Cost of an FFT, divided by its length and by the base-2 logarithm of the length, in vector multiply-adds of the
+/// direct method. It was measured as the crossover of the two methods at 450 taps, with 16 lanes (the example `series`
+/// of the runtime). For 1024 to 16384 tokens the measured cost is 0.4 to 0.55.
 const FFT_COST: f64 = 0.5;
 
-/// The kernels of series of an instruction set, as planners and error bounds see them.
+/// The series kernels of an instruction set, as the planner and the error bounds see them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesKernelSpec {
-    /// Name of the kernels: `series_f32_c<channels of a tile>__<instruction set>`.
+    /// Common name of the kernels: `series_f32_c<channels per tile>__<instruction set>`.
     pub name: &'static str,
-    /// The instruction set that they require.
+    /// Instruction set that the kernels require.
     pub set: InstructionSet,
-    /// Lanes of a vector.
+    /// Number of lanes per vector.
     pub lanes: usize,
-    /// Channels of a tile.
+    /// Number of channels per tile.
     pub width: usize,
-    /// Accuracy of their functions.
+    /// Accuracy of the functions that the kernels compute.
     pub precision: Precision,
 }
 
@@ -53,28 +55,29 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// `true` if all workers take part, however small the problem.
+    /// `true` if all workers take part, even in a small problem.
     pub all_workers: bool,
-    /// Number of parts of a recurrence that runs in two levels; `None` for one pass. Other operators ignore it.
+    /// Number of parts into which a recurrence is divided to run in two levels; `None` for one pass. Other operators
+    /// ignore it.
     pub parts: Option<usize>,
 }
 
 /// Choices of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesChoice {
-    /// The kernel.
+    /// Properties of the kernels that the plan runs.
     pub kernel: SeriesKernelSpec,
-    /// Tiles of a sequence.
+    /// Number of tiles per sequence.
     pub tiles: usize,
-    /// Number of parts of the tokens; one for a single pass.
+    /// Number of parts into which the tokens are divided; one for a single pass.
     pub parts: usize,
     /// Method of a convolution.
     pub method: Method,
-    /// Length of the transforms of a convolution by FFT; otherwise zero.
+    /// Length of the FFTs of a convolution; zero for other methods and operators.
     pub fft_length: usize,
-    /// Tokens of a block.
+    /// Number of tokens per block.
     pub block: usize,
-    /// Number of workers.
+    /// Number of workers that take part.
     pub workers: usize,
 }
 
@@ -83,29 +86,30 @@ pub struct SeriesChoice {
 pub struct SeriesLayout {
     /// Distance from one worker's region to the next.
     pub worker_stride: usize,
-    /// Within a worker's region: up to four series, `[token][channel]`, a convolution's with the inputs before a block.
+    /// Up to four series of a worker, `[token][channel]`. For a convolution, the first also contains the inputs before
+    /// the block.
     pub series: [Span; 4],
-    /// Two coefficients, `[token][state]` or `[state][channel]`.
+    /// Two coefficients of a worker's selective scan, `[token][state]` or `[state][channel]`.
     pub coefficients: [Span; 2],
-    /// Rates, `[state][channel]`; or weights, `[tap][channel]`.
+    /// Rates of a selective scan, `[state][channel]`, or weights of a convolution, `[tap][channel]`.
     pub parameters: Span,
-    /// Two rows of parameters.
+    /// Two rows of parameters, `[channel]`.
     pub rows: [Span; 2],
-    /// States, `[state][channel]`.
+    /// State of a tile, `[state][channel]`.
     pub state: Span,
-    /// Room for conversions, `[channel][token]`.
+    /// Buffer for type conversions, `[channel][token]`.
     pub convert: Span,
-    /// Signal, spectra of filter and signal, and scratch memory of the transforms, in f64.
+    /// Signal, spectrum of the filter, spectrum of the signal, and scratch of the FFTs, in f64.
     pub spectra: [Span; 4],
-    /// After all workers: the factor, addend and state before of each part of each tile.
+    /// Factor, addend and state before each part of each tile. This region is shared and follows those of all workers.
     pub maps: Span,
-    /// Number of values of all.
+    /// Total number of f32 values, without the padding for alignment.
     pub total: usize,
 }
 
 impl SeriesLayout {
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding
-    /// that aligns the first one.
+    /// Returns the number of f32 values of a workspace that may start at any address: all regions, and one cache line
+    /// to align the first of them.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
@@ -118,7 +122,8 @@ impl SeriesLayout {
     }
 }
 
-/// Returns the tokens of part `part` of a pass over `tokens` in `parts` parts, by their number in the order of the pass.
+/// Returns the tokens in part `part` if a pass over `tokens` tokens has `parts` parts. Tokens are numbered in the order
+/// of the pass.
 #[must_use]
 pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops::Range<usize> {
     let each = tokens / parts;
@@ -127,7 +132,8 @@ pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops:
     start..start + each + (part < more) as usize
 }
 
-/// Returns the method of a convolution: that which takes less time by count, for a kernel with these lanes.
+/// Returns the method that computes a convolution in less time, estimated from the number of operations and vector
+/// lanes.
 #[must_use]
 pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Method {
     let (tokens, taps) = (problem.tokens(), problem.taps());
@@ -141,12 +147,12 @@ pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Meth
     if direct <= spectra { Method::Direct } else { Method::Fft }
 }
 
-/// Converts a number of f64 values to the number of f32 values that take the same room.
+/// Returns the number of f32 values that occupy as much memory as `n` f64 values.
 const fn doubles(n: usize) -> usize {
     n.saturating_mul(2)
 }
 
-/// Lays out a workspace for `workers` workers.
+/// Completes a layout: places the regions of `workers` workers, each as `worker` measured it, and then the maps.
 fn lay(
     worker: Cursor,
     layout: SeriesLayout,
@@ -163,7 +169,8 @@ fn lay(
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 
-/// Selects the number of workers that `work` multiply-adds and `items` justify, or fewer if the budget requires it.
+/// Selects the number of workers that `work` multiply-adds justify, at most `items`, and reduces it if the budget
+/// requires it.
 fn fit(
     mut choice: SeriesChoice,
     options: &Options,
@@ -203,7 +210,8 @@ fn plain(kernel: &SeriesKernelSpec, channels: usize) -> SeriesChoice {
 /// Plans a recurrence.
 ///
 /// # Errors
-/// Returns an error if the parts are out of bounds, if the smallest workspace exceeds the budget, or if its size overflows.
+/// Returns an error if the number of parts is out of bounds, if the smallest workspace exceeds the budget, or if the
+/// size of the workspace overflows.
 pub fn choose_recurrence(
     problem: &recurrence::Problem,
     kernel: &SeriesKernelSpec,
@@ -238,7 +246,7 @@ pub fn choose_recurrence(
 /// Plans a selective scan.
 ///
 /// # Errors
-/// Returns an error if the smallest workspace exceeds the budget, or if its size overflows.
+/// Returns an error if the smallest workspace exceeds the budget, or if the size of the workspace overflows.
 pub fn choose_selective(
     problem: &selective::Problem,
     kernel: &SeriesKernelSpec,
@@ -274,10 +282,10 @@ pub fn choose_selective(
     })
 }
 
-/// Plans a convolution by `method`. `scratch` is the number of f64 values that the transforms work in.
+/// Plans a convolution by `method`. `scratch` is the number of f64 values of scratch that the FFTs need.
 ///
 /// # Errors
-/// Returns an error if the smallest workspace exceeds the budget, or if its size overflows.
+/// Returns an error if the smallest workspace exceeds the budget, or if the size of the workspace overflows.
 pub fn choose_convolution(
     problem: &convolution::Problem,
     kernel: &SeriesKernelSpec,

@@ -5,9 +5,9 @@ use crate::dtype::{DType, ElementsMut};
 use crate::memory::Memory;
 use crate::view::{Layout, View};
 
-/// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
-/// channel `c` is dim `c mod dim` of head `c / dim`. So `[batch, tokens, channels]` in memory is a view of one head, and
-/// `[batch, channels, tokens]` one of as many heads as channels, with one dim.
+/// A tensor `[batch, tokens, channels]` with any strides, stored as a [`View`] in which heads and dims together are the
+/// channels: channel `c` is dim `c mod dim` of head `c / dim`. A tensor `[batch, tokens, channels]` in memory is
+/// therefore a view with one head, and `[batch, channels, tokens]` is a view with one head per channel and one dim.
 ///
 /// ```
 /// # use elsa_core::series::Series;
@@ -19,13 +19,13 @@ use crate::view::{Layout, View};
 pub struct Series(View);
 
 impl Series {
-    /// Builds the series of a view: its heads times its dims are the channels.
+    /// Creates the series that `view` describes: it has heads times dims channels.
     #[must_use]
     pub const fn of(view: View) -> Series {
         Series(view)
     }
 
-    /// Builds a dense series in the order `[batch, tokens, channels]`. `argument` names the tensor in errors.
+    /// Creates a dense series in the order `[batch, tokens, channels]`. `argument` names the tensor in errors.
     ///
     /// # Errors
     /// Returns an error if the series is too large to index.
@@ -36,7 +36,8 @@ impl Series {
         View::dense(argument, Layout::Bnhd, &[batch, tokens, 1, channels], None).map(Series)
     }
 
-    /// Builds a dense series in the order `[batch, channels, tokens]`, which Mamba has. `argument` names the tensor in errors.
+    /// Creates a dense series in the order `[batch, channels, tokens]`, as Mamba uses it. `argument` names the tensor
+    /// in errors.
     ///
     /// # Errors
     /// Returns an error if the series is too large to index.
@@ -47,7 +48,7 @@ impl Series {
         View::dense(argument, Layout::Bhnd, &[batch, channels, tokens, 1], None).map(Series)
     }
 
-    /// Returns the view.
+    /// Returns the view of the tensor.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.0
@@ -59,13 +60,13 @@ impl Series {
         self.0.batch()
     }
 
-    /// Returns the number of tokens of each sequence.
+    /// Returns the number of tokens per sequence.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.0.tokens()
     }
 
-    /// Returns the number of channels; of an empty series, where that is beyond counting, the largest number.
+    /// Returns the number of channels, saturating at `usize::MAX`, which only an empty series can reach.
     #[must_use]
     pub const fn channels(&self) -> usize {
         self.0.heads().saturating_mul(self.0.dim())
@@ -85,7 +86,7 @@ impl Series {
         self.0.row(batch, channel / dim, token) + channel % dim
     }
 
-    /// Returns the stride from one channel to the next, if it is the same for all of them.
+    /// Returns the stride from one channel to the next; `None` if it is not equal for all channels.
     #[must_use]
     pub const fn channel_stride(&self) -> Option<usize> {
         let (dim, stride) = (self.0.dim(), self.0.strides()[1]);
@@ -97,7 +98,8 @@ impl Series {
         }
     }
 
-    /// Checks that the series has a batch, tokens and channels as given, which `of` determines.
+    /// Checks that the series has the given batch, tokens and channels. `of` names the tensor that determines them in
+    /// errors.
     pub(super) fn check(
         &self,
         argument: &'static str,
@@ -114,19 +116,19 @@ impl Series {
         [self.batch(), self.tokens(), self.channels()]
     }
 
-    /// Checks that no two elements of a series to be written share memory.
+    /// Checks that no two elements share memory, as an output requires.
     pub(super) fn check_written(&self, argument: &'static str) -> Result<(), ArgumentError> {
         if self.0.may_overlap() { Err(ArgumentError::Overlap { argument }) } else { Ok(()) }
     }
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both. `E` has elements of a series, `F` f32
-/// values: slices on the host ([`Outputs`]), or places in device memory.
+/// The output tensors of a call: the output, the states after the last token, or both. `E` is the type of a series'
+/// elements, `F` that of f32 values: slices on the host ([`Outputs`]), or places in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
     /// Elements of the output.
     pub out: Option<E>,
-    /// States after the last token of a pass. In place they hold the past states at first.
+    /// States after the last token of a pass. In place, they contain the past states before the call.
     pub present_state: Option<F>,
 }
 
@@ -149,7 +151,7 @@ pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
     Some(Memory { elements, element_size: dtype.size(), view: None })
 }
 
-/// Returns the memory of states of `shape`. In place the present is copied by its view.
+/// Returns the memory of states of shape `shape`. The view allows in-place states to be copied.
 pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     let [a, b, c] = shape;
     let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
@@ -158,14 +160,14 @@ pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     Some(Memory { elements, element_size: size_of::<f32>(), view })
 }
 
-/// Refuses dense memory of `sizes` whose bytes cannot be counted.
+/// Checks that the number of bytes of a dense tensor of shape `sizes` does not overflow.
 pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
     let [a, b, c] = sizes;
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
-/// Checks the outputs of a call, and its past states. The output has as many elements as `series`. States, if present,
-/// have `states` values; in place, only the present is given.
+/// Checks the outputs and the past states of a call. The output must have the elements of `series`; states, if given,
+/// must have `states` values. In place, only the present states may be given.
 pub(super) fn check_written(
     series: &Series,
     in_place: bool,
@@ -193,8 +195,8 @@ pub(super) fn check_written(
     present.map_or(Ok(()), |present| enough("present_state", present.len(), states))
 }
 
-/// Makes the checked problem of an operator on separate channels. A field of its `Spec` is the series that determines
-/// the numbers of sequences, tokens and channels.
+/// Defines the checked problem of a per-channel operator. `$series` is the field of its `Spec` that determines the
+/// numbers of sequences, tokens and channels.
 macro_rules! problem {
     ($(#[$documented:meta])* $series:ident) => {
         $(#[$documented])*
@@ -204,7 +206,7 @@ macro_rules! problem {
         }
 
         impl Problem {
-            /// Returns the specification.
+            /// Returns the specification of the problem.
             #[must_use]
             pub const fn spec(&self) -> &Spec {
                 &self.spec
@@ -216,7 +218,7 @@ macro_rules! problem {
                 self.spec.$series.batch()
             }
 
-            /// Returns the number of tokens of each sequence.
+            /// Returns the number of tokens per sequence.
             #[must_use]
             pub const fn tokens(&self) -> usize {
                 self.spec.$series.tokens()
@@ -232,25 +234,25 @@ macro_rules! problem {
 }
 pub(super) use problem;
 
-/// Returns the token that is number `step` in the order of a pass over `tokens`.
+/// Returns the token that step `step` of a pass over `tokens` tokens processes.
 #[inline]
 #[must_use]
 pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
     if reverse { tokens - 1 - step } else { step }
 }
 
-/// Returns whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
+/// Returns whether a call writes anything: elements of an output `[batch, tokens, channels]`, or states.
 ///
-/// A problem without elements may have any number of batches, which no loop should count.
+/// A problem without elements may have a batch of any size, over which no loop should iterate.
 #[must_use]
 pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: usize) -> bool {
     output && batch > 0 && tokens > 0 && channels > 0 || states > 0
 }
 
-/// A magnitude below which an element of a state, or a factor, may be taken as zero: the smallest normal number.
+/// Magnitude below which a factor or an element of a state may be treated as zero: the smallest normal number.
 pub const TINY: f32 = f32::MIN_POSITIVE;
 
-/// Returns `x`, or zero if the magnitude of `by` is below [`TINY`]. A NaN in `by` keeps `x`.
+/// Returns zero if the magnitude of `by` is below [`TINY`]. For all other values of `by`, including NaN, returns `x`.
 #[inline(always)]
 #[must_use]
 pub fn kept(by: f32, x: f32) -> f32 {

@@ -1,31 +1,33 @@
-//! Frames records for a serial line that flips bits, drops bytes, and ends anywhere.
+//! Frames for records on a serial line that may flip bits, drop bytes, and end anywhere.
 //!
 //! ```text
 //! frame    = COBS(message) 0
 //! message  = version: u8 | run: u32 | sequence: u32 | record: postcard | check: u32        little-endian
-//! check    = CRC-32C over all before it
+//! check    = CRC-32C of all preceding bytes of the message
 //! ```
 //!
-//! The simple format writes the bytes of the records one after another. Frames differ from that for five reasons:
+//! The obvious format writes the bytes of the records one after another. Frames differ from it for five reasons:
 //!
-//! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte stuffing
-//!    (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame. Whatever was
-//!    damaged, the record after the next zero is intact.
-//! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to three
-//!    in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as damage to the stuffing
-//!    itself. A message that passes must still be the postcard encoding of a record, to its last byte.
+//! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte
+//!    stuffing (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame.
+//!    Damage ends with its frame: the record after the next zero is intact.
+//! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to
+//!    three wrong bits in any message of this format, every burst of 32 bits, and all other damage with a probability
+//!    of 1 − 2⁻³², including damage to the byte stuffing. A message that passes the check must also be the postcard
+//!    encoding of a record, without spare bytes.
 //! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
 //!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
 //! 4. Rows of one run must not be read under the heading of another. Each run has its own number, which identifies the
-//!    records of a run even if its start was lost.
-//! 5. A reader may be older than the sender. The version comes first and the check comes last in every version, so a reader
-//!    distinguishes a frame of another version from a damaged one and never misreads it.
+//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, by which its records
+//!    are recognised even if the start of the run was lost.
+//! 5. A reader may be older than the sender. In every version of the format the version number is first and the check
+//!    is last, so a reader distinguishes a frame of another version from a damaged one and never misreads it.
 
 use super::record::Record;
 use core::fmt::{self, Display, Formatter};
 use crc::{CRC_32_ISCSI, Crc, Table};
 
-/// Version of the frames' contents.
+/// Version of the contents of frames.
 pub const VERSION: u8 = 1;
 
 /// Size of the longest record in bytes.
@@ -34,7 +36,7 @@ pub const RECORD: usize = 1064;
 /// Number of bytes before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;
 
-/// Size of the check in bytes.
+/// Size of the checksum in bytes.
 const CHECK: usize = 4;
 
 /// Size of the longest message in bytes.
@@ -43,13 +45,13 @@ const MESSAGE: usize = HEADER + RECORD + CHECK;
 /// Size of the longest frame in bytes, including its zero.
 pub const FRAME: usize = cobs::max_encoding_length(MESSAGE) + 1;
 
-/// CRC-32C, from a table of 1 KiB.
+/// CRC-32C, computed with a table of 1 KiB.
 const CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 
-/// Error of a buffer that is too short for a frame.
+/// Error for a buffer that is too short for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Size of the buffer.
+    /// Size of the buffer in bytes.
     pub found: usize,
 }
 
@@ -61,7 +63,7 @@ impl Display for Short {
 
 impl core::error::Error for Short {}
 
-/// Makes the frames of a run.
+/// Encodes the records of a run as frames.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     run: u32,
@@ -69,20 +71,19 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates the encoder of run `run`. The number should differ from that of any other run that the same reader may
-    /// receive.
+    /// Creates the encoder of run `run`. No other run that the same reader may receive should have this number.
     #[must_use]
     pub const fn new(run: u32) -> Encoder {
         Encoder { run, next: 0 }
     }
 
-    /// Skips the numbers of `records` records without encoding frames: a reader counts them as lost.
+    /// Skips the numbers of `records` records for which no frame is made, so that a reader counts them as lost.
     pub const fn skip(&mut self, records: u32) {
         self.next = self.next.wrapping_add(records);
     }
 
-    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough. The number
-    /// is used up even on failure.
+    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough. Even
+    /// on failure the record uses up a number.
     ///
     /// # Errors
     /// Returns an error if the buffer is too short.
@@ -124,24 +125,24 @@ pub struct Message {
 pub struct Counts {
     /// Records that arrived intact.
     pub records: u64,
-    /// Records that did not arrive, by their numbers. They include the records of broken, overlong and foreign frames, and
-    /// the records sent before the reader started.
+    /// Records that did not arrive, according to their numbers. They include the records in broken, overlong and
+    /// foreign frames, and the records sent before the reader started.
     pub lost: u64,
     /// Frames that were damaged.
     pub broken: u64,
     /// Frames longer than the decoder's buffer.
     pub overlong: u64,
-    /// Frames of another version.
+    /// Intact frames of another version.
     pub foreign: u64,
-    /// Records whose number was seen before. They are not shown again.
+    /// Records whose numbers had already been received or counted as lost. They are dropped.
     pub repeated: u64,
-    /// Bytes that belong to no frame of this version: those beyond [`FRAME`] in a stretch without a zero. [`Decoder::end`]
-    /// also counts all other bytes before the first zero and after the last, if no record arrived.
+    /// Bytes that belong to no frame of this version: in a stretch without a zero, those beyond [`FRAME`]. If no record
+    /// has arrived, [`Decoder::end`] also counts all other bytes before the first zero and after the last.
     pub noise: u64,
 }
 
 impl Counts {
-    /// Returns `true` if every record of every run arrived, and nothing else.
+    /// Returns `true` if every record of every run arrived, and nothing else did.
     #[must_use]
     pub const fn whole(&self) -> bool {
         let Counts { records: _, lost, broken, overlong, foreign, repeated, noise } = *self;
@@ -156,11 +157,11 @@ pub struct Decoder<const N: usize = FRAME> {
     bytes: [u8; N],
     /// Number of bytes since the last zero, including bytes that exceeded the buffer.
     len: usize,
-    /// `true` after the first zero. Bytes before it may be the rest of a frame that began before the reader did.
+    /// `true` after the first zero. Bytes before it may be the end of a frame that started before the reader did.
     begun: bool,
-    /// Number of bytes dropped because they may be the rest of a frame that began before the reader did.
+    /// Number of bytes dropped because they may be the end of a frame that started before the reader did.
     dropped: u64,
-    /// Run of the last record, and the number of the record that should follow.
+    /// Run of the last record, and the number of the record that should follow it.
     expected: Option<(u32, u32)>,
     counts: Counts,
 }
@@ -196,19 +197,20 @@ impl<const N: usize> Decoder<N> {
         counts
     }
 
-    /// Returns the number of bytes since the last zero, limited to the length of a frame.
+    /// Returns the number of bytes since the last zero, at most that of the longest frame without its zero.
     const fn unfinished(&self) -> u64 {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Records that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a frame.
+    /// Notes that the line was cut: the unfinished frame is dropped, and the next bytes may be the end of another
+    /// frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;
         self.begun = false;
     }
 
-    /// Decodes the next byte. Returns a record if the byte ends its frame.
+    /// Decodes the next byte. Returns a record if the byte ends a frame with a new record.
     pub fn push(&mut self, byte: u8) -> Option<Message> {
         if byte != 0 {
             if let Some(place) = self.bytes.get_mut(self.len) {
@@ -245,7 +247,8 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
-    /// Counts a record that arrived intact, and the missing ones before it.
+    /// Counts a record that arrived intact, and the missing ones before it. Returns `None` if its number had already
+    /// been received or counted as lost.
     fn admit(&mut self, message: Message) -> Option<Message> {
         let expected = match self.expected {
             Some((run, next)) if run == message.run => next,
@@ -264,13 +267,13 @@ impl<const N: usize> Decoder<N> {
     }
 }
 
-/// Reason why a frame is not a record.
+/// Reason why a frame contains no record of this version.
 enum Fault {
     Broken,
     Foreign,
 }
 
-/// Decodes the message of a frame without its zero.
+/// Decodes the message of a frame, which is given without its zero.
 fn open(frame: &mut [u8]) -> Result<Message, Fault> {
     let len = cobs::decode_in_place(frame).map_err(|_| Fault::Broken)?;
     let message = frame.get(..len).ok_or(Fault::Broken)?;

@@ -1,8 +1,8 @@
 //! The records of a benchmark.
 //!
-//! The names of the fields are those of JSON and of the columns of CSV. A value that a machine does not report is
-//! `None`, null in JSON. Texts have a capacity in bytes; [`text`] truncates longer ones visibly. A change of any
-//! type here requires a new version of the frames that carry it.
+//! The names of the fields are also the keys in JSON and the column names in CSV. A value that a machine does not
+//! report is `None`, which is null in JSON. Texts have a capacity in bytes; [`text`] shortens longer ones visibly. Any
+//! change of a type in this module requires a new version of the frames that carry it.
 
 use core::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub use heapless::{String, Vec};
 /// Mark at the end of a truncated text.
 const CUT: &str = "…";
 
-/// Returns `text` for a field that holds `N` bytes. A longer text is truncated and ends with `…`.
+/// Returns `text` for a field with a capacity of `N` bytes. A longer text is truncated and ends with `…`.
 #[must_use]
 pub fn text<const N: usize>(text: &str) -> String<N> {
     let mut kept = String::new();
@@ -30,7 +30,7 @@ pub fn text<const N: usize>(text: &str) -> String<N> {
     kept
 }
 
-/// A message of a benchmark.
+/// One record that a benchmark reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // Records do not allocate, so their large variants are stored inline.
 #[allow(clippy::large_enum_variant)]
@@ -45,16 +45,16 @@ pub enum Record {
     End(End),
 }
 
-/// The machine and the run.
+/// The machine, and the date of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Version of the tool.
     pub version: String<24>,
     /// Model of the board.
     pub board: Option<String<64>>,
-    /// Release of L4T: `32.7.1`.
+    /// Release of L4T, such as `32.7.1`.
     pub l4t: Option<String<32>>,
-    /// Release of JetPack: `4.6.1`.
+    /// Release of JetPack, such as `4.6.1`.
     pub jetpack: Option<String<32>>,
     /// Operating system.
     pub os: String<16>,
@@ -64,11 +64,11 @@ pub struct Start {
     pub cpu: Option<String<64>>,
     /// Number of cores that the process may use.
     pub cores: u32,
-    /// Version of the GPU's driver.
+    /// Version of the GPU driver.
     pub driver: Option<String<32>>,
     /// Power mode of `nvpmodel`.
     pub nvpmodel: Option<String<32>>,
-    /// `true` if the clocks are fixed, as by `jetson_clocks`.
+    /// `true` if the clocks are fixed, for instance by `jetson_clocks`.
     pub jetson_clocks: Option<bool>,
     /// Governor of the processor's clock.
     pub governor: Option<String<24>>,
@@ -76,30 +76,30 @@ pub struct Start {
     pub gpu: Option<String<64>>,
     /// `true` if the processor is emulated.
     pub emulated: bool,
-    /// Start of the run, as an RFC 3339 date.
+    /// Start of the run, as a date in the format of RFC 3339.
     pub date: String<32>,
 }
 
 /// The latency of one method on one shape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The workload that the shape belongs to, such as `vit-b16-224`.
+    /// Workload that the shape belongs to, such as `vit-b16-224`.
     pub workload: Option<String<24>>,
-    /// The back end of the computation.
+    /// The back end that computed attention.
     pub backend: String<16>,
-    /// Kernel of the back end.
+    /// Name of the kernel that computed attention.
     pub kernel: String<64>,
-    /// `elsa` or `math`.
+    /// The method: `elsa` or `math`.
     pub method: String<8>,
-    /// Element type.
+    /// Element type of the tensors.
     pub dtype: String<8>,
-    /// Number of threads of the computation.
+    /// Number of threads that computed attention.
     pub threads: u32,
     /// Number of sequences.
     pub batch: u64,
     /// Number of query heads.
     pub heads: u64,
-    /// Number of heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: u64,
     /// Number of query tokens.
     pub queries: u64,
@@ -107,25 +107,25 @@ pub struct Cell {
     pub n: u64,
     /// Head size.
     pub d: u64,
-    /// Corner of the causal mask; `None` without one.
+    /// Corner to which the causal mask is aligned; `None` without a causal mask.
     pub causal: Option<String<16>>,
-    /// Sides of the sliding window, −1 if unlimited; `None` without one.
+    /// Extent of the sliding window before and after the diagonal, −1 if unlimited; `None` without a window.
     pub window: Option<[i64; 2]>,
-    /// Form of the mask; `None` without one.
+    /// Kind of the mask; `None` without a mask.
     pub mask: Option<String<16>>,
-    /// Windows of a picture; `None` without.
+    /// Windows into which a picture is divided; `None` without windows.
     pub windows: Option<Grid>,
-    /// The whole shape, as text.
+    /// All sizes of the shape in one text.
     pub shape: String<96>,
     /// Number of timed calls, without the cold one.
     pub samples: u64,
     /// Median latency.
     pub p50_ms: f64,
-    /// 90th percentile.
+    /// 90th percentile of the latency.
     pub p90_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_ms: f64,
-    /// Greatest latency.
+    /// Largest latency.
     pub max_ms: f64,
     /// Latency of the first call, which on a GPU includes loading its kernels.
     pub cold_ms: f64,
@@ -133,81 +133,83 @@ pub struct Cell {
     pub enqueue_p50_ms: Option<f64>,
     /// Median time that the host waits for the device; `None` on a CPU.
     pub wait_p50_ms: Option<f64>,
-    /// Median time of a call on the device, between its events; `None` on a CPU.
+    /// Median time of a call on the device, measured between two events; `None` on a CPU.
     pub device_p50_ms: Option<f64>,
-    /// Operations per second at the median latency, in 10⁹.
+    /// Operations per second at the median latency, in units of 10⁹.
     pub gflops: f64,
-    /// Workspace of the plan.
+    /// Size of the plan's workspace.
     pub workspace_bytes: u64,
-    /// Bytes allocated during all timed calls together.
+    /// Number of bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Median of the pairwise latency ratio of math to this method; `None` if math was not measured.
+    /// Speed relative to math: median of the ratio of math's latency to this method's, pair by pair; `None` if math was
+    /// not measured.
     pub speedup_vs_math: Option<f64>,
-    /// Lower quartile of the pairwise ratio of math to elsa.
+    /// Lower quartile of the ratio of math's latency to elsa's, pair by pair.
     pub ratio_low: Option<f64>,
-    /// Upper quartile of that ratio.
+    /// Upper quartile of the ratio of math's latency to elsa's, pair by pair.
     pub ratio_high: Option<f64>,
-    /// Half of the spread of that ratio between two copies of the same method: the noise of the run. A ratio within
-    /// 1 ± noise is no difference.
+    /// Noise of the run: half of the spread of the latency ratio between two copies of the same method. A ratio within
+    /// 1 ± noise shows no difference.
     pub noise: Option<f64>,
-    /// `true` if the ratio differs from 1 by more than the noise.
+    /// `true` if the ratio of math's latency to elsa's differs from 1 by more than the noise.
     pub differs: Option<bool>,
-    /// Relative L2 distance from the oracle.
+    /// Relative L2 error of the output, compared with the oracle.
     pub rel_l2: f64,
-    /// `true` if that distance is within the certificate.
+    /// `true` if the error is within the bound that the certificate states.
     pub certified: bool,
     /// `true` if the latency had settled before it was measured.
     pub stable: bool,
     /// `true` if nothing disturbed the measurement.
     pub clean: bool,
-    /// Disturbances, each with its cure.
+    /// Disturbances of the measurement, each with its remedy.
     pub marks: Vec<String<96>, 4>,
     /// `true` if the processor is emulated.
     pub emulated: bool,
-    /// Power while running.
+    /// Power during the run.
     pub power_mw: Option<f64>,
     /// Power before the run.
     pub idle_power_mw: Option<f64>,
     /// Resolution of the board's power readings.
     pub power_quantum_mw: Option<f64>,
-    /// Number of power readings that differ from the previous one: the board averages and repeats its readings.
+    /// Number of power readings that differ from the previous one. It is smaller than the number of readings, because
+    /// the board averages and repeats them.
     pub power_readings: u32,
-    /// Energy of a call; `None` if there are too few readings.
+    /// Energy per call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,
-    /// Energy of a call without the board's idle power.
+    /// Energy per call without that of the board's idle power.
     pub energy_net_mj: Option<f64>,
     /// Temperature of the hottest thermal zone.
     pub temp_c: Option<f64>,
-    /// Name of that zone.
+    /// Name of the hottest thermal zone.
     pub temp_zone: Option<String<24>>,
     /// Clock of the slowest core that is online.
     pub cpu_mhz: Option<f64>,
-    /// GPU clock.
+    /// Clock of the GPU.
     pub gpu_mhz: Option<f64>,
-    /// Memory clock.
+    /// Clock of the memory.
     pub emc_mhz: Option<f64>,
     /// Evidence that the board throttled.
     pub throttled: Throttling,
 }
 
-/// The windows of a picture: rows and columns, in tokens.
+/// Windows into which a picture is divided. All sizes are rows and columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
-    /// The picture.
+    /// Size of the picture.
     pub picture: [u64; 2],
-    /// A window.
+    /// Size of a window.
     pub size: [u64; 2],
     /// Offset by which the picture was rolled.
     pub shift: [u64; 2],
 }
 
-/// Evidence of throttling. Few boards can rule it out.
+/// Evidence of throttling. Few boards can exclude it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Throttling {
     /// A counter or an alarm of the board reports throttling.
     #[serde(rename = "seen")]
     Seen,
-    /// The board counts such events and counted none.
+    /// The board counts throttling events and counted none.
     #[serde(rename = "not seen")]
     NotSeen,
     /// The board does not report throttling.
@@ -217,7 +219,7 @@ pub enum Throttling {
 }
 
 impl Throttling {
-    /// Returns its text in JSON and tables.
+    /// Returns the text that JSON and tables contain for the value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -234,7 +236,7 @@ impl Display for Throttling {
     }
 }
 
-/// The state of the board at some time.
+/// The state of the board at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// Seconds since the start of the run.
@@ -243,26 +245,26 @@ pub struct Trace {
     pub power_mw: Option<f64>,
     /// Temperature of the hottest thermal zone.
     pub temp_c: Option<f64>,
-    /// Name of that zone.
+    /// Name of the hottest thermal zone.
     pub temp_zone: Option<String<24>>,
     /// Clock of the slowest core that is online.
     pub cpu_mhz: Option<f64>,
-    /// GPU clock.
+    /// Clock of the GPU.
     pub gpu_mhz: Option<f64>,
-    /// Memory clock.
+    /// Clock of the memory.
     pub emc_mhz: Option<f64>,
-    /// Load of other processes, in cores.
+    /// Load by other processes, as a number of busy cores.
     pub load: Option<f64>,
 }
 
-/// The end of a run.
+/// Summary at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Number of measured cells.
+    /// Number of cells that were measured.
     pub cells: u32,
     /// Number of cells that nothing disturbed.
     pub clean_cells: u32,
-    /// Duration of the run.
+    /// Duration of the run in seconds.
     pub seconds: f64,
 }
 

@@ -8,61 +8,61 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value that a flag does not allow.
+    /// A flag has a value that it does not allow.
     #[error("--{argument}: {found}; allowed: {allowed}")]
     Argument {
-        /// The flag, without its dashes.
+        /// Name of the flag, without its dashes.
         argument: &'static str,
-        /// Value found.
+        /// Value that was given.
         found: String,
-        /// Values allowed.
+        /// Values that the flag allows.
         allowed: &'static str,
     },
-    /// Sizes that make no attention problem.
+    /// The sizes do not form an attention problem.
     #[error("--heads, --dim: {0}")]
     Problem(#[from] ArgumentError),
-    /// An engine or a plan that cannot be made.
+    /// The engine or a plan could not be created.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Data that cannot be bound.
+    /// The data could not be bound to a plan.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A run that failed.
+    /// A run of attention failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The file of weights cannot be made or read.
+    /// The file of weights could not be written or read.
     #[error("{}: {source}", path.display())]
     Weights {
-        /// The file.
+        /// Path of the file, or of its folder.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: std::io::Error,
     },
     /// The reader of weights failed.
     #[error("weights: {0}")]
     Reader(String),
-    /// Memory that the system refuses.
+    /// The system refused memory.
     #[error("{what}: {bytes} bytes of memory were refused by the system")]
     Memory {
         /// Purpose of the memory.
         what: &'static str,
-        /// Size in bytes.
+        /// Requested size in bytes.
         bytes: usize,
     },
-    /// The answer through two buffers differs from that with all weights in memory.
+    /// The output through two buffers differs from that with all weights in memory.
     #[error("{tokens} tokens: {differing} of {all} values have other bits than with all weights in memory")]
     Differs {
-        /// Tokens.
+        /// Number of tokens in the sequence.
         tokens: usize,
-        /// Number of values with other bits.
+        /// Number of values whose bits differ.
         differing: usize,
-        /// Total number of values.
+        /// Number of values compared.
         all: usize,
     },
 }
 
 impl Error {
-    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system.
+    /// Returns the exit status: 2 for an invalid request, 3 for a failing device or system.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -78,7 +78,7 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// Allocates `count` zeros for `what`.
+/// Allocates `count` zeros. `what` is their purpose, for the error message.
 ///
 /// # Errors
 /// If the system refuses the memory.

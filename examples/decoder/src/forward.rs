@@ -1,4 +1,4 @@
-//! All layers: with their weights in memory, or with the next layer's read in parallel.
+//! Runs all layers, either with all weights in memory or with the next layer's weights being read in parallel.
 
 use crate::error::{Error, zeros};
 use crate::model::Model;
@@ -6,52 +6,52 @@ use crate::weights::{Weights, noise};
 use elsa_runtime::{Engine, Times, prefetch};
 use std::time::Duration;
 
-/// The seed of the tokens.
+/// Seed of the random tokens.
 const SEED: u64 = 11;
 
-/// A row of table 13.
+/// A row of the paper's table 13.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Length of the sequence.
+    /// Number of tokens in the sequence.
     pub tokens: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Breakdown of the time.
+    /// Time spent on each activity, over all layers.
     pub times: Times,
 }
 
 impl Row {
-    /// Returns the milliseconds per layer.
+    /// Returns `time`, divided by the number of layers, in milliseconds.
     fn per_layer(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e3 / self.layers.max(1) as f64
     }
 
-    /// Returns the milliseconds for which a layer's weights are read.
+    /// Returns the time per layer for reading weights, in milliseconds.
     #[must_use]
     pub fn copy_ms(&self) -> f64 {
         self.per_layer(self.times.read)
     }
 
-    /// Returns the milliseconds for which a layer computes.
+    /// Returns the time per layer for computation, in milliseconds.
     #[must_use]
     pub fn compute_ms(&self) -> f64 {
         self.per_layer(self.times.compute)
     }
 
-    /// Returns the milliseconds for which a layer waits for its weights.
+    /// Returns the time per layer for which computation waits for weights, in milliseconds.
     #[must_use]
     pub fn wait_ms(&self) -> f64 {
         self.per_layer(self.times.wait)
     }
 
-    /// Returns the tokens per second.
+    /// Returns the number of tokens per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.tokens as f64 / self.times.total.as_secs_f64()
     }
 }
 
-/// Computes the answer for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
+/// Computes the output for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
 ///
 /// # Errors
 /// If a layer fails.
@@ -69,8 +69,8 @@ pub fn in_memory(
     Ok(x)
 }
 
-/// Computes the same with room for two layers: one is read while the other computes. `buffers` have the elements
-/// of a layer each.
+/// Computes the output of [`in_memory`] with memory for only two layers: one is read while the other is used. Each of
+/// the `buffers` has the size of one layer's weights.
 ///
 /// # Errors
 /// If a layer fails, or weights cannot be read.
@@ -91,7 +91,7 @@ pub fn streamed(
     Ok((x, Row { tokens, layers: weights.layers(), times }))
 }
 
-/// Allocates two buffers of a layer.
+/// Allocates two buffers, each for the weights of one layer.
 ///
 /// # Errors
 /// If the system refuses the memory.
@@ -100,10 +100,10 @@ pub fn buffers(weights: &Weights) -> Result<[Vec<f32>; 2], Error> {
     Ok([zeros("weights", elements)?, zeros("weights", elements)?])
 }
 
-/// Reads the weights of every layer.
+/// Reads the weights of every layer into memory.
 ///
 /// # Errors
-/// If the system refuses the memory, or weights cannot be read.
+/// If the system refuses the memory, or if weights cannot be read.
 pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     let read = |layer| {
         let mut data = zeros("weights", weights.sizes().elements())?;
@@ -113,7 +113,7 @@ pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     (0..weights.layers()).map(read).collect()
 }
 
-/// Counts the values of `a` and `b` with different bits.
+/// Counts the positions at which `a` and `b` have different bits. Values that only one of them has count as different.
 #[must_use]
 pub fn differing(a: &[f32], b: &[f32]) -> usize {
     let differ = a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();

@@ -1,4 +1,4 @@
-//! Sizes of a layer, and the positions of its weights.
+//! Sizes of a layer, and the positions of its weights in memory.
 
 use crate::error::Error;
 use std::ops::Range;
@@ -6,36 +6,36 @@ use std::ops::Range;
 /// Sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: usize,
-    /// Size of a head.
+    /// Number of dims per head.
     pub head_dim: usize,
     /// Inner size of the gated MLP.
     pub mlp: usize,
 }
 
-/// A weight of a layer. Matrices are `[inputs, outputs]`, by rows.
+/// A weight tensor of a layer. Matrices are `[inputs, outputs]`, stored by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
     /// Scales of the norm before attention, `[dim]`.
     AttentionNorm,
-    /// Queries, `[dim, dim]`.
+    /// Projection to queries, `[dim, dim]`.
     Query,
-    /// Keys, `[dim, kv_heads · head_dim]`.
+    /// Projection to keys, `[dim, kv_heads · head_dim]`.
     Key,
-    /// Values, `[dim, kv_heads · head_dim]`.
+    /// Projection to values, `[dim, kv_heads · head_dim]`.
     Value,
-    /// Outputs of attention, `[dim, dim]`.
+    /// Projection of the output of attention, `[dim, dim]`.
     Output,
     /// Scales of the norm before the MLP, `[dim]`.
     MlpNorm,
-    /// The gate, `[dim, mlp]`.
+    /// Projection to the gates of the MLP, `[dim, mlp]`.
     Gate,
-    /// The gated values, `[dim, mlp]`.
+    /// Projection to the gated values of the MLP, `[dim, mlp]`.
     Up,
-    /// Back to the stream, `[mlp, dim]`.
+    /// Projection from the MLP to the residual stream, `[mlp, dim]`.
     Down,
 }
 
@@ -53,7 +53,7 @@ impl Weight {
         Weight::Down,
     ];
 
-    /// Returns rows and columns; a norm is one row.
+    /// Returns the numbers of rows and columns. A norm has one row.
     #[must_use]
     pub fn shape(self, sizes: &Sizes) -> [usize; 2] {
         let (dim, kv, mlp) = (sizes.dim(), sizes.kv_heads * sizes.head_dim, sizes.mlp);
@@ -66,7 +66,7 @@ impl Weight {
         }
     }
 
-    /// Returns the position of its elements among those of a layer.
+    /// Returns the range of the weight's elements within those of a layer.
     #[must_use]
     pub fn range(self, sizes: &Sizes) -> Range<usize> {
         let count = |weight: Weight| weight.shape(sizes).iter().product::<usize>();
@@ -76,7 +76,7 @@ impl Weight {
 }
 
 impl Sizes {
-    /// Returns the size of the stream.
+    /// Returns the width of the residual stream.
     #[must_use]
     pub const fn dim(&self) -> usize {
         self.heads * self.head_dim
@@ -88,10 +88,11 @@ impl Sizes {
         Weight::Down.range(self).end
     }
 
-    /// Checks the sizes: positive, groups of heads of one size, a layer of at most 16 GiB.
+    /// Checks the sizes: each of them and the width are from 1 to 32768, the key heads divide the query heads, and a
+    /// layer has at most 16 GiB.
     ///
     /// # Errors
-    /// If the sizes are not.
+    /// If a size does not meet these conditions.
     pub fn check(self) -> Result<Sizes, Error> {
         let refuse =
             |argument, found: usize, allowed| Error::Argument { argument, found: found.to_string(), allowed };

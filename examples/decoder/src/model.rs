@@ -5,9 +5,9 @@
 //! h = rmsnorm(x) ⊙ b        x += (silu(h Wg) ⊙ h Wu) Wd
 //! ```
 //!
-//! Attention is causal, with shared key heads, and computed by this library in place: `[tokens, heads, dim]`, which is
-//! the layout `bnhd`. There are no positions apart from causality. Matrix products are those of `ndarray`, on one
-//! thread.
+//! Attention is causal, with shared key heads, and computed by this library in place, in the layout `bnhd`:
+//! `[tokens, heads, dim]`. There are no position embeddings; only the causal mask depends on positions. `ndarray`
+//! computes the matrix products, on one thread.
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};
@@ -18,10 +18,10 @@ use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, ShapeError};
 
-/// Addend of the mean square, so that a row of zeros stays zero.
+/// Term added to the mean square, so that a row of zeros stays zero.
 const EPSILON: f32 = 1e-5;
 
-/// A layer for a number of tokens: the plan of its attention, and buffers between its steps.
+/// A layer for a fixed number of tokens: the plan of its attention, and buffers for intermediate results.
 #[derive(Debug)]
 pub struct Model {
     sizes: Sizes,
@@ -37,10 +37,11 @@ pub struct Model {
     up: Vec<f32>,
 }
 
-/// Computes `c ← beta c + a b` with `a` `[rows, inner]`, `b` `[inner, columns]` and `c` `[rows, columns]`, by rows.
+/// Computes `c ← beta c + a b` for `a` `[rows, inner]`, `b` `[inner, columns]` and `c` `[rows, columns]`, stored by
+/// rows.
 ///
 /// # Errors
-/// If slices do not have these sizes.
+/// If the length of a slice does not match these shapes.
 fn product(
     a: &[f32],
     b: &[f32],
@@ -60,7 +61,7 @@ impl Model {
     /// Creates a layer for `tokens` tokens.
     ///
     /// # Errors
-    /// If the sizes make no attention problem, a plan cannot be made, or memory is refused.
+    /// If the sizes do not form an attention problem, a plan cannot be created, or the system refuses memory.
     pub fn new(engine: &Engine, sizes: Sizes, tokens: usize) -> Result<Model, Error> {
         let Sizes { heads, kv_heads, head_dim, mlp } = sizes;
         let view = |name, heads| View::dense(name, Layout::Bnhd, &[1, tokens, heads, head_dim], None);
@@ -90,10 +91,10 @@ impl Model {
         })
     }
 
-    /// Passes `x`, `[tokens, dim]`, through the layer of `weights`.
+    /// Applies the layer with weights `weights` to `x`, `[tokens, dim]`, in place.
     ///
     /// # Errors
-    /// If a run fails, or weights do not have these sizes.
+    /// If attention fails, or if `weights` or `x` has the wrong length.
     pub fn layer(&mut self, weights: &[f32], x: &mut [f32]) -> Result<(), Error> {
         let (sizes, tokens) = (self.sizes, self.tokens);
         let (dim, kv) = (sizes.dim(), sizes.kv_heads * sizes.head_dim);
@@ -120,7 +121,7 @@ impl Model {
     }
 }
 
-/// Divides rows of `x` by their root mean square and multiplies them by `scale`.
+/// Divides each row of `x` by its root mean square, multiplies it by `scale` and writes it to `to`.
 fn norm(x: &[f32], scale: &[f32], to: &mut [f32]) {
     for (row, to) in x.chunks_exact(scale.len()).zip(to.chunks_exact_mut(scale.len())) {
         let squares: f32 = row.iter().map(|x| x * x).sum();

@@ -1,4 +1,4 @@
-//! A file of random weights, layer by layer, and its reader.
+//! A file of random weights, stored layer by layer, and its reader.
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};
@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A file of weights.
+/// A file with the weights of all layers.
 #[derive(Debug)]
 pub struct Weights {
     file: File,
@@ -17,7 +17,7 @@ pub struct Weights {
     layers: usize,
 }
 
-/// Returns `count` random numbers of variance one.
+/// Returns `count` random numbers with variance one.
 ///
 /// # Errors
 /// If the system refuses the memory.
@@ -29,12 +29,13 @@ pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
 }
 
 impl Weights {
-    /// Writes random weights of `layers` layers to an unnamed file in `folder`, which disappears with the process.
+    /// Writes random weights for `layers` layers to an unnamed file in `folder`, which disappears with the process.
     ///
-    /// Matrices have the variance `1 / inputs`, so that values keep their size from layer to layer; norms are near one.
+    /// Matrices have the variance `1 / inputs`, so that values keep their magnitude from layer to layer; norms are near
+    /// one.
     ///
     /// # Errors
-    /// If the file cannot be written, or memory is refused.
+    /// If the file cannot be written.
     pub fn random(folder: &Path, sizes: Sizes, layers: usize) -> Result<Weights, Error> {
         let failed = |source| Error::Weights { path: folder.to_path_buf(), source };
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
@@ -68,16 +69,16 @@ impl Weights {
         self.layers
     }
 
-    /// Returns the bytes of a layer.
+    /// Returns the size of a layer's weights in bytes.
     #[must_use]
     pub fn layer_bytes(&self) -> usize {
         self.sizes.elements() * size_of::<f32>()
     }
 
-    /// Reads a layer, and returns its number of bytes.
+    /// Reads the weights of a layer, and returns their number of bytes.
     ///
     /// # Errors
-    /// If the file fails or ends early.
+    /// If reading fails or the file ends early.
     pub fn read(&self, layer: usize, to: &mut [f32]) -> Result<u64, Error> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
         let offset = (layer as u64).saturating_mul(self.layer_bytes() as u64);
@@ -90,7 +91,7 @@ impl Weights {
     /// Drops the file from the system's cache, so that the next reads come from the device.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the system does not do so.
     pub fn forget(&self) -> Result<(), Error> {
         let failed = |source: std::io::Error| Error::Weights { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Attention over a padded batch, from slices to an answer: engine, plan, bind, run.
+//! Attention over a padded batch, from slices to the output: engine, plan, bind, run.
 
 #![forbid(unsafe_code)]
 

@@ -82,15 +82,15 @@ pub struct Input {
     pub camera: Option<PathBuf>,
 }
 
-/// Value of `--backend` that names no back end.
+/// Value of `--backend` that selects no particular back end.
 const AUTO: &str = "auto";
 
-/// Back end that `--backend` names.
+/// Back end that `--backend` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendFlag {
-    /// The one that the environment names, else the best that is present.
+    /// The back end that the environment variable names, or the best that is present.
     Auto,
-    /// This one.
+    /// A particular back end.
     Forced(Backend),
 }
 

@@ -1,16 +1,16 @@
 //! A fixed rate on the monotonic clock.
 //!
-//! Releases are on the grid `start + k · period`. The loop sleeps until an absolute time, so that neither the
+//! Periods start on the grid `start + k · period`. The loop sleeps until an absolute time, so neither the
 //! work of a frame nor the delay of a wake-up moves the grid. If a frame takes longer than its period, the
-//! periods that pass in the meantime are skipped and counted, and the frame of the period in progress starts at
-//! once. At most one frame therefore starts off the grid after an overrun of any length.
+//! periods that pass in the meantime are skipped and counted, and a frame starts at once in the current period.
+//! After an overrun of any length, at most one frame therefore starts off the grid.
 
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the nanoseconds of the monotonic clock.
+/// Returns the time of the monotonic clock in nanoseconds.
 #[must_use]
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -36,18 +36,18 @@ pub fn sleep_until(time: u64) -> std::io::Result<bool> {
     }
 }
 
-/// One period.
+/// One period of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// Start of its frame, in nanoseconds of the monotonic clock.
+    /// Start of the period, in nanoseconds of the monotonic clock.
     pub release: u64,
-    /// Deadline of its answer: the end of the period.
+    /// End of the period, which is the deadline of its answer.
     pub deadline: u64,
-    /// Number of earlier periods that passed without a frame.
+    /// Number of periods that passed without a frame since the previous one.
     pub skipped: u64,
 }
 
-/// The grid of releases.
+/// The grid on which periods start.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     period: u64,
@@ -55,21 +55,21 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a grid of `rate` releases per second, the first at `start` nanoseconds. The period is at least
-    /// one nanosecond and at most 2^63.
+    /// Creates a grid of `rate` periods per second. The first starts at `start` nanoseconds. A period has at
+    /// least one nanosecond and at most 2^63.
     #[must_use]
     pub fn new(rate: f64, start: u64) -> Schedule {
         let period = (SECOND as f64 / rate).round().clamp(1.0, (1u64 << 63) as f64) as u64;
         Schedule { period, next: start }
     }
 
-    /// Returns the nanoseconds from one release to the next.
+    /// Returns the length of a period in nanoseconds.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.period
     }
 
-    /// Returns the period to serve next at the time `now`: the first that has not ended.
+    /// Returns the first period that has not ended at the time `now`. Later calls return later periods.
     pub fn next(&mut self, now: u64) -> Tick {
         let skipped = now.saturating_sub(self.next) / self.period;
         let release = self.next.saturating_add(skipped.saturating_mul(self.period));

@@ -5,44 +5,44 @@ use crate::sink::SinkError;
 use crate::source::SourceError;
 use std::io;
 
-/// Exit status for a wrong request.
+/// Exit status for an invalid request.
 pub const REQUEST: u8 = 2;
 /// Exit status for a failing device or system.
 pub const SYSTEM: u8 = 3;
 
-/// Reason why the loop does not start or continue.
+/// Reason why the loop cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model cannot be used, or attention failed.
+    /// The model is not usable, or attention failed.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The source of frames failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// Results cannot be delivered.
+    /// Results could not be delivered.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// A core that the process may not use.
+    /// The process may not use the requested core.
     #[error("cpu: {found}; allowed here: {allowed}")]
     Cpu {
         /// The requested core.
         found: usize,
-        /// The cores of the process.
+        /// List of the cores that the process may use.
         allowed: String,
     },
-    /// A system call that failed.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// Purpose of the memory.
+        /// Purpose of the call.
         what: &'static str,
-        /// The system's error.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system.
+    /// Returns the exit status: 2 for an invalid request, 3 for a failing device or system.
     #[must_use]
     pub fn status(&self) -> u8 {
         let request = match self {
@@ -55,7 +55,7 @@ impl Error {
         if request { REQUEST } else { SYSTEM }
     }
 
-    /// Makes an error of a system call; `what` names its purpose.
+    /// Returns a function that converts an error of a system call. `what` is the purpose of the call.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { what, source }
     }

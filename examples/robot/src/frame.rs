@@ -1,4 +1,4 @@
-//! Frames: shapes, formats, borrowed pixels.
+//! Frames: their shapes, pixel formats and borrowed pixels.
 
 use clap::ValueEnum;
 
@@ -7,14 +7,14 @@ use clap::ValueEnum;
 pub enum PixelFormat {
     /// One byte per pixel.
     Grey,
-    /// Red, green, blue: three bytes a pixel.
+    /// Red, green, blue: three bytes per pixel.
     Rgb8,
     /// Y0 U Y1 V: four bytes for two pixels. Only the luma is used.
     Yuyv,
 }
 
 impl PixelFormat {
-    /// Returns the bytes from one pixel to the next.
+    /// Returns the number of bytes from one pixel to the next.
     #[must_use]
     pub const fn pixel_bytes(self) -> usize {
         match self {
@@ -28,13 +28,13 @@ impl PixelFormat {
 /// Width and height in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Pixels of a row.
+    /// Number of pixels per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
-/// Largest width and height.
+/// Largest allowed width or height.
 pub const MAX_SIDE: usize = 16_384;
 
 impl std::str::FromStr for Size {
@@ -54,24 +54,24 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// Defect of one frame. The loop skips it and continues.
+/// Defect of one frame. The loop skips the frame and continues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokenFrame {
-    /// Fewer bytes than a frame has.
+    /// The data are shorter than a frame.
     #[error("frame: {found} bytes; allowed: {needed}")]
     Short {
-        /// Bytes received.
+        /// Number of bytes received.
         found: usize,
-        /// Bytes of a frame.
+        /// Number of bytes in a frame.
         needed: usize,
     },
-    /// A picture that cannot be decoded.
+    /// The picture could not be decoded.
     #[error("{name}: {reason}")]
     Picture {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// The decoder's error.
+        /// Reason that the decoder reports.
         reason: String,
     },
     /// The camera marked the frame as damaged.
@@ -79,26 +79,26 @@ pub enum BrokenFrame {
     Damaged,
 }
 
-/// The shape of every frame of a source.
+/// The shape and format of every frame of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Width and height.
+    /// Width and height of the frame.
     pub size: Size,
-    /// Order of samples.
+    /// Order of the samples.
     pub format: PixelFormat,
-    /// Bytes from one row to the next, at least those of a row.
+    /// Number of bytes from one row to the next, at least the size of a row.
     pub stride: usize,
 }
 
 impl Geometry {
-    /// Creates rows without gaps. A row of YUYV with an odd number of pixels ends in the middle of
-    /// a pair.
+    /// Creates a geometry without gaps between rows. A YUYV row with an odd number of pixels ends in the middle of a
+    /// pair of pixels.
     #[must_use]
     pub const fn dense(size: Size, format: PixelFormat) -> Geometry {
         Geometry { size, format, stride: size.width * format.pixel_bytes() }
     }
 
-    /// Returns the bytes of a frame, without any padding after its last row.
+    /// Returns the number of bytes in a frame, without padding after its last row.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let row = self.size.width * self.format.pixel_bytes();
@@ -106,7 +106,7 @@ impl Geometry {
     }
 }
 
-/// A borrowed frame whose bytes are known to suffice.
+/// A borrowed frame, which is known to have enough bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     geometry: Geometry,
@@ -117,7 +117,7 @@ impl<'a> Frame<'a> {
     /// Creates a frame over `data`.
     ///
     /// # Errors
-    /// If `data` has fewer bytes than the geometry.
+    /// If `data` has fewer bytes than the geometry requires.
     pub fn new(geometry: Geometry, data: &'a [u8]) -> Result<Frame<'a>, BrokenFrame> {
         let needed = geometry.bytes();
         if data.len() < needed {
@@ -126,13 +126,13 @@ impl<'a> Frame<'a> {
         Ok(Frame { geometry, data })
     }
 
-    /// Returns its shape.
+    /// Returns the shape and format of the frame.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Returns the bytes of the pixels of a row.
+    /// Returns the bytes of the pixels in row `y`.
     ///
     /// # Panics
     /// If `y` is not below the height.

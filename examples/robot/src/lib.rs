@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`source`] | frames from a folder, a raw pipe or a V4L2 camera; never waits |
 //! | [`frame`] | shapes, formats and pixels of frames |
-//! | [`model`] | the Vision Transformer of `examples/cpp-vision`, attention through `elsa-runtime` |
+//! | [`model`] | the Vision Transformer of `examples/cpp-vision`, with attention by `elsa-runtime` |
 //! | [`clock`] | absolute deadlines on the monotonic clock |
-//! | [`realtime`] | core, priority, locked memory |
+//! | [`realtime`] | core, real-time priority and locked memory |
 //! | [`sink`] | lines on standard output or a serial port; never waits |
-//! | [`report`] | answers, counts, summary |
+//! | [`report`] | answers, counts and the summary |
 //! | [`robot`] | the loop |
 //!
 //! Between the first and the last frame the loop allocates nothing.

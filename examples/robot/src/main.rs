@@ -1,4 +1,4 @@
-//! The binary `elsa-robot`: reads the command line and opens everything in the order that the loop needs.
+//! The binary `elsa-robot`: reads the command line and opens everything that the loop needs, in the required order.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -18,13 +18,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Longest time without a frame from a camera.
+/// Time without a frame after which a camera counts as failed, unless `--patience` is given.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Signals within this time after the first count as repetitions: timeout(1) sends two.
+/// Time after the first signal within which further signals count as repetitions of it: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// Interval at which calls are cancelled after a signal.
+/// Interval at which the engine's calls are cancelled again after a signal.
 const CANCEL_AGAIN: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -85,8 +85,8 @@ fn run(cli: &Cli) -> Result<(), Error> {
     outcome.fault.map_or(Ok(()), Err)
 }
 
-/// Returns a flag that SIGTERM, Ctrl-C and Ctrl-\ set, and a cell for the engine whose calls they cancel. A signal
-/// [`SAME_REQUEST`] or more after the first ends the process at once.
+/// Returns a flag that SIGTERM, Ctrl-C and Ctrl-\ set, and a cell for the engine whose calls these signals cancel. A
+/// signal that arrives [`SAME_REQUEST`] or more after the first ends the process at once.
 fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> {
     let refused = |source| Error::System { what: "signals", source };
     let stop = Arc::new(AtomicBool::new(false));

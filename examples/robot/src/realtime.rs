@@ -1,5 +1,5 @@
-//! Means for a punctual loop on a busy board: its own core, a real-time priority, and memory that is never paged
-//! out.
+//! Measures that keep the loop on time on a busy board: its own core, a real-time priority, and memory that is never
+//! paged out.
 //!
 //! The system may refuse all three to an unprivileged user. The loop then runs without them and reports it.
 
@@ -14,39 +14,39 @@ use thread_priority::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The real-time priority.
+    /// The real-time priority was not granted.
     #[error(
         "priority: SCHED_FIFO {priority} is not permitted ({reason}); goes on without. Allowed for root, with CAP_SYS_NICE, or within the limit RTPRIO"
     )]
     Priority {
         /// The requested priority.
         priority: u8,
-        /// The system's reason.
+        /// Reason that the system reports.
         reason: String,
     },
-    /// The core.
+    /// The loop could not be bound to the core.
     #[error("cpu: the loop cannot be bound to core {cpu} ({reason}); goes on without")]
     Pin {
         /// The requested core.
         cpu: usize,
-        /// The system's reason.
+        /// Reason that the system reports.
         reason: String,
     },
-    /// The memory.
+    /// The memory could not be locked.
     #[error(
         "lock-memory: not permitted ({reason}); goes on without. Allowed for root, with CAP_IPC_LOCK, or within the limit MEMLOCK"
     )]
     Memory {
-        /// The system's reason.
+        /// Reason that the system reports.
         reason: String,
     },
 }
 
-/// Gives the calling thread, and threads that it starts from now on, the real-time priority `priority` (1 to 99)
+/// Gives the calling thread, and threads that it starts later, the real-time priority `priority` (1 to 99)
 /// of the policy SCHED_FIFO.
 ///
 /// # Errors
-/// Returns the refusal of the system.
+/// Returns an error if the system does not permit it.
 pub fn prioritise(priority: u8) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Priority { priority, reason };
     let value = ThreadPriorityValue::try_from(priority).map_err(|reason| refused(reason.to_string()))?;
@@ -68,10 +68,10 @@ pub fn cores() -> std::io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Binds the calling thread to a core.
+/// Binds the calling thread to core `cpu`.
 ///
 /// # Errors
-/// Returns the refusal of the system.
+/// Returns an error if the system does not permit it.
 pub fn pin(cpu: usize) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Pin { cpu, reason };
     if cpu >= CpuSet::MAX_CPU {
@@ -82,11 +82,11 @@ pub fn pin(cpu: usize) -> Result<(), Refused> {
     sched_setaffinity(None, &set).map_err(|error| refused(error.to_string()))
 }
 
-/// Locks all current mappings in memory. Later mappings are not locked, so that a limit cannot make a later
-/// allocation fail; a loop that allocates nothing needs no more.
+/// Locks all current mappings in memory. Later mappings are not locked, so a limit on locked memory cannot make a later
+/// allocation fail. For a loop that allocates nothing this is enough.
 ///
 /// # Errors
-/// Returns the refusal of the system.
+/// Returns an error if the system does not permit it.
 pub fn lock_memory() -> Result<(), Refused> {
     mlockall(MlockAllFlags::CURRENT).map_err(|error| Refused::Memory { reason: error.to_string() })
 }

@@ -8,18 +8,18 @@ use std::fmt;
 /// Longest latency that the histogram resolves, in microseconds: ten minutes.
 const LONGEST: u64 = 600_000_000;
 
-/// One answer, written as one line.
+/// The answer for one frame, written as one line.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Answer {
-    /// Number of the frame, from zero, in the order of the source; broken frames have numbers too.
+    /// Number of the frame in the order of the source, from zero. Broken frames have numbers too.
     pub frame: u64,
     /// The class with the highest score.
     pub class: usize,
-    /// Probability.
+    /// Probability of the class.
     pub score: f32,
-    /// Time from the release of the period to the answer, in microseconds.
+    /// Time from the start of the period to the answer, in microseconds.
     pub latency_us: u64,
-    /// `true` if the answer came after the end of its period.
+    /// `true` if the answer came after the end of the period.
     pub late: bool,
     /// `true` if the CPU computed in place of a failing GPU.
     pub fallback: bool,
@@ -34,22 +34,22 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Counts while the loop runs. Recording allocates nothing.
+/// Counters that the loop updates as it runs. Updates allocate nothing.
 #[derive(Debug)]
 pub struct Statistics {
     latency: Histogram<u64>,
     late: u64,
     fallbacks: u64,
-    /// Frames that could not be used.
+    /// Number of frames that could not be used.
     pub broken: u64,
-    /// Periods without a frame.
+    /// Number of periods without a frame.
     pub idle: u64,
-    /// Periods that passed while an earlier frame was busy.
+    /// Number of periods that passed while an earlier frame was being processed.
     pub skipped: u64,
 }
 
 impl Statistics {
-    /// Creates counts of zero.
+    /// Creates statistics with all counters at zero.
     ///
     /// # Errors
     /// If the histogram does not accept its bounds.
@@ -65,7 +65,7 @@ impl Statistics {
         self.fallbacks += u64::from(answer.fallback);
     }
 
-    /// Returns the number of frames answered.
+    /// Returns the number of frames that were answered.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.latency.len()
@@ -100,15 +100,15 @@ impl Statistics {
 /// Data of a finished run, in addition to the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Frames replaced by newer ones before the loop took them.
+    /// Number of frames that newer ones replaced before the loop took them.
     pub replaced: u64,
-    /// Lines that found the queue full or were not written in time.
+    /// Number of lines dropped because the queue was full or they were not written in time.
     pub dropped_lines: u64,
     /// Periods per second.
     pub rate: f64,
-    /// Time from the first release to the end.
+    /// Time from the start of the first period to the end, in seconds.
     pub seconds: f64,
-    /// Bytes of tensors that were copied between host and GPU for the last frame.
+    /// Number of tensor bytes copied between host and GPU for the last frame.
     pub copied: usize,
     /// The back end that computed the last frame.
     pub backend: Backend,
@@ -120,15 +120,15 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The source has no more frames.
+    /// The source had no more frames.
     Source,
-    /// The requested number of frames.
+    /// The requested number of frames was reached.
     Frames,
-    /// SIGTERM or Ctrl-C.
+    /// SIGTERM or Ctrl-C arrived.
     Signal,
-    /// The reader of the results is gone.
+    /// The reader of the results has stopped reading.
     Closed,
-    /// A permanent failure.
+    /// The source, the model or the sink failed permanently.
     Failure,
 }
 
@@ -144,39 +144,39 @@ impl fmt::Display for End {
     }
 }
 
-/// The summary of a run. Latencies are absent if no frame was answered.
+/// The summary of a run. Latencies are `None` if no frame was answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Frames answered.
+    /// Number of frames that were answered.
     pub frames: u64,
-    /// Answers that came after the end of their period.
+    /// Number of answers that came after the end of their period.
     pub deadline_misses: u64,
-    /// Periods that passed while an earlier frame was busy.
+    /// Number of periods that passed while an earlier frame was being processed.
     pub skipped_periods: u64,
-    /// Periods without a frame.
+    /// Number of periods without a frame.
     pub idle_periods: u64,
-    /// Frames that could not be used.
+    /// Number of frames that could not be used.
     pub broken_frames: u64,
-    /// Frames replaced by newer ones before the loop took them.
+    /// Number of frames that newer ones replaced before the loop took them.
     pub replaced_frames: u64,
-    /// Lines that found the queue full or were not written in time.
+    /// Number of lines dropped because the queue was full or they were not written in time.
     pub dropped_lines: u64,
-    /// Answers that the CPU computed in place of a failing GPU.
+    /// Number of answers that the CPU computed in place of a failing GPU.
     pub fallbacks: u64,
-    /// Median latency in microseconds, from release to answer.
+    /// Median latency in microseconds, from the start of a period to its answer.
     pub p50_us: Option<u64>,
-    /// The 99th percentile of the latency.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: Option<u64>,
-    /// The longest latency.
+    /// Longest latency in microseconds.
     pub max_us: Option<u64>,
     /// Periods per second.
     pub rate_hz: f64,
-    /// Time from the first release to the end.
+    /// Time from the start of the first period to the end, in seconds.
     pub seconds: f64,
-    /// Bytes of tensors that were copied between host and GPU for the last frame; 0 if attention used all of them in
-    /// place, and on the CPU.
+    /// Number of tensor bytes copied between host and GPU for the last frame; 0 on the CPU, and if the GPU used all
+    /// tensors in place.
     pub copied_bytes: usize,
-    /// The back end that computed the last frame.
+    /// Name of the back end that computed the last frame.
     pub backend: &'static str,
     /// Reason why the loop ended.
     pub ended: End,

@@ -1,9 +1,9 @@
-//! Classification of I/O errors: the request's or the system's.
+//! Classifies I/O errors: caused by the request, or by the system.
 
 use rustix::io::Errno;
 use std::io;
 
-/// Returns `true` if opening failed because the name was wrong, and not because the device or the
+/// Returns `true` if a file or device could not be opened because its name was wrong, `false` if the device or the
 /// system failed.
 pub(crate) fn named_wrongly(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};

@@ -1,4 +1,4 @@
-//! The loop: each release takes a frame in and returns an answer.
+//! The loop: in each period it takes a frame from the source and returns an answer.
 
 use crate::clock::{self, Schedule};
 use crate::error::Error;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest time for lines to be written after the last frame.
+/// Longest time that the loop waits, after the last frame, until all lines are written.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Options of the loop.
@@ -19,27 +19,27 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Periods per second.
     pub rate: f64,
-    /// Number of frames after which it ends, including broken ones.
+    /// Number of frames, including broken ones, after which the loop ends; `None` for no limit.
     pub frames: Option<u64>,
     /// `true` to write lines as JSON objects.
     pub json: bool,
 }
 
-/// The outcome of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The summary, also of a run that failed.
+    /// The summary, which a failed run has too.
     pub summary: Summary,
-    /// The error of a failed run.
+    /// The error of a failed run; `None` if the run succeeded.
     pub fault: Option<Error>,
 }
 
-/// Runs the loop until the source ends, enough frames have come, `stop` is set, or the source, the model or the sink
-/// fails permanently; then waits for the lines to be written. Between the first and the last frame nothing is
-/// allocated, except for broken frames.
+/// Runs the loop until the source ends, the requested number of frames is reached, `stop` is set, or the source, the
+/// model or the sink fails permanently; then waits for the lines to be written. Between the first and the last frame
+/// only broken frames allocate memory.
 ///
 /// # Errors
-/// If the histogram cannot be made.
+/// If the histogram cannot be created.
 pub fn run(
     options: Options,
     source: &mut dyn Source,
@@ -71,7 +71,7 @@ pub fn run(
     Ok(Outcome { summary: statistics.summary(run), fault })
 }
 
-/// Runs the loop itself.
+/// Executes the loop, and returns the reason why it ended or its error.
 fn drive(
     options: Options,
     source: &mut dyn Source,
@@ -141,7 +141,7 @@ fn drive(
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
 ///
 /// # Errors
-/// If standard output fails. A reader that is gone is not an error.
+/// If standard output fails. It is no error if the reader has closed it.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

@@ -1,56 +1,56 @@
 //! Results: lines on standard output or through a serial port.
 //!
-//! A port or a reader may be slower than the loop, or stall. The loop therefore only puts a line into a bounded
-//! queue, and a thread writes it. If the queue is full, the new line is dropped and counted. Nothing is allocated
-//! per line.
+//! A port or a reader may be slower than the loop, or stall. The loop therefore only puts lines into a bounded
+//! queue, from which a thread writes them. If the queue is full, the new line is dropped and counted. Lines need no
+//! allocation.
 
 use std::io::{self, Cursor, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Largest number of bytes in a line, including its end.
+/// Largest number of bytes in a line, including its line feed.
 pub const LINE: usize = 256;
-/// Capacity of the queue in lines.
+/// Capacity of the queue, in lines.
 pub const LINES: usize = 256;
-/// The name of standard output in errors.
+/// The name for standard output in errors.
 pub(crate) const STDOUT: &str = "standard output";
 /// Timeout of one attempt to write to a serial port.
 const ATTEMPT: Duration = Duration::from_millis(100);
 
-/// Reason why results do not arrive.
+/// Reason why results cannot be delivered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The serial port cannot be opened.
+    /// The serial port could not be opened.
     #[error("serial: {}: {source}; allowed: a serial port that the user may open (group dialout) and nobody else uses", path.display())]
     Open {
-        /// The port.
+        /// Path of the port.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// Writing failed.
+    /// Writing to the destination failed.
     #[error("{name}: writing failed: {source}")]
     Write {
-        /// `standard output` or `serial`.
+        /// Name of the destination: `standard output` or `serial`.
         name: &'static str,
-        /// The cause.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// The thread that writes cannot be started.
+    /// The writing thread could not be started.
     #[error("results: the system started no thread: {0}")]
     Thread(io::Error),
 }
 
 impl SinkError {
-    /// Returns `true` if the request is at fault, and not the device or the system.
+    /// Returns `true` if the request caused the error, `false` if the device or the system did.
     #[must_use]
     pub fn is_request(&self) -> bool {
         matches!(self, SinkError::Open { source, .. } if source.kind() != ErrorKind::ResourceBusy)
     }
 
-    /// Returns `true` if the reader of standard output is gone.
+    /// Returns `true` if the reader of standard output has closed it.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self, SinkError::Write { name: STDOUT, source } if source.kind() == ErrorKind::BrokenPipe)
@@ -67,9 +67,9 @@ struct State {
     lines: Box<[Line]>,
     first: usize,
     waiting: usize,
-    /// Set when no more lines will come.
+    /// `true` once the loop will send no more lines.
     closing: bool,
-    /// Set by the writer once every line has been written, or none can be written any more.
+    /// `true` once the writer has written every line or cannot write any more.
     done: bool,
     failed: Option<io::Error>,
     dropped: u64,
@@ -93,7 +93,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Writes lines to standard output.
+    /// Creates a sink that writes lines to standard output.
     ///
     /// # Errors
     /// If the system does not start a thread.
@@ -101,7 +101,8 @@ impl Sink {
         Sink::start(STDOUT, io::stdout())
     }
 
-    /// Writes lines to the serial port `path`: eight bits, no parity, one stop bit, no flow control.
+    /// Creates a sink that writes lines to the serial port `path`: eight bits, no parity, one stop bit, no flow
+    /// control.
     ///
     /// # Errors
     /// If the port cannot be opened, or the system does not start a thread.
@@ -118,7 +119,7 @@ impl Sink {
         Sink::start("serial", port)
     }
 
-    /// Writes lines to any writer; `name` is its name in errors.
+    /// Creates a sink that writes lines to `to`; `name` is the name of `to` in errors.
     ///
     /// # Errors
     /// If the system does not start a thread.
@@ -136,11 +137,11 @@ impl Sink {
         Ok(Sink { shared, name })
     }
 
-    /// Puts one line into the queue and adds its line feed. A line longer than [`LINE`] bytes, or one that finds
-    /// the queue full, is dropped and counted.
+    /// Puts the line that `fill` writes into the queue, and adds its line feed. If the line is longer than [`LINE`]
+    /// bytes or the queue is full, the line is dropped and counted.
     ///
     /// # Errors
-    /// Returns an error of the writer since the last call.
+    /// Returns an error that the writer has encountered since the last call.
     pub fn send(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
         let mut state = self.shared.lock();
         if let Some(source) = state.failed.take() {
@@ -167,11 +168,11 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits until every line has been written, for at most `patience`. Lines still waiting then are dropped.
-    /// Returns the total number of lines dropped.
+    /// Waits until every line has been written, for at most `patience`, and drops the lines that are still waiting
+    /// then. Returns the total number of dropped lines.
     ///
     /// # Errors
-    /// Returns an error of the writer.
+    /// Returns an error that the writer has encountered.
     pub fn close(self, patience: Duration) -> Result<u64, SinkError> {
         let mut state = self.shared.lock();
         state.closing = true;
@@ -199,7 +200,7 @@ impl Drop for Sink {
     }
 }
 
-/// Returns the system's error that the library's wraps.
+/// Returns the system's error that an error of the serial port library contains.
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),
@@ -211,7 +212,7 @@ fn reason(path: &Path, error: serialport::Error) -> io::Error {
     }
 }
 
-/// Writes lines as they come, until the last.
+/// Writes lines as they arrive, until the last one.
 fn write(shared: &Shared, mut to: impl Write) {
     let mut state = shared.lock();
     loop {
@@ -242,7 +243,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes and flushes all of `bytes`, for any waiting time of the device.
+/// Writes all of `bytes` and flushes them, however long the device makes it wait.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Passes on one byte per call if permitted; times out in between.
+    /// Writer that accepts one byte per call if the test permits it, and times out in between.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,

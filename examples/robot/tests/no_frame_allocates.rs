@@ -20,11 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// First and last watched frame; the first comes after threads have started and buffers are made.
+/// First and last frame between which allocations are counted. Before the first, threads have started and buffers
+/// exist.
 const FIRST: u64 = 20;
 const LAST: u64 = 200;
 
-/// A source that watches the allocator from its call `FIRST` to its call `LAST`.
+/// A source that counts allocations from frame `FIRST` to frame `LAST`.
 struct Watched<'a> {
     inner: Box<dyn Source>,
     frames: u64,
@@ -49,7 +50,7 @@ impl Source for Watched<'_> {
 
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the lines that arrive.
+/// Writer that counts the lines that it receives.
 struct Count;
 
 impl Write for Count {

@@ -1,13 +1,14 @@
-//! Prefetches rows that are read soon into the cache, while other work runs.
+//! Prefetches into the cache, while other work runs, the rows that will be read next.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;
 use core::ops::Range;
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Prefetches the lines of share `part` of `whole` of the rows.
+/// Prefetches the cache lines of some of the rows: of the shares `part`, if the rows are divided into `whole` equal
+/// shares.
 #[inline(always)]
 pub fn fetch<L: Lanes>(isa: L::Isa, ahead: &Ahead, part: Range<usize>, whole: usize) {
     let row = |share: usize| ahead.rows * share.min(whole) / whole;

@@ -1,15 +1,16 @@
-//! Additions to a bias: a second bias, and the sides of a shifted window.
+//! Combines a bias with a second bias, or with the sides of a shifted window.
 
 use super::mask::Seen;
 use crate::lanes::Lanes;
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::MASK_LIMIT;
 
-/// Writes `a + b` to `dst`. All three are biases in base-2 units with limited finite elements: `−∞` if either addend is
-/// `−∞`, and a sum of finite elements is limited like them. `dst` may be `a` or `b`.
+/// Writes `a + b` to `dst`. All three are biases in base-2 units, whose finite elements have a limited magnitude. The
+/// result is `−∞` if either addend is, and sums of finite elements are clamped to the limit. `dst` may be `a` or `b`.
 ///
 /// # Safety
-/// - `n` values are readable at `a` and `b` and writable at `dst`, and `n` is a multiple of the lanes, or a tile is one row.
+/// - `n` values are readable at `a` and `b` and writable at `dst`. `n` is a multiple of the lanes unless a tile is one
+///   row.
 #[inline(always)]
 pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize, dst: *mut f32) {
     let out = L::splat(isa, f32::NEG_INFINITY);
@@ -48,23 +49,24 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
     }
 }
 
-/// The sides of the tokens of a shifted window, for the rows of a tile and the keys of a block.
+/// The sides into which a shifted window is split at the picture's border: a number for each row of a tile and each key
+/// of a block. Tokens on different sides do not attend to each other.
 ///
-/// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count`, which is at least
-/// one. `bias` is null, or readable for `count · width` values.
+/// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count` values; `count`
+/// is at least one. `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct SideTile {
-    /// The sides of the rows, as numbers. Values past the last row repeat another row.
+    /// Side of each row, as a number. Values past the last row repeat that of another row.
     pub rows: *const f32,
-    /// The sides of the keys, as numbers.
+    /// Side of each key, as a number.
     pub keys: *const f32,
     /// Number of keys.
     pub count: usize,
-    /// Addends that the scores already have, `[key][width]`, in base-2 units; null for none.
+    /// Terms that are already added to the scores, `[key][width]`, in base-2 units; null for none.
     pub bias: *const f32,
 }
 
-/// Returns `true` if all `n` values at `p`, at least one, equal the first.
+/// Returns `true` if all `n` values at `p` are equal. `n` must be at least one.
 ///
 /// # Safety
 /// - `n` values are readable at `p`.
@@ -91,8 +93,9 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
     true
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, with `−∞` wherever row and key are on different sides, and
-/// reports their effect. Writes nothing if all pairs are on the same side or all are on different sides.
+/// Writes the bias of a tile and a block, `[key][width]`: `−∞` where row and key are on different sides, and elsewhere
+/// the bias that the tile already has, or zero. Reports the effect in `seen`. If all rows are on one side and all keys
+/// are on one side, writes nothing.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

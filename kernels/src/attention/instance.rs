@@ -1,9 +1,10 @@
 //! The macro that instantiates the attention kernels for one instruction set.
 
-/// Declares a module `attention` with `KERNEL`, whose tiles are one to three vectors of rows, and `ROW_KERNEL`, which
-/// takes one row at a time. Expects `PRIMITIVES` of the instruction set in the parent module.
+/// Declares a module `attention` with two statics: `KERNEL`, whose tiles are one to three vectors of rows, and
+/// `ROW_KERNEL`, which processes one row at a time. The parent module must have the `PRIMITIVES` of the instruction
+/// set.
 ///
-/// `tile_keys` gives the keys of a register tile for one, two and three vectors.
+/// `tile_keys` contains the numbers of keys in a register tile for one, two and three vectors.
 macro_rules! attention {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt,
@@ -25,7 +26,7 @@ macro_rules! attention {
         const KEYS: KeyLayout = $keys;
         const PANELS: bool = matches!(KEYS, KeyLayout::Panels(_));
 
-        /// The kernel for any number of queries.
+        /// The kernel for any number of queries, with its entry points.
         pub static KERNEL: Kernel = Kernel {
             spec: KernelSpec {
                 name: $name,
@@ -54,7 +55,7 @@ macro_rules! attention {
             measure: Measure { norms, channels, addends },
         };
 
-        /// The kernel for few queries, one row at a time.
+        /// The kernel for few queries, which processes one row at a time.
         pub static ROW_KERNEL: Kernel = Kernel {
             spec: KernelSpec {
                 name: $row_name,
@@ -94,7 +95,7 @@ macro_rules! attention {
     };
 }
 
-/// Declares a module with the entry points of one tile width, named so that profiles show it.
+/// Declares a module with the entry points for one tile width. The module's name shows the width in profiles.
 macro_rules! entries {
     ($module:ident, $features:tt, $isa:ident, $ops:ty) => {
         mod $module {

@@ -8,80 +8,81 @@ use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
 
-/// Base-2 logarithm of the largest product of gates by which a kernel keeps a state divided.
+/// Base-2 logarithm of the largest product of gates by which a kernel divides the state that it stores.
 const SEGMENT: f64 = 40.0;
 
 /// Tensors that the kernel cannot access in place and copies block by block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Staged {
-    /// Queries and keys: converted, padded or normalised.
+    /// `true` if queries and keys are copied, to convert, pad or normalise them.
     pub rows: bool,
-    /// Values and outputs: converted, or padded to whole vectors.
+    /// `true` if values and outputs are copied, to convert them or pad them to whole vectors.
     pub columns: bool,
-    /// Decays.
+    /// `true` if decays are copied, to convert or pad them.
     pub decay: bool,
-    /// Rates.
+    /// `true` if rates are copied, to convert them.
     pub beta: bool,
 }
 
 /// All decisions made before pointers are known.
 ///
-/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the head
-/// sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut at multiples
-/// of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in [`Form::Scan`] and
-/// [`Form::Parallel`], whose parts depend on the length.
+/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the output. They depend on the rule, the head
+/// sizes, the tokens and the options, never on the batch or the number of heads or workers. A stream that is cut at
+/// multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits. [`Form::Scan`] and
+/// [`Form::Parallel`] are exceptions, because they divide a sequence according to its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// The kernel.
+    /// Properties of the kernel that the plan runs.
     pub kernel: KernelSpec,
-    /// The rule.
+    /// Rule by which a token updates its state.
     pub rule: Rule,
     /// The granularity of the gates.
     pub gates: Gates,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// The order of operations.
+    /// The order in which operations are executed.
     pub form: Form,
-    /// Number of tokens of a chunk, into which each sequence is cut: the state is complete at its end.
+    /// Number of tokens per chunk. The state is complete at the end of each chunk of a sequence.
     pub chunk: usize,
-    /// Number of tokens in one pass over the state. They interact through products of queries and keys, and of keys.
+    /// Number of tokens in one pass over the state. Within a pass, tokens interact through products of queries with
+    /// keys, and of keys with keys.
     pub pass: usize,
     /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
-    /// `true` if each sequence has the number of parts that it would have alone, `false` if it has [`Choice::parts`] where
-    /// possible.
+    /// `true` if each sequence of a packed call is divided into the number of parts that it would have in a call of its
+    /// own; `false` if it is divided into [`Choice::parts`] where possible.
     pub own_parts: bool,
-    /// Strips of columns of a state.
+    /// Strips into which the columns of a state are divided.
     pub strips: Strips,
-    /// Number of groups into which the strips of a state are divided, each a task of its own.
+    /// Number of groups into which the strips of a state are divided. Each group is a separate task.
     pub groups: usize,
-    /// Number of chunks whose states exist at once in [`Form::Chunk`]; zero in other forms.
+    /// Number of chunk states that exist at once in [`Form::Chunk`]; zero in other forms.
     pub boundaries: usize,
     /// Number of heads whose parts exist at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
-    /// Number of workers.
+    /// Number of workers that take part.
     pub workers: usize,
-    /// Number of multiply-adds that justify waking a worker; zero if all workers take part for any work.
+    /// Number of multiply-adds that justify waking a worker; zero if all workers take part regardless of the work.
     pub work_per_worker: f64,
-    /// Head size of queries and keys, rounded up to a multiple of four, which is the number of rows of a state.
+    /// Number of rows of a state: the head size of queries and keys, rounded up to a multiple of four.
     pub rows: usize,
-    /// Head size of values, which is the number of columns of a state.
+    /// Number of columns of a state: the head size of values.
     pub columns: usize,
     /// Number of output heads that read a state.
     pub readers: usize,
     /// Tensors that are copied block by block.
     pub staged: Staged,
-    /// `true` if outputs are summed in f32 values of the workspace before they are rounded, as in both passes of a
-    /// bidirectional problem whose outputs are staged.
+    /// `true` if outputs are summed as f32 values in the workspace before they are rounded. This is the case for
+    /// bidirectional problems whose outputs are staged.
     pub sums: bool,
-    /// Numbers of sequences, of states of a sequence, of tokens of the longest sequence, and of rows of the outputs.
+    /// Number of sequences, states per sequence, tokens in the longest sequence, and rows of the output, in this order.
     pub extent: [usize; 4],
 }
 
 /// Number of tokens per part of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Largest number of parts of a scan that the chooser selects on its own.
+/// Largest number of parts that the chooser selects for a scan if the options request none.
 const PARTS: usize = 16;
 
 /// Returns the number of parts that the chooser selects for a scan of `tokens` tokens.
@@ -94,26 +95,26 @@ pub(super) const fn usual_parts(tokens: usize) -> usize {
 }
 
 impl Choice {
-    /// Returns the number of strips of a state.
+    /// Returns the number of strips per state.
     #[must_use]
     pub const fn strip_count(&self) -> usize {
         self.strips.count(self.columns)
     }
 
-    /// Returns the strips of a group.
+    /// Returns the range of strips in group `index`.
     #[must_use]
     pub const fn group(&self, index: usize) -> Range<usize> {
         let (count, groups) = (self.strip_count(), if self.groups == 0 { 1 } else { self.groups });
         index * count / groups..(index + 1) * count / groups
     }
 
-    /// Returns the number of columns of the widest group, with padding.
+    /// Returns the number of columns of the widest group, including padding.
     #[must_use]
     pub(crate) fn group_columns(&self) -> usize {
         (0..self.groups).map(|g| self.strips.columns(self.columns, &self.group(g)).len()).max().unwrap_or(0)
     }
 
-    /// Returns the number of tokens of a part of a sequence of `tokens` tokens: whole chunks.
+    /// Returns the number of tokens per part of a sequence of `tokens` tokens, a multiple of the chunk.
     #[must_use]
     pub const fn part(&self, tokens: usize) -> usize {
         let parts = match (self.form, self.own_parts) {
@@ -125,15 +126,15 @@ impl Choice {
         if part == 0 { self.chunk } else { part }
     }
 
-    /// Returns the number of parts of a sequence of `tokens` tokens, at least one.
+    /// Returns the number of parts into which a sequence of `tokens` tokens is divided, at least one.
     #[must_use]
     pub const fn parts_of(&self, tokens: usize) -> usize {
         let parts = tokens.div_ceil(self.part(tokens));
         if parts == 0 { 1 } else { parts }
     }
 
-    /// Returns the number of tokens in one pass over the state, for a sequence of `tokens` tokens: all of them in
-    /// [`Form::Parallel`].
+    /// Returns the number of tokens in one pass over the state for a sequence of `tokens` tokens. In [`Form::Parallel`]
+    /// one pass processes all of them.
     #[must_use]
     pub const fn pass_of(&self, tokens: usize) -> usize {
         match self.form {
@@ -143,14 +144,14 @@ impl Choice {
         }
     }
 
-    /// Returns the number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan.
-    /// It changes no bit of the answer.
+    /// Returns the number of workers that take part in a call, at most those of the plan. `tokens` counts each token
+    /// once per state. The number changes no bit of the output.
     #[must_use]
     pub fn workers_for(&self, tokens: f64) -> usize {
         worthwhile(tokens * self.work_of_token(), self.work_per_worker, self.workers)
     }
 
-    /// Returns the approximate number of multiply-adds of a token and state.
+    /// Returns the approximate number of multiply-adds per token and state.
     #[must_use]
     pub(crate) fn work_of_token(&self) -> f64 {
         let (rows, columns) = (self.rows as f64, self.columns as f64);
@@ -162,9 +163,10 @@ impl Choice {
 
     /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
     ///
-    /// The state is multiplied by its gates at the ends of chunks, or more often; in between it is kept divided by their
-    /// product. So a whole chunk meets a state at once, even if a pass processes few tokens, and two exponentials are on the
-    /// path from a value to an answer.
+    /// A kernel multiplies the state by the product of its gates at the end of a chunk, or more often; between these
+    /// points the state is stored divided by that product. The bound therefore treats the tokens of a chunk as if they
+    /// read one state, even if a pass processes fewer tokens, and counts two exponentials on the path from a value to
+    /// an output.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
@@ -194,7 +196,7 @@ impl Choice {
         }
     }
 
-    /// Returns the tensors that are copied block by block for a problem.
+    /// Returns the tensors of a problem that are copied block by block.
     pub(super) fn staged_of(problem: &Problem, lanes: usize) -> Staged {
         let spec = problem.spec();
         let (dtype, gate_dtype) = (spec.dtype != DType::F32, spec.gate_dtype != DType::F32);

@@ -1,21 +1,22 @@
-//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a CPU.
+//! Chooses everything that is decided before a run of linear attention on a CPU, from a problem, a device and options.
 //!
-//! It is a pure function of these considerations:
+//! The choice is a pure function of its arguments and follows these considerations:
 //!
-//! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
-//!    bits. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]: the recurrence has the
-//!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
-//!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
-//!    [`Crossovers`] of the instruction set say.
-//! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of them become tasks if heads
-//!    and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the tokens too, but
-//!    computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So it is chosen only
-//!    on request.
-//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are no
-//!    multiple of four (queries, keys) or of a vector (values, outputs), and those that become unit vectors.
-//! 4. *A budget is a hard limit.* Fewer heads have their parts at once, fewer chunks their states, then workers are removed
-//!    one by one. None of this changes a bit. If none of these is left, the error reports the bytes of the smallest
-//!    workspace.
+//! 1. *The form depends on the head size, never on the batch or the workers.* Forms add in different orders, so the
+//!    form decides bits. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]. The
+//!    recurrence has the fewest operations and moves the state once per [`KernelSpec::together`] tokens. Chunks move
+//!    the state less often, but add products of tokens with one another. [`Crossovers`] contains, for each instruction
+//!    set, the head size from which chunks are faster.
+//! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become tasks
+//!    if there are fewer than four states per worker, and no bit changes. [`Form::Scan`] divides the
+//!    tokens too, but costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the
+//!    parts. It is therefore chosen only on request.
+//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, rows whose head size
+//!    is not a multiple of four (queries, keys) or of the vector length (values, outputs), and rows that become unit
+//!    vectors.
+//! 4. *A budget is a hard limit.* To meet it, the chooser first keeps the parts of fewer heads at once, then the states
+//!    of fewer chunks, then removes workers one by one. None of these steps changes a bit. If the workspace is still
+//!    too large, the error reports the size of the smallest one in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
@@ -29,21 +30,22 @@ use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
-/// Number of tokens between two cuts if a pass over the state processes fewer tokens.
+/// Number of tokens per chunk if the options request none. Forms that compute a chunk in passes round it up to whole
+/// passes.
 const CUT: usize = 64;
 
-/// Number of chunks whose states exist at once.
+/// Largest number of chunk states that exist at once.
 const BOUNDARIES: usize = 16;
 
-/// Number of tasks for each worker, so that the last ones do not leave the others idle for long.
+/// Number of tasks per worker, so that workers do not idle for long during the last tasks.
 const TASKS_PER_WORKER: usize = 4;
 
-/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns the room that
-/// the kernel needs for a choice.
+/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns the working
+/// memory that the kernel needs for a choice.
 ///
 /// # Errors
 /// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or
-/// if even the smallest one exceeds the budget.
+/// if even the smallest workspace exceeds the budget.
 pub fn choose(
     problem: &Problem,
     kernel: &KernelSpec,
@@ -140,8 +142,8 @@ pub fn choose(
     }
 }
 
-/// Returns the widest strips that leave half of the level 1 cache to the tokens, unless narrower ones are fewer. They change
-/// no bit.
+/// Returns the strips of a state. A delta rule has the widest ones if all rows of one strip fit half of the level 1
+/// cache and narrower strips would not be fewer. The width changes no bit.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);
@@ -150,7 +152,7 @@ fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, row
     if problem.rule().is_delta() && fits && fewer { wide } else { narrower }
 }
 
-/// Returns the form, the number of tokens of a chunk, and the number of tokens in one pass over the state.
+/// Returns the form, the number of tokens per chunk, and the number of tokens in one pass over the state.
 fn form_of(
     problem: &Problem,
     kernel: &KernelSpec,

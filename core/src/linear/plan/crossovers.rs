@@ -1,36 +1,36 @@
-//! Lists where one form of linear attention becomes faster than another on a processor.
+//! Head sizes at which one form of linear attention becomes faster than another on a processor.
 
 use crate::linear::{Gates, Rule};
 use crate::profile::InstructionSet;
 
-/// Least head size for which a processor uses chunks instead of the recurrence, and the number of tokens of a chunk in one
-/// pass over the state.
+/// Smallest head size for which a processor uses chunks instead of the recurrence, and the number of tokens per pass
+/// over the state that it then uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunksFrom {
-    /// Least head size of keys from which chunks are faster; `usize::MAX` if the recurrence always is.
+    /// Smallest head size of keys for which chunks are faster; `usize::MAX` if the recurrence is always faster.
     pub head_size: usize,
     /// Number of tokens in one pass over the state.
     pub pass: usize,
 }
 
-/// Head sizes at which the fastest form changes on a processor. On one core a crossover depends on neither
-/// tokens nor heads: only the quadratic form has costs per token that depend on them.
+/// Head sizes at which the fastest form changes on a processor. On one core they do not depend on the number of tokens
+/// or heads: the cost per token grows with the number of tokens only in the parallel form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
-    /// Rules without rates.
+    /// For rules without rates and with at most one gate per head.
     pub plain: ChunksFrom,
-    /// Rules without rates, with a gate for each dim.
+    /// For rules without rates and with a gate for each dim.
     pub plain_per_dim: ChunksFrom,
-    /// Delta rules.
+    /// For delta rules with at most one gate per head.
     pub delta: ChunksFrom,
-    /// Delta rules with a gate for each dim.
+    /// For delta rules with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
-    /// `true` if the crossovers are predicted, `false` if they were measured on a processor of this kind.
+    /// `true` if the crossovers are predicted, `false` if they were measured on a processor with this instruction set.
     pub predicted: bool,
 }
 
 impl Crossovers {
-    /// Measured on a core with AVX-512, at head sizes of 64, 128 and 256.
+    /// Crossovers measured on a core with AVX-512, for head sizes of 64, 128 and 256.
     pub const MEASURED: Crossovers = Crossovers {
         plain: ChunksFrom { head_size: usize::MAX, pass: 16 },
         plain_per_dim: ChunksFrom { head_size: usize::MAX, pass: 16 },
@@ -39,14 +39,15 @@ impl Crossovers {
         predicted: false,
     };
 
-    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, but a chunk
-    /// saves loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
+    /// Crossovers predicted for a core with NEON: chunks are never faster. A chunk needs more multiply-adds per token
+    /// than the recurrence and saves only loads of the state, which are cheap: up to a head size of 512, a strip of
+    /// eight columns fits a level 1 cache of 32 KiB.
     pub const NEON: Crossovers = {
         let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
         Crossovers { plain: never, plain_per_dim: never, delta: never, delta_per_dim: never, predicted: true }
     };
 
-    /// Returns the crossovers of the kernels of an instruction set. Only those of AVX-512 were measured.
+    /// Returns the crossovers for the kernels of an instruction set. Only those for AVX-512 were measured.
     #[must_use]
     pub const fn of(set: InstructionSet) -> Crossovers {
         match set {
@@ -58,7 +59,7 @@ impl Crossovers {
         }
     }
 
-    /// Returns the crossover of a rule with such gates.
+    /// Returns the crossover for a rule and a granularity of gates.
     #[must_use]
     pub const fn crossover(&self, rule: Rule, gates: Gates) -> ChunksFrom {
         match (rule.is_delta(), gates) {

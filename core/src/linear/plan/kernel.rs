@@ -3,49 +3,52 @@
 use crate::linear::Rule;
 use crate::profile::InstructionSet;
 
-/// A CPU micro-kernel of linear attention.
+/// Properties of a CPU micro-kernel of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpec {
-    /// Name of the kernel: the tile of tokens and columns, the instruction set.
+    /// Name of the kernel: its tile of tokens and columns, and its instruction set.
     pub name: &'static str,
-    /// The instruction set that it requires.
+    /// Instruction set that the kernel requires.
     pub set: InstructionSet,
-    /// Number of values of a vector, which is the number of columns of its narrowest strip.
+    /// Number of values per vector, which is also the number of columns of the narrowest strip.
     pub lanes: usize,
-    /// Number of columns of its widest strip that is valid for every rule.
+    /// Number of columns of the widest strip that every rule supports.
     pub columns: usize,
-    /// Number of columns of its widest strip for the delta rules, at least `columns`.
+    /// Number of columns of the widest strip that the delta rules support, at least `columns`.
     pub delta_columns: usize,
-    /// Number of tokens in one pass of the recurrence over the state.
+    /// Number of tokens in one pass of the recurrence over the state, unless `delta_tokens` or `steady_tokens` applies.
     pub tokens: usize,
-    /// Number of tokens in one pass of the recurrence over the state under the delta rules.
+    /// Number of tokens in one pass of the recurrence over the state for the delta rules.
     pub delta_tokens: usize,
-    /// Number of tokens in one pass of the recurrence over the state if nothing decays and keys have more than 64 dims. The
-    /// roundings of the state then add up to the most.
+    /// Number of tokens in one pass of the recurrence over the state for [`Rule::Linear`] and keys of more than 64
+    /// dims. The state then never decays, so the roundings of all its updates add up; longer passes round it less
+    /// often.
     pub steady_tokens: usize,
-    /// Largest relative error of the exponentials of sums of gates.
+    /// Largest relative error of the exponential of a sum of gate logarithms.
     pub exp_relative: f64,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
 }
 
-/// Longest pass of the delta rule without gates whose sums are f32. In a longer one kernels round the products of
-/// queries and keys once, from f64, and sum in f64 the writes of a few tokens at a time.
+/// Longest pass of the delta rule without gates in which kernels sum in f32. In longer passes they compute the products
+/// of queries and keys in f64 and round them once, and they sum the writes of a few tokens at a time in f64.
 pub const LONG_PASS: usize = 1024;
 
-/// Number of terms of a sum over tokens that kernels add up one after another in f32. The results are then added up.
+/// Number of terms of a sum over tokens that kernels add one after another in f32. The sums of such segments are then
+/// added.
 const SEGMENT: usize = 16;
 
-/// Returns the largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, in addition
-/// to those of every pass. They occur in its segment, among segments, and among the tokens of a register tile,
-/// which are fewer than a segment's.
+/// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens, not
+/// counting those that occur in every pass. A product is rounded within its segment, in the sum of the segments, and
+/// within the sum over the tokens of a register tile, which has fewer terms than a segment.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
     let most = 2 * SEGMENT + 1 + among;
     if most < tokens { most } else { tokens }
 }
 
-/// Largest number of dims of keys for which a state without decay may be rounded as often as one with decay.
+/// Largest head size of keys for which passes of [`Rule::Linear`] have `tokens` tokens; for larger ones,
+/// `steady_tokens`.
 const FEW_DIMS: usize = 64;
 
 impl KernelSpec {

@@ -5,17 +5,17 @@ use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
 use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 
-/// Working memory of a kernel for a choice, in f32 values.
+/// Working memory that a kernel needs for a choice, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
-    /// Memory for the tokens of a chunk.
+    /// Memory to prepare the tokens of a chunk.
     pub head: usize,
-    /// Memory for a strip.
+    /// Memory to process a strip.
     pub strip: usize,
 }
 
-/// The regions of a worker, relative to its start, in f32 values. Strips of a state are contiguous, one after another,
-/// `[rows][columns of the strip]` each.
+/// The regions of a worker, as offsets from the start of its memory, in f32 values. The strips of a state follow one
+/// another; each is contiguous, `[rows][columns of the strip]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSpans {
     /// Queries of a chunk, `[readers][chunk][rows]`.
@@ -30,31 +30,33 @@ pub struct WorkerSpans {
     pub beta: Span,
     /// Outputs of a chunk, `[readers][chunk][columns of a group]`.
     pub outputs: Span,
-    /// The state of a group.
+    /// The part of a state that belongs to a group of strips.
     pub state: Span,
-    /// States of a group before chunks, one after another.
+    /// States of a group before each chunk, one after another.
     pub boundaries: Span,
-    /// Kernel memory for preparing a chunk.
+    /// Working memory of the kernel for preparing a chunk.
     pub head: Span,
-    /// Kernel memory for working on a strip.
+    /// Working memory of the kernel for processing a strip.
     pub strip: Span,
-    /// A transition by rows, `[rows][rows]`.
+    /// A transition, stored by rows, `[rows][rows]`.
     pub transition: Span,
-    /// A strip that a transition multiplies.
+    /// A copy of the strip that a transition multiplies.
     pub before: Span,
 }
 
-/// The affine map `S ↦ A S + b` of a part of a sequence, relative to its start.
+/// The affine map `S ↦ A S + b` of a part of a sequence: its regions, as offsets from its start, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
-    /// `b`, in strips of columns.
+    /// The addend `b`, stored in strips of columns.
     pub state: Span,
-    /// `A`: for a delta rule `[rows, rows]` in strips of columns. For the other gated rules, a strip whose first column is
-    /// the product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
+    /// `A`. For a delta rule: `[rows, rows]`, stored in strips of columns. For other gated rules: one strip, whose
+    /// first column contains the product of gates, and whose second column is NaN unless a gate cleared the row.
+    /// Without gates: empty.
     pub transition: Span,
-    /// For a gated delta rule: a flag for each row of the previous state, 1 if the part clears it before it reads it, else 0.
+    /// For a gated delta rule: a flag per row of the past state, 1 if the part clears the row before reading it, 0 if
+    /// not.
     pub cleared: Span,
-    /// Distance from one part to the next.
+    /// Distance from the map of one part to that of the next, in f32 values.
     pub stride: usize,
 }
 
@@ -64,17 +66,17 @@ pub struct Element {
 pub struct Layout {
     /// The regions of a worker.
     pub worker: WorkerSpans,
-    /// Distance from one worker to the next.
+    /// Distance from the regions of one worker to those of the next.
     pub worker_stride: usize,
-    /// Affine maps, `[resident heads][parts]`.
+    /// Affine maps of the parts, `[resident heads][parts]`.
     pub elements: Span,
-    /// The regions of an affine map.
+    /// The regions within an affine map.
     pub element: Element,
-    /// Outputs before they are rounded, `[rows of the outputs][columns of all strips]`.
+    /// Unrounded outputs, `[rows of the output][columns of all strips]`.
     pub sums: Span,
-    /// The sequences of a call.
+    /// Table of the sequences of a call.
     pub sequences: Span,
-    /// Number of f32 values in total, without those for alignment.
+    /// Total number of f32 values, without the padding for alignment.
     pub total: usize,
 }
 
@@ -128,8 +130,8 @@ impl Layout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
-    /// aligns the first one.
+    /// Returns the number of f32 values of a workspace that may start at any address: all regions, and one cache line
+    /// to align the first of them.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)

@@ -2,10 +2,10 @@
 
 use crate::linear::Form;
 
-/// Smallest size of a chunk, and its step, in tokens.
+/// Smallest number of tokens per chunk. The number must be a multiple of it.
 pub const CHUNK_STEP: usize = 8;
 
-/// Largest size of a chunk, in tokens.
+/// Largest number of tokens per chunk.
 pub const MOST_CHUNK: usize = 256;
 
 /// Largest number of parts into which [`Form::Scan`] divides a sequence.
@@ -14,17 +14,18 @@ pub const MOST_PARTS: usize = 256;
 /// Options of a plan for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The order of operations; `None` selects the form that is expected to be fastest.
+    /// The order of operations; `None` selects the form predicted or measured to be fastest.
     pub form: Option<Form>,
-    /// Number of tokens of a chunk: a multiple of 8 from 8 to 256. `None` selects the kernel's.
+    /// Number of tokens per chunk: a multiple of 8 from 8 to 256. `None` selects it from the head size and the kernel.
     pub chunk: Option<usize>,
-    /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` selects it by the tokens.
+    /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` selects it from the number of
+    /// tokens.
     pub parts: Option<usize>,
     /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// `true` if every worker that can get a task takes part, even in a small problem.
+    /// `true` if every worker for which there is a task takes part, even in a small problem.
     pub all_workers: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// Strips of columns: wide ones first, then narrow ones. The last one may be padded.
+/// Widths of the strips that divide columns: wide strips first, then narrow ones. The last strip may be padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strips {
     /// Number of columns of a wide strip.
@@ -14,27 +14,27 @@ pub struct Strips {
 /// A strip of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripColumns {
-    /// First column of the strip.
+    /// Index of the strip's first column.
     pub first: usize,
-    /// Number of its columns, with padding.
+    /// Number of columns of the strip, including padding.
     pub width: usize,
 }
 
 impl Strips {
-    /// Creates strips of `wide` and of `narrow` columns, both at least one.
+    /// Creates strips with these numbers of columns per wide and per narrow strip, both at least one.
     #[must_use]
     pub const fn new(wide: usize, narrow: usize) -> Strips {
         let narrow = if narrow == 0 { 1 } else { narrow };
         Strips { wide: if wide < narrow { narrow } else { wide }, narrow }
     }
 
-    /// Returns the number of strips of `columns` columns.
+    /// Returns the number of strips that `columns` columns are divided into.
     #[must_use]
     pub const fn count(&self, columns: usize) -> usize {
         columns / self.wide + (columns % self.wide).div_ceil(self.narrow)
     }
 
-    /// Returns strip `index` of `columns` columns.
+    /// Returns the strip with index `index` of `columns` columns.
     #[must_use]
     pub const fn strip(&self, columns: usize, index: usize) -> StripColumns {
         let wide = columns / self.wide;
@@ -46,14 +46,14 @@ impl Strips {
         }
     }
 
-    /// Returns the number of columns of all strips of `columns` columns, with padding.
+    /// Returns the total width of the strips of `columns` columns, including padding.
     #[must_use]
     pub const fn padded(&self, columns: usize) -> usize {
         let wide = columns / self.wide * self.wide;
         wide + (columns - wide).div_ceil(self.narrow) * self.narrow
     }
 
-    /// Returns the columns of strips `range`, with padding.
+    /// Returns the columns that the strips in `range` cover, including padding.
     #[must_use]
     pub const fn columns(&self, columns: usize, range: &Range<usize>) -> Range<usize> {
         if range.start >= range.end {

@@ -2,9 +2,9 @@
 //!
 //! # A chunk
 //!
-//! Let `S` be the state before a chunk, `G_i` the sum of the logarithms of the gates of its tokens up to `i`, and
-//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. All are vectors over the rows of the state if
-//! gates are per dim. Then for every token `i` of the chunk
+//! Let `S` be the state before a chunk, `G_i` the sum of the gate logarithms of its tokens up to and including `i`, and
+//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. With gates per dim, all three are
+//! vectors over the rows of the state. Then for every token `i` of the chunk
 //!
 //! ```text
 //! u_i = v_i                                                                       linear, gated
@@ -14,12 +14,13 @@
 //! ```
 //!
 //! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of the delta
-//!    rules. No inverse and no power of it is formed.
-//! 2. **Gates are summed in f64**, from token `i` back to `j`, so no large sum cancels another.
-//! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are skipped: nothing is multiplied by zero.
-//! 4. **Long sums are sums of short ones**, of segments that are added one after another.
-//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` if every sum of the chunk stays within `2^±FACTORED`;
-//!    otherwise every pair of tokens has its own exponential.
+//!    rules. Neither the inverse nor a power of the matrix is formed.
+//! 2. **Gates are summed in f64**, from token `i` back to `j`, so that large sums do not cancel each other.
+//! 3. **A gate of `−∞` ends these sums.** The state and the tokens before the gate are skipped; nothing is multiplied
+//!    by zero.
+//! 4. **Long sums are divided into segments**, whose sums are added one after another.
+//! 5. **Gates per dim are split into factors** `exp(G_i)` and `exp(−G_j)` if both stay within `2^±FACTORED` for every
+//!    token of the chunk. If not, an exponential is computed for every pair of tokens.
 
 use super::stage::{Sink, Stage};
 use crate::linear::law::{Affine, Transition, settled};
@@ -29,18 +30,19 @@ use core::ops::Range;
 /// Base-2 logarithm of the largest factor into which gates per dim are split.
 pub(super) const FACTORED: f64 = 50.0;
 
-/// Number of terms of a sum that are added one after another. Longer sums are sums of such sums.
+/// Number of terms of a sum that are added one after another. Longer sums are divided into segments of this length.
 const SEGMENT: usize = 16;
-/// Number of sums over which the dims of a dot product are distributed cyclically.
+/// Number of partial sums among which the dims of a dot product are distributed cyclically.
 const LANES: usize = 8;
 
-/// Returns the largest number of roundings of a product in a sum of `n` products, including its own.
+/// Returns the largest number of roundings that a product undergoes in a sum of `n` products, including its own
+/// rounding.
 pub(super) fn roundings(n: usize) -> usize {
     let segments = n.min(SEGMENT) + n.div_ceil(SEGMENT) + 1;
     segments.max(n.div_ceil(LANES) + 4)
 }
 
-/// Computes `to ← to + Σ_j scores_j rows_j`, in segments. `part` is a spare row.
+/// Computes `to ← to + Σ_j scores_j rows_j`, in segments. `part` is a row of scratch.
 fn add_rows<'a>(to: &mut [f32], part: &mut [f32], scores: &[f32], rows: impl Iterator<Item = &'a [f32]>) {
     let mut rows = rows;
     for scores in scores.chunks(SEGMENT) {
@@ -64,37 +66,37 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
     ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
-/// Scratch of a chunk. Rows are those of tokens unless stated otherwise.
+/// Scratch for a chunk. Axes named `chunk` are the tokens of the chunk.
 pub(super) struct Room<'a> {
     rows: usize,
     columns: usize,
     gates: usize,
-    /// `[chunk, d_k]`.
+    /// Keys of the tokens, `[chunk, d_k]`.
     keys: &'a mut [f32],
-    /// Logarithms of gates, `[chunk, gates]`.
+    /// Logarithms of the gates, `[chunk, gates]`.
     logs: &'a mut [f32],
-    /// `exp(G)` and `k exp(−G)`, `[chunk, d_k]` each, if gates are per dim.
+    /// `exp(G)` and `k exp(−G)`, `[chunk, d_k]` each, if gates are per dim; else empty.
     up: &'a mut [f32],
     down: &'a mut [f32],
-    /// `[chunk, d_v]`.
+    /// Rows `u` that the tokens write, `[chunk, d_v]`.
     written: &'a mut [f32],
     /// Remaining fraction of each write, `[chunk]`.
     left: &'a mut [f32],
-    /// The key of a token and its queries, `[vectors, d_k]`.
+    /// The key of the current token, then its queries, `[vectors, d_k]`.
     vectors: &'a mut [f32],
-    /// Their products with keys, `[vectors, chunk]`.
+    /// Products of `vectors` with the keys of the chunk, times the remaining fractions, `[vectors, chunk]`.
     scores: &'a mut [f32],
-    /// Their reads of the state, `[vectors, d_v]`, and at least `d_k` values.
+    /// Products of `vectors` with the state, `[vectors, d_v]`, with room for `d_k` more values.
     reads: &'a mut [f32],
-    /// Remaining fraction of the rows of a state, `[d_k]`; negative if a row was cleared.
+    /// Remaining fraction of each row of the state, `[d_k]`; negative if the row was cleared.
     kept: &'a mut [f32],
-    /// `[max(d_k, d_v)]` each.
+    /// Two spare rows, `[max(d_k, d_v)]` each.
     row: &'a mut [f32],
     part: &'a mut [f32],
 }
 
 impl<'a> Room<'a> {
-    /// Returns the number of values of the room, for chunks of `chunk` tokens and `readers` heads that read a state; `None`
+    /// Returns the number of values in a room for chunks of `chunk` tokens and states that `readers` heads read; `None`
     /// on overflow.
     pub fn len(rows: usize, columns: usize, gates: usize, chunk: usize, readers: usize) -> Option<usize> {
         let vectors = readers.checked_add(1)?;
@@ -141,9 +143,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Computes, in row `x` of the state, the fractions that remain at token `i` of the writes of the tokens from the
-    /// returned one to `i`; earlier writes were cleared. Also returns the remaining fraction of the state, unless it was
-    /// cleared.
+    /// Computes `left` for row `x` of the state: the fractions of the writes up to token `i` that remain at `i`.
+    /// Returns the first token whose write was not cleared, and the remaining fraction of the state, or `None` if the
+    /// state was cleared.
     fn decay(&mut self, x: usize, i: usize) -> (usize, Option<f32>) {
         let mut sum = 0.0f64;
         for j in (0..=i).rev() {
@@ -159,7 +161,8 @@ impl<'a> Room<'a> {
         (0, Some(libm::exp(sum) as f32))
     }
 
-    /// Loads keys and gates of tokens `first .. first + n`. Returns `true` if gates per dim factor.
+    /// Loads keys and gates of tokens `first .. first + n`. Returns `true` if there are gates per dim and they are
+    /// split into factors.
     fn load(&mut self, stage: &Stage<'_>, first: usize, n: usize) -> bool {
         let (d, gates) = (self.rows, self.gates);
         for i in 0..n {
@@ -183,8 +186,8 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// Computes the products of the vectors from `from` on with the keys up to token `i`, times their remaining fractions,
-    /// and the vectors' reads of the state. Returns the first token that counts: earlier writes were cleared.
+    /// Computes, for the vectors `from .. to`, the products with the keys up to token `i`, times the remaining
+    /// fractions, and the products with the state. Returns the first token whose write was not cleared.
     fn read(
         &mut self,
         i: usize,
@@ -213,7 +216,7 @@ impl<'a> Room<'a> {
         first
     }
 
-    /// Computes [`Room::read`] with gates per dim.
+    /// Does the work of [`Room::read`] for gates per dim.
     fn read_dims(
         &mut self,
         i: usize,
@@ -273,7 +276,8 @@ impl<'a> Room<'a> {
         earliest
     }
 
-    /// Processes the `n` tokens from `first` on: writes their answers to `sink`, and advances `state` if `advance` is set.
+    /// Processes the `n` tokens from `first` on: writes their outputs to `sink`, and advances `state` if `advance` is
+    /// set.
     pub fn pass(
         &mut self,
         stage: &Stage<'_>,
@@ -322,7 +326,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Advances the state by `n` tokens.
+    /// Advances the state by the first `n` tokens of the chunk, which [`Room::pass`] has processed.
     fn advance(&mut self, n: usize, state: &mut [f32]) {
         let (d, columns) = (self.rows, self.columns);
         let mut decay = (0, Some(1.0));
@@ -350,7 +354,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Processes token `i` alone. Without `values` its value counts as zero.
+    /// Updates the state by token `i` alone. If `values` is `false`, zero replaces the token's value.
     pub fn step(&mut self, stage: &Stage<'_>, i: usize, state: &mut [f32], columns: usize, values: bool) {
         let (d, gates) = (self.rows, self.gates);
         let (key, logs, u) = (&mut self.keys[..d], &mut self.logs[..gates], &mut self.row[..columns]);
@@ -383,7 +387,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Computes the answers of the heads that read the state at token `i`.
+    /// Computes the outputs at token `i` of the heads that read the state.
     pub fn answer(&mut self, stage: &Stage<'_>, i: usize, state: &[f32], sink: &mut Sink<'_, '_>) {
         let (head, readers) = stage.problem.readers(stage.state);
         let (query, read) = (&mut self.vectors[..self.rows], &mut self.row[..self.columns]);
@@ -395,7 +399,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Writes the element of token `i` alone, for rules without a rate.
+    /// Writes the affine element of token `i` alone to `element`, for rules without a rate.
     pub fn token(&mut self, stage: &Stage<'_>, i: usize, law: &Affine, element: &mut [f32]) {
         let (d, gates) = (self.rows, self.gates);
         let (key, logs, value) =
@@ -407,7 +411,7 @@ impl<'a> Room<'a> {
         law.token(element, logs, None, key, value);
     }
 
-    /// Computes the `A` of a run of tokens.
+    /// Computes the matrix `A` of the affine map of a run of tokens.
     pub fn transition(&mut self, stage: &Stage<'_>, run: Range<usize>, law: &Affine, a: &mut [f32]) {
         if law.transition == Transition::Dense {
             a.fill(0.0);

@@ -1,19 +1,19 @@
 //! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator: the scalar
 //! fallback.
 //!
-//! States are computed one after another, and a state's tokens in the order in which they pass. `scalar/chunk.rs` describes
-//! the computation of a chunk. The forms differ in the state from which an answer is computed:
+//! States are computed one after another, and the tokens of a state in the order of its direction. `scalar/chunk.rs`
+//! describes the computation of a chunk. The forms differ in the state from which an output is computed:
 //!
 //! ```text
 //! recurrent     the state after the token
-//! fused-chunk   the state before the chunk, which advances once the chunk is answered
-//! chunk         the same states, all computed before the first answer: the bits of fused-chunk
+//! fused-chunk   the state before the chunk, which advances after the outputs of the chunk
+//! chunk         as fused-chunk, with equal bits, but all of these states are computed before the first output
 //! parallel      the state before the first token: one chunk of all tokens
-//! scan          parts fold to (A, b); Blelloch's scan over them gives the state before each; each part is then recurrent
+//! scan          as recurrent within each part; Blelloch's scan over the maps (A, b) of parts gives the first state
 //! ```
 //!
 //! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
-//! problems the first pass keeps its answers in the scratch.
+//! problems the outputs of the first pass stay in the scratch until the second pass adds its own.
 //!
 //! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
 //! diagonal.
@@ -32,15 +32,15 @@ use crate::scan::{Form as ScanForm, Scan, blelloch};
 use chunk::Room;
 use stage::{Rows, Sink, Stage};
 
-/// The form in which a call runs.
+/// The form in which a call runs, and the sizes of its chunks and parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// The form.
+    /// Form in which the call runs.
     pub form: Form,
-    /// Number of tokens of a chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and
+    /// Number of tokens per chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and
     /// [`Form::FusedChunk`] use it.
     pub chunk: usize,
-    /// Number of tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms ignore it.
+    /// Number of tokens per part of [`Form::Scan`], at least one; the last part may have fewer. Other forms ignore it.
     pub part: usize,
 }
 
@@ -51,7 +51,7 @@ impl Walk {
         Walk { form, chunk: 16, part: 256 }
     }
 
-    /// Returns the number of tokens of a chunk in a sequence of `tokens`.
+    /// Returns the number of tokens per chunk for sequences of up to `tokens` tokens.
     fn chunk_of(&self, tokens: usize) -> usize {
         match self.form {
             Form::Recurrent | Form::Scan => 1,
@@ -71,13 +71,13 @@ impl Walk {
     }
 }
 
-/// Numbers of values that a walk needs, by purpose.
+/// Number of f32 values that a walk needs for each purpose.
 struct Needs {
     state: usize,
     room: usize,
-    /// Answers of a first pass.
+    /// Outputs of the first pass of a bidirectional problem.
     kept: usize,
-    /// States before chunks, or the slots of a scan.
+    /// States before chunks in [`Form::Chunk`], or the slots of the scan in [`Form::Scan`].
     states: usize,
 }
 
@@ -113,7 +113,7 @@ pub fn scratch_len(problem: &Problem, walk: &Walk) -> Option<usize> {
     Needs::of(problem, walk)?.sum()
 }
 
-/// Returns the structure and the arithmetic that [`run`] executes, for the bound of its error.
+/// Returns the structure and the arithmetic that [`run`] executes, for its error bound.
 #[must_use]
 pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
     let (rows, chunk) = (problem.key_dim(), walk.chunk_of(problem.tokens()));
@@ -137,10 +137,10 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
 /// The unit roundoff of f32.
 const UNIT: f64 = DType::F32.unit_roundoff();
 
-/// Computes the whole problem. Everything is checked before anything is written.
+/// Computes a call. Everything is checked before anything is written.
 ///
 /// # Errors
-/// Returns an error if inputs or outputs do not match the problem, if a number of the walk is zero, or if `scratch` is
+/// Returns an error if inputs or outputs do not match the problem, if a size in `walk` is zero, or if `scratch` is
 /// shorter than [`scratch_len`].
 pub fn run(
     problem: &Problem,
@@ -177,11 +177,12 @@ fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
     Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
 }
 
-/// Computes a whole problem whose rule is diagonal by a scan over its tokens as elements of the affine law. It writes a state
-/// for every token, so it serves as a definition for comparison and is not fast.
+/// Computes a call by a scan over its tokens, which are the elements of the affine law. It supports rules whose
+/// `A` is a scalar or diagonal. It writes a state for every token, so it is slow; its purpose is comparison with other
+/// forms.
 ///
 /// # Errors
-/// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive form.
+/// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive scan.
 pub fn token_scan(
     problem: &Problem,
     scan: Scan,
@@ -226,7 +227,8 @@ pub fn token_scan(
     Ok(())
 }
 
-/// Calls `pass` for every state and each of its directions, with the state before its first token.
+/// Calls `pass` for every state and, if the problem is bidirectional, once per direction, with the state before the
+/// first token.
 fn drive(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -275,7 +277,7 @@ fn drive(
     }
 }
 
-/// Processes all tokens of a stage: advances `state`, and writes answers to `sink`.
+/// Processes all tokens of a stage: advances `state`, and writes outputs to `sink`.
 fn pass(
     walk: &Walk,
     stage: &Stage<'_>,
@@ -324,7 +326,7 @@ fn recur(
     }
 }
 
-/// Scans in two levels.
+/// Executes [`Form::Scan`], which scans in two levels.
 fn scan(
     walk: &Walk,
     stage: &Stage<'_>,

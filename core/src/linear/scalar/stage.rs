@@ -1,4 +1,4 @@
-//! Loads the tokens of one state in f32, and passes on its answers.
+//! Loads the tokens of one state as f32 values, and passes on its outputs.
 
 use crate::dtype::{Elements, ElementsMut};
 use crate::linear::data::{Inputs, Outputs};
@@ -6,7 +6,7 @@ use crate::linear::problem::{Problem, Sequence};
 use crate::linear::rule::Gates;
 use crate::view::View;
 
-/// The tokens that pass one state, numbered in the order in which they pass.
+/// The tokens that update one state, numbered in the order in which they are processed.
 pub(super) struct Stage<'a> {
     pub problem: &'a Problem,
     pub inputs: &'a Inputs<'a>,
@@ -15,7 +15,7 @@ pub(super) struct Stage<'a> {
     pub reverse: bool,
 }
 
-/// Returns the number of gates of a token.
+/// Returns the number of gates per token.
 pub(super) fn gates(problem: &Problem) -> usize {
     match problem.gates() {
         Gates::None => 0,
@@ -25,7 +25,7 @@ pub(super) fn gates(problem: &Problem) -> usize {
 }
 
 impl Stage<'_> {
-    /// Returns the token of the inputs that passes as number `i`, counted within its sequence.
+    /// Returns the index, within the stored sequence, of the token that is processed as number `i`.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.sequence.tokens - 1 - i } else { i }
     }
@@ -34,7 +34,7 @@ impl Stage<'_> {
         view.row(self.sequence.batch, head, self.sequence.start + self.token(i))
     }
 
-    /// Loads `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises. Rounded once.
+    /// Loads `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises. The result is rounded once.
     fn load(&self, data: &Elements<'_>, row: usize, factor: f64, to: &mut [f32]) {
         let Some(epsilon) = self.problem.spec().normalize else {
             for (x, to) in to.iter_mut().enumerate() {
@@ -92,7 +92,7 @@ impl Stage<'_> {
 }
 
 impl Stage<'_> {
-    /// Writes the state before the first token: zeros if the problem has no past.
+    /// Writes the state before the first token to `state`; zeros if the problem has no past state.
     pub fn past(&self, outputs: &Outputs<'_>, state: &mut [f32]) {
         let spec = self.problem.spec();
         let data = if spec.in_place { outputs.present_state.as_deref() } else { self.inputs.past_state };
@@ -106,7 +106,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Writes the state after the last token, if the problem has a present state.
+    /// Writes `state`, the state after the last token, to the present state if the problem has one.
     pub fn present(&self, outputs: &mut Outputs<'_>, state: &[f32]) {
         let spec = self.problem.spec();
         let (Some(view), Some(data)) = (&spec.present_state, &mut outputs.present_state) else { return };
@@ -117,7 +117,7 @@ impl Stage<'_> {
     }
 }
 
-/// Destination of rows of answers.
+/// Treatment of the rows of output that a sink accepts.
 pub(super) enum Rows<'a> {
     /// Writes the rows to the output.
     Write,
@@ -127,14 +127,14 @@ pub(super) enum Rows<'a> {
     Add(&'a [f32]),
 }
 
-/// Destination of the answers of one state.
+/// Destination of the outputs of one state.
 pub(super) struct Sink<'a, 'b> {
     pub output: &'a mut ElementsMut<'b>,
     pub rows: Rows<'a>,
 }
 
 impl Sink<'_, '_> {
-    /// Accepts the row of reader `reader` at token `i`.
+    /// Accepts the output row of reader `reader` at token `i`.
     pub fn take(&mut self, stage: &Stage<'_>, reader: usize, i: usize, row: &[f32]) {
         let (token, tokens) = (stage.token(i), stage.sequence.tokens);
         let kept = (reader * tokens + token) * row.len();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the part `from .. to` of the tokens, with `state` before them.
+/// Returns a case of the tokens `from .. to`, whose past state is `state`.
 fn cut(case: &Case, from: usize, to: usize, state: Option<Vec<f32>>) -> Case {
     let rows = |x: &[f32], width: usize| x[from * width..to * width].to_vec();
     let each = if case.per_dim { case.dims[0] } else { 1 };

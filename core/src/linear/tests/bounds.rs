@@ -1,4 +1,4 @@
-//! Checks that the bound is never exceeded, and not unreasonably loose.
+//! Checks that the error bound is never exceeded and not unreasonably loose.
 
 use super::*;
 use crate::linear::bound::Solve;
@@ -28,8 +28,8 @@ fn hard_data_stay_within_the_bound() {
     assert!(largest > near, "{largest}");
 }
 
-/// Returns the median ratio of bound to error over the answers, and the error and the bound in the Euclidean norm,
-/// relative to the answer.
+/// Returns three figures for the outputs: the median ratio of bound to error, and the Euclidean norms of the error and
+/// of the bound, relative to that of the exact output.
 fn figures(case: &Case, walk: Walk) -> [f64; 3] {
     let answer = case.run(walk);
     let ([exact, _], [errors, _], _) = case.judge(&scalar::executed(&case.problem(), &walk));
@@ -118,8 +118,8 @@ fn both_directions_and_their_sum_count() {
     }
 }
 
-/// Computes a delta recurrence in f64 whose rows have the largest errors that `Executed` allows, each with the
-/// sign that moves the first column of the last answer in the same direction.
+/// Computes a delta recurrence in f64 in which every row has the largest error that `Executed` allows, with the sign
+/// that moves the first column of the last output upwards.
 #[test]
 fn residuals_that_align_stay_within_the_bound() {
     let (tokens, [dk, dv]) = (if SLOW { 30usize } else { 200 }, [6usize, 2]);

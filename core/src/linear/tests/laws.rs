@@ -6,7 +6,7 @@ use crate::scan::{Form as ScanForm, Scan, Slots};
 
 const ALL: [Transition; 3] = [Transition::Scalar, Transition::Diagonal, Transition::Dense];
 
-/// Returns the elements of `n` random tokens, and their tokens: gates, rate, key, value.
+/// Returns the affine elements of `n` random tokens.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
     let mut random = Random::new(seed);
     (0..n)
@@ -31,7 +31,7 @@ fn combined(law: &Affine, before: &[f32], at: &[f32]) -> Vec<f32> {
     at
 }
 
-/// Applies an element to some state.
+/// Applies an element to a fixed state and returns the result.
 fn applied(law: &Affine, element: &[f32]) -> Vec<f32> {
     let state: Vec<f32> = (0..law.rows * law.columns).map(|i| (i % 7) as f32 - 2.5).collect();
     let (mut element, mut spare) = (element.to_vec(), vec![f32::NAN; law.spare_len()]);
@@ -95,7 +95,7 @@ fn cleared_rows_select() {
     assert!(run[2] == 5.0 && run[3].is_nan());
 }
 
-/// Slots that count the executions of `combine` on the longest path to each place.
+/// Slots that count, for each slot, the executions of `combine` on the longest path to it.
 struct Counted<'a> {
     slots: AffineSlots<'a>,
     depth: Vec<usize>,

@@ -1,4 +1,5 @@
-//! Compares every form with the oracle within its error bound, and tests the monoid laws of elements and the stability of bits.
+//! Compares every form with the oracle within its error bound, and tests the monoid laws of elements and the equality
+//! of bits.
 
 extern crate std;
 
@@ -21,26 +22,26 @@ use half::{bf16, f16};
 use std::vec::Vec;
 use std::{format, string::String, vec};
 
-/// Kind of numbers in a case.
+/// Kind of numbers that fill a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Unit keys, rates up to one, gates near one.
     Plain,
-    /// Gates of −1000, −∞, −30, 0 and +1 among mild ones.
+    /// Logarithms of gates of −1000, −∞, −30, 0 and +1 among mild ones.
     Gates,
     /// One key for all tokens, rates of 1.9.
     EqualKeys,
     /// Keys within a hundredth of one another, rates of 1.
     NearKeys,
-    /// `β |k|² = 2.2`.
+    /// Keys and rates with `β |k|² = 2.2`, which let states grow.
     Growing,
-    /// Pairs of values that cancel, of large magnitude.
+    /// Large values in pairs that cancel each other.
     Cancelling,
     /// Numbers that underflow when they are multiplied.
     Small,
-    /// Strong gates per token, which do not factor.
+    /// Logarithms of gates down to −23, which are too strong to be split into factors.
     Wild,
-    /// Queries and keys whose products underflow, and values that bring them back.
+    /// Queries and keys whose products underflow, and values that are large enough to compensate for it.
     Faint,
 }
 
@@ -58,7 +59,7 @@ impl Style {
     ];
 }
 
-/// Owned elements.
+/// Owned elements of a tensor.
 #[derive(Clone, Debug)]
 enum Data {
     F32(Vec<f32>),
@@ -96,14 +97,14 @@ impl Data {
     }
 }
 
-/// A problem with its data. Sizes are fields; change them before [`Case::fill`].
+/// A problem with its data. Its sizes are fields; change them before you call [`Case::fill`].
 #[derive(Clone, Debug)]
 pub struct Case {
     pub rule: Rule,
     pub per_dim: bool,
     pub direction: Direction,
     pub batch: usize,
-    /// Heads of queries, keys and values.
+    /// Numbers of query, key and value heads.
     pub heads: [usize; 3],
     pub tokens: usize,
     pub dims: [usize; 2],
@@ -122,7 +123,7 @@ pub struct Case {
     state: Vec<f32>,
 }
 
-/// The results of a run.
+/// The outputs and states that a run computes.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub output: Vec<f32>,
@@ -170,7 +171,7 @@ impl Case {
         self.cu_seqlens.as_ref().map_or(self.batch, |list| list.len() - 1)
     }
 
-    /// Draws the data.
+    /// Draws the data of the case: numbers of kind `style`.
     pub fn fill(mut self, style: Style, seed: u64) -> Case {
         let mut random = Random::new(seed.wrapping_mul(77).wrapping_add(style as u64));
         let [hq, hk, hv] = self.heads;
@@ -264,7 +265,8 @@ impl Case {
         spec.check().unwrap()
     }
 
-    /// Calls `use_inputs` with the inputs of a run, or of the oracle, which also sees a past in place.
+    /// Calls `use_inputs` with the inputs of a run. If `oracle` is set, they also contain the past state of an in-place
+    /// problem.
     fn with<R>(&self, oracle: bool, use_inputs: impl FnOnce(&Inputs<'_>) -> R) -> R {
         let [q, k, v] = [&self.query, &self.key, &self.value].map(|x| Data::of(self.dtype, x.clone()));
         let mut inputs = Inputs::new(q.get(), k.get(), v.get());
@@ -291,7 +293,7 @@ impl Case {
         Answer { output: output.wide(), present }
     }
 
-    /// Returns the answer of the scalar fallback.
+    /// Runs the scalar fallback and returns its results.
     pub fn run(&self, walk: Walk) -> Answer {
         self.collect(|problem, inputs, outputs| {
             let mut scratch = vec![f32::NAN; scalar::scratch_len(problem, &walk).unwrap()];
@@ -299,7 +301,7 @@ impl Case {
         })
     }
 
-    /// Returns the oracle's answer: outputs in the layout of the output, and states.
+    /// Returns the results of the oracle: outputs in the layout of the output, and states.
     pub fn exact(&self) -> [Vec<f64>; 2] {
         let problem = self.problem();
         self.gather(|inputs, sequence, state, output, present| {
@@ -308,7 +310,7 @@ impl Case {
         })
     }
 
-    /// Returns the exact answers and states, their bounds for a run, in the same order, and the largest gain.
+    /// Returns the exact outputs and states, the bounds for a run in the same order, and the largest gain.
     pub fn judge(&self, executed: &Executed) -> ([Vec<f64>; 2], [Vec<f64>; 2], f64) {
         let problem = self.problem();
         let mut gain = 0.0f64;
@@ -330,7 +332,8 @@ impl Case {
         (exact, errors, gain)
     }
 
-    /// Calls `head` for every state, and copies its results to their places in the output and the present state.
+    /// Calls `head` for every state, and copies its results into arrays with the layout of the output and the present
+    /// state.
     fn gather(
         &self,
         mut head: impl FnMut(&Inputs<'_>, usize, usize, &mut [f64], &mut [f64]),
@@ -359,8 +362,8 @@ impl Case {
         [output, states]
     }
 
-    /// Checks an answer against the oracle within the bound of the executed structure, and returns the largest
-    /// ratio of error to bound.
+    /// Checks that `answer` is within the error bound of `executed` from the oracle, and returns the largest ratio of
+    /// error to bound.
     pub fn check(&self, answer: &Answer, executed: &Executed) -> f64 {
         let (exact, errors, _) = self.judge(executed);
         let oracle = self.exact();
@@ -410,7 +413,7 @@ impl Case {
         )
     }
 
-    /// Runs a form and checks it.
+    /// Runs the scalar fallback with `walk`, checks its results, and returns the largest ratio of error to bound.
     pub fn check_walk(&self, walk: Walk) -> f64 {
         self.check(&self.run(walk), &scalar::executed(&self.problem(), &walk))
     }
@@ -421,11 +424,12 @@ pub fn walks() -> [Walk; 5] {
     Form::ALL.map(|form| Walk { form, chunk: 8, part: 12 })
 }
 
-/// `true` if a call costs many times its native time: interpreted, emulated, or instrumented by a sanitizer.
+/// `true` if calls take many times their native time because they are interpreted, emulated or instrumented by a
+/// sanitizer.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
-/// Returns every rule, gated ones with gates per head and per dim; if calls are slow, only the one with all
-/// operations.
+/// Returns every rule, with `true` for gates per dim; gated rules appear with both granularities. If calls are slow,
+/// returns only the rule with all operations.
 pub fn kinds() -> &'static [(Rule, bool)] {
     if SLOW { &KINDS[4..] } else { &KINDS }
 }

@@ -1,18 +1,18 @@
-//! The causal convolution of each channel with a filter, which is linear attention with a relative decay:
+//! The causal convolution of each channel with a filter, which is also linear attention with a relative decay:
 //!
 //! ```text
 //! o_t = Σ_k α_k u_{t−k}        with inputs before the first from the past state, or zero
 //! ```
 //!
 //! A short filter with bias and `SiLU` is the convolution in front of Mamba's and Gated `DeltaNet`'s scans, and
-//! `CausalConvWithState` of ONNX opset 27, whose weights have the newest input's last ([`Taps`]). Its state, the last `K − 1`
-//! inputs, continues with the next call, of one token or of many. For `α = 1, 1/2, 1/4, 1/8` and `u = 1, 2, 3, 4` the
-//! outputs are 1, 2.5, 4.25 and 6.125.
+//! `CausalConvWithState` of ONNX opset 27, where the weight of the newest input is the last ([`Taps`]). The state
+//! consists of the last `K − 1` inputs; the next call, of one token or of many, continues from it. For
+//! `α = 1, 1/2, 1/4, 1/8` and `u = 1, 2, 3, 4` the outputs are 1, 2.5, 4.25 and 6.125.
 //!
 //! | method | operations per token and channel | error |
 //! |---|---|---|
 //! | [`Method::Direct`] | `K` | relative to `Σ \|α_k\| \|u_{t−k}\|` |
-//! | [`Method::Fft`], in f64 | some `log2` of tokens and `K` | relative to norms of filter and input, by `2^-53` |
+//! | [`Method::Fft`], in f64 | a multiple of `log2(tokens + K)` | relative to norms of filter and input, by `2^-53` |
 
 mod problem;
 pub mod reference;

@@ -14,9 +14,9 @@ operands! {
     read {
         /// Inputs, `[batch, tokens, channels]`.
         Signal = "u",
-        /// Filters, `[channels, K]`, or `[K]` where one is shared.
+        /// Filters, `[channels, K]`, or `[K]` if all channels share one.
         Filter = "filter",
-        /// Bias added to the sums, `[channels]`.
+        /// Bias added to each sum of products, `[channels]`.
         Bias = "bias",
         /// Inputs before the first token, `[batch, channels, K − 1]`.
         PastState = "past_state",
@@ -32,19 +32,19 @@ operands! {
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Taps {
-    /// The first weight is that of the token itself, as the `α` of a relative decay.
+    /// The first weight multiplies the input of the token itself, as `α_0` of a relative decay does.
     #[default]
     NewestFirst,
-    /// The last weight is that of the token itself, as in the convolutions of ONNX and PyTorch.
+    /// The last weight multiplies the input of the token itself, as in the convolutions of ONNX and PyTorch.
     NewestLast,
 }
 
 /// Method of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// By the sum of products.
+    /// The sum of the products of weights and inputs.
     Direct,
-    /// By products of spectra, in f64.
+    /// Multiplication of spectra, which FFTs compute in f64.
     Fft,
 }
 
@@ -62,7 +62,7 @@ impl Method {
     }
 }
 
-/// The unchecked description of a convolution. Elements of series may be of any type, each tensor of its own.
+/// The unchecked description of a convolution. Each series may have its own element type.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, series::{Series, convolution::Spec}};
@@ -73,22 +73,22 @@ impl Method {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Spec {
-    /// Inputs `[batch, tokens, channels]`.
+    /// Inputs, `[batch, tokens, channels]`.
     pub u: Series,
     /// The output, `[batch, tokens, channels]`.
     pub out: Series,
-    /// Number of weights of a filter, `K`.
+    /// Number of weights per filter, `K`.
     pub taps: usize,
-    /// `true` if one filter serves all channels.
+    /// `true` if all channels share one filter.
     pub shared: bool,
-    /// The order of the weights.
+    /// The order of the weights in a filter.
     pub order: Taps,
-    /// `true` if the output is the `silu` of the sum.
+    /// `true` if `silu` is applied to each output.
     pub silu: bool,
-    /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then follows the last
-    /// token, and its last input is the one nearest to that token.
+    /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then contains the
+    /// inputs that follow the last token, and the last of its values is the one nearest to that token.
     pub reverse: bool,
-    /// `true` if past and present states are the same memory: the data of a call hold only the present.
+    /// `true` if past and present states share memory; a call then passes only the present state.
     pub in_place: bool,
 }
 
@@ -99,17 +99,17 @@ setters! {
 }
 
 impl Spec {
-    /// Builds the convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
+    /// Describes the convolution of each channel of `u` with its own filter of `taps` weights, written to `out`.
     #[must_use]
     pub const fn new(u: Series, taps: usize, out: Series) -> Spec {
         let order = Taps::NewestFirst;
         Spec { u, out, taps, shared: false, order, silu: false, reverse: false, in_place: false }
     }
 
-    /// Checks the shapes.
+    /// Checks the shapes and returns the problem.
     ///
     /// # Errors
-    /// Returns the first fault found.
+    /// Returns an error for the first fault found.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         let shape = self.u.shape();
         self.out.check("out", "u", shape)?;
@@ -126,31 +126,31 @@ impl Spec {
 }
 
 problem! {
-    /// A checked convolution. Created by [`Spec::check`].
+    /// A checked convolution, created by [`Spec::check`].
     u
 }
 
 impl Problem {
-    /// Returns the number of weights of a filter, `K`.
+    /// Returns the number of weights per filter, `K`.
     #[must_use]
     pub const fn taps(&self) -> usize {
         self.spec.taps
     }
 
-    /// Returns the number of inputs that a state holds: `K − 1`.
+    /// Returns the number of inputs in a channel's state: `K − 1`.
     #[must_use]
     pub const fn history(&self) -> usize {
         self.spec.taps - 1
     }
 
-    /// Returns the number of weights of all filters.
+    /// Returns the total number of weights of all filters.
     #[must_use]
     pub const fn weights(&self) -> usize {
         let filters = if self.spec.shared { 1 } else { self.channels() };
         filters * self.spec.taps
     }
 
-    /// Returns the index of the weight of the input `back` tokens before.
+    /// Returns the index of the weight that multiplies the input `back` tokens before the output.
     #[inline]
     #[must_use]
     pub const fn weight(&self, channel: usize, back: usize) -> usize {
@@ -162,16 +162,16 @@ impl Problem {
         filter * self.spec.taps + tap
     }
 
-    /// Returns the number of values of the past and of the present states, `[batch, channels, K − 1]`.
+    /// Returns the number of values in the past and in the present states, `[batch, channels, K − 1]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels() * self.history()
     }
 }
 
-/// Returns the length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
-/// `3 · 2^i` into which the whole convolution fits without wrapping round. For a filter as long as the input it is at least
-/// twice that.
+/// Returns the length of the FFTs for `tokens` tokens and a filter of `taps` weights: the smallest number of the form
+/// `2^i` or `3 · 2^i`, at least 4, for which the convolution does not wrap around. For a filter as long as the input it
+/// is at least twice that length.
 #[must_use]
 pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     let least = tokens + taps;
@@ -182,18 +182,19 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
-/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
-/// ([`Inputs`]), or places in device memory.
+/// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
+/// values: slices on the host ([`Inputs`]), or places in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
-    /// Elements of [`Spec::u`].
+    /// Inputs, with the layout [`Spec::u`].
     pub u: E,
-    /// The filters, `[channels, K]`, or `[K]` where one is shared.
+    /// The filters, `[channels, K]`, or `[K]` if all channels share one.
     pub filter: F,
-    /// Added to the sums, `[channels]`.
+    /// Bias added to each sum of products, `[channels]`; zeros if absent.
     pub bias: Option<F>,
-    /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent and not
-    /// in place. The present states are the last inputs, likewise.
+    /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent.
+    /// Must be absent if past and present states share memory. The present states have the same shape and contain the
+    /// last inputs of the pass.
     pub past_state: Option<F>,
 }
 
@@ -212,7 +213,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
+    /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,
@@ -227,7 +228,7 @@ impl<E: Default, F: Default> InputTensors<E, F> {
 }
 
 impl Operand {
-    /// Returns whether a call may do without the tensor, where the problem has it.
+    /// Returns whether a call may omit the tensor even if the problem has it.
     #[must_use]
     pub const fn is_optional(self) -> bool {
         matches!(self, Operand::Bias | Operand::PastState | Operand::Output | Operand::PresentState)
@@ -235,8 +236,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
-    /// past states in place are. `dtype` is the element type of the operand if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
+    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;
@@ -252,10 +253,10 @@ impl Problem {
         }
     }
 
-    /// Checks the data of a call: lengths of buffers, and states.
+    /// Checks the data of a call: the lengths of buffers, and which states are given.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         let s = &self.spec;
         enough("u", inputs.u.len(), s.u.extent())?;

@@ -1,18 +1,19 @@
-//! Computes the convolution in f64, as its oracle, and bounds the distance of a run from it.
+//! Computes the convolution in f64 as the oracle, and bounds the error of a run relative to it.
 //!
 //! With `u = 2^-24`, and `n` the number of products,
 //!
 //! ```text
 //! direct   e = (n + 1) u Σ |α_k| |u_{t−k}|
 //! FFT      e = 40 log2(N) 2^-53 ‖α‖₁ ‖u‖₂ + 2 u |o_t|         norms of the filter, and of all inputs and the past;
-//!                                                            with a bias 2 u of the sum before it, too
-//! silu     1.1 e + (ζ + u) |silu(o_t)| + 2^-126 |o_t|         whose slope is at most 1.1
+//!                                                            with a bias, also 2 u times the sum without it
+//! silu     1.1 e + (ζ + u) |silu(o_t)| + 2^-126 |o_t|         where 1.1 bounds the slope of silu, and ζ its error
 //! ```
 //!
-//! An FFT of length `N` in f64 is off by at most `η log2(N)` of the 2-norm of its result, with `η < 10 · 2^-53` for
-//! accurate weights (Higham, *Accuracy and Stability of Numerical Algorithms*, theorem 24.2). The errors of the two spectra
-//! reach an output as `2 η log2(N) ‖α‖₂ ‖u‖₂`, by the inequality of Cauchy and Schwarz; that of the inverse as `η log2(N)`
-//! times the 2-norm of all outputs, which is at most `‖α‖₁ ‖u‖₂` (Young). The products of the spectra add a few `2^-53`.
+//! An FFT of length `N` in f64 has an error of at most `η log2(N)` times the 2-norm of its result, with
+//! `η < 10 · 2^-53` for accurate weights (Higham, *Accuracy and Stability of Numerical Algorithms*, theorem 24.2). The
+//! errors of the two spectra contribute `2 η log2(N) ‖α‖₂ ‖u‖₂` to an output, by the Cauchy-Schwarz inequality. The
+//! error of the inverse FFT contributes `η log2(N)` times the 2-norm of all outputs, which is at most `‖α‖₁ ‖u‖₂`
+//! (Young). The products of the spectra add a small multiple of `2^-53`.
 
 use super::problem::{Inputs, Method, Problem, fft_length};
 use crate::dtype::DType;
@@ -20,9 +21,10 @@ use crate::series::bound::{Judged, Precision, in_range, rounded};
 use crate::series::functions::sigmoid_f64;
 use crate::series::tensor::{TINY, token_of};
 
-/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and the
-/// output. The inputs must have passed [`Problem::check_data`]. `past` holds the `K − 1` inputs of the channel before the
-/// first token of the pass, or is empty for zeros. `dtype` is the type to which an output is rounded.
+/// Computes the exact output of a channel at each token, in the order of the pass, and calls `visit` with the token and
+/// the output. The inputs must have passed [`Problem::check_data`]. `past` contains the `K − 1` inputs of the channel
+/// before the first token of the pass; if it is empty, they are zeros. `dtype` is the type to which a run rounds its
+/// outputs.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

@@ -1,5 +1,4 @@
-//! Computes the direct convolution without an allocator, one channel after the
-//! other.
+//! Computes the direct convolution without an allocator, one channel after another.
 
 use super::problem::{Inputs, Problem};
 use crate::argument::ArgumentError;
@@ -8,13 +7,13 @@ use crate::series::functions::silu;
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
-/// Accuracy of the functions of this module.
+/// Accuracy of the functions that this module calls.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call.
 ///
 /// # Errors
-/// Returns an error if the data do not match the problem. Nothing is then written.
+/// Returns an error if the data do not match the problem; nothing has then been written.
 pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
     problem.check_data(inputs, outputs)?;
     let shape = [problem.batch(), problem.tokens(), problem.channels()];

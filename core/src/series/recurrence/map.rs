@@ -1,20 +1,19 @@
-//! The affine map of a token, and of a run of tokens.
+//! The affine map of a token or of a run of tokens.
 
 use crate::monoid::Monoid;
 use crate::series::tensor::kept;
 
-/// The map `h ↦ a h + b`. Composition is [`Monoid::combine`], the earlier map first.
+/// The map `h ↦ a h + b`. [`Monoid::combine`] composes maps and takes the earlier one first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Map {
-    /// Factor. If it is zero, earlier elements have no part in the result, even if they are infinite or
-    /// NaN.
+    /// The factor. If it is zero, the result does not depend on the earlier state, even if that is infinite or NaN.
     pub a: f32,
     /// The addend.
     pub b: f32,
 }
 
 impl Map {
-    /// Returns the map of the state `h`.
+    /// Applies the map to the state `h`.
     #[must_use]
     pub fn of(&self, h: f32) -> f32 {
         let h = self.a * kept(self.a, h) + self.b;

@@ -37,7 +37,7 @@ pub enum Gate {
     Log,
 }
 
-/// The unchecked description of a recurrence. Elements may be of any type, each tensor of its own.
+/// The unchecked description of a recurrence. Each series may have its own element type.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, series::{Series, recurrence::{Gate, Spec}}};
@@ -48,17 +48,17 @@ pub enum Gate {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Spec {
-    /// Gates `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
+    /// Gates, `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
     pub a: Series,
-    /// Addends `[batch, tokens, channels]`.
+    /// Addends, `[batch, tokens, channels]`.
     pub b: Series,
     /// States after each token, `[batch, tokens, channels]`.
     pub out: Series,
-    /// Contents of `a`.
+    /// Meaning of the values in `a`.
     pub gate: Gate,
-    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
+    /// `true` if tokens are processed from last to first. The past state is then the state before the last token.
     pub reverse: bool,
-    /// `true` if past and present states are the same memory: the data of a call hold only the present.
+    /// `true` if past and present states share memory; a call then passes only the present state.
     pub in_place: bool,
 }
 
@@ -69,16 +69,16 @@ setters! {
 }
 
 impl Spec {
-    /// Builds the recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
+    /// Describes the recurrence with factors `a` and addends `b`, written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(a: Series, b: Series, out: Series) -> Spec {
         Spec { a, b, out, gate: Gate::Factor, reverse: false, in_place: false }
     }
 
-    /// Checks the shapes.
+    /// Checks the shapes and returns the problem.
     ///
     /// # Errors
-    /// Returns the first fault found.
+    /// Returns an error for the first fault found.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         let shape = self.b.shape();
         self.a.check("a", "b", shape)?;
@@ -90,27 +90,28 @@ impl Spec {
 }
 
 problem! {
-    /// A checked recurrence. Created by [`Spec::check`].
+    /// A checked recurrence, created by [`Spec::check`].
     b
 }
 
 impl Problem {
-    /// Returns the number of values of the past and of the present states, `[batch, channels]`.
+    /// Returns the number of values in the past and in the present states, `[batch, channels]`.
     #[must_use]
     pub const fn states(&self) -> usize {
         self.batch() * self.channels()
     }
 }
 
-/// The input tensors of a call. `E` has elements of a series, `F` f32 values: slices on the host ([`Inputs`]), or places in
-/// device memory.
+/// The input tensors of a call. `E` is the type of a series' elements, `F` that of f32 values: slices on the host
+/// ([`Inputs`]), or places in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
-    /// Elements of [`Spec::a`].
+    /// Gates, with the layout [`Spec::a`].
     pub a: E,
-    /// Elements of [`Spec::b`].
+    /// Addends, with the layout [`Spec::b`].
     pub b: E,
-    /// States before the first token of a pass, `[batch, channels]`; zeros if absent and not in place.
+    /// States before the first token of a pass, `[batch, channels]`; zeros if absent. Must be absent if past and
+    /// present states share memory.
     pub past_state: Option<F>,
 }
 
@@ -129,7 +130,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
+    /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,
@@ -143,7 +144,7 @@ impl<E: Default, F: Default> InputTensors<E, F> {
 }
 
 impl Operand {
-    /// Returns whether a call may do without the tensor, where the problem has it.
+    /// Returns whether a call may omit the tensor even if the problem has it.
     #[must_use]
     pub const fn is_optional(self) -> bool {
         matches!(self, Operand::PastState | Operand::Output | Operand::PresentState)
@@ -151,8 +152,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
-    /// past states in place are. `dtype` is the element type of the operand if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
+    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;
@@ -165,10 +166,10 @@ impl Problem {
         }
     }
 
-    /// Checks the data of a call: lengths of buffers, and states.
+    /// Checks the data of a call: the lengths of buffers, and which states are given.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         let s = &self.spec;
         enough("a", inputs.a.len(), s.a.extent())?;

@@ -1,15 +1,16 @@
-//! Computes the recurrence in f64, as its oracle, and bounds the distance of a run from it.
+//! Computes the recurrence in f64 as the oracle, and bounds the error of a run relative to it.
 //!
-//! With `u = 2^-24`, `ε` the relative error of the exponential where gates are logarithms, and the recurrence of absolute
-//! values `H_t = |a_t| H_{t−1} + |b_t|`, the error of `h_t` is to first order at most
+//! Let `u = 2^-24`, let `ε` be the relative error of the exponential if gates are logarithms, and let
+//! `H_t = |a_t| H_{t−1} + |b_t|` be the recurrence of absolute values. To first order the error of `h_t` is at most
 //!
 //! ```text
 //! E_t = |a_t| E_{t−1} + (ε + 4 u) |a_t| H_{t−1} + u H_t + 2^-124 (1 + max H)
 //! ```
 //!
-//! A step rounds a product and a sum. In two levels the factor of a part is a product of as many factors, one rounding each,
-//! and the state before a part takes one product and one sum: no path has more than four roundings for each of its tokens.
-//! A scan of the maps of tokens whose tree is `D` deep adds `D u H_t`. The last term is what states and factors lose that are taken as zero, however much passes through them.
+//! A step rounds a product and a sum. In two levels the factor of a part is a product of one factor per token, each
+//! with one rounding, and the state before a part takes one product and one sum: no path has more than four roundings
+//! per token. A scan of the maps of tokens by a tree of depth `D` adds `D u H_t`. The last term is the total effect of
+//! states and factors that are treated as zero.
 
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
@@ -19,7 +20,7 @@ use crate::series::tensor::{TINY, token_of};
 
 /// Computes the exact states of a channel after each token, in the order of the pass, and calls `visit` with the token and
 /// the state. The inputs must have passed [`Problem::check_data`]. `past` is the state before the first token of the pass.
-/// `dtype` is the type to which an output is rounded.
+/// `dtype` is the type to which a run rounds its outputs.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

@@ -1,4 +1,4 @@
-//! Computes the recurrence without an allocator, one channel after the other.
+//! Computes the recurrence without an allocator, one channel after another.
 
 use super::map::Map;
 use super::problem::{Gate, Inputs, Problem};
@@ -8,13 +8,13 @@ use crate::series::functions::grown;
 use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
-/// Accuracy of the functions of this module.
+/// Accuracy of the functions that this module calls.
 pub const PRECISION: Precision = Precision::LIBM;
 
 /// Computes a call.
 ///
 /// # Errors
-/// Returns an error if the data do not match the problem. Nothing is then written.
+/// Returns an error if the data do not match the problem; nothing has then been written.
 pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
     problem.check_data(inputs, outputs)?;
     let shape = [problem.batch(), problem.tokens(), problem.channels()];

@@ -18,11 +18,11 @@ operands! {
         Steps = "delta",
         /// Rates, `[D, N]`.
         Rates = "a",
-        /// Input coefficients.
+        /// Input coefficients `B`, with the shape that [`Spec::b`] describes.
         IntoState = "b",
-        /// Output coefficients.
+        /// Output coefficients `C`, with the shape that [`Spec::c`] describes.
         OutOfState = "c",
-        /// Factors of the input in the output, `[D]`.
+        /// Factors `D` with which inputs are added to outputs, `[D]`.
         Skip = "d",
         /// Gates of the output, `[batch, tokens, D]`.
         Gate = "z",
@@ -39,21 +39,22 @@ operands! {
     }
 }
 
-/// Maximum number of values in a channel's state.
+/// Largest number of values in a channel's state.
 pub const MAX_STATES: usize = 256;
 
-/// Source of the coefficients `B` or `C`.
+/// Shape of the coefficients `B` or `C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coefficient {
-    /// Per-token coefficients: a series of `groups · N` channels, `N` for each group of neighbouring channels of `u`.
-    /// So `[batch, groups, N, tokens]` in memory is [`Series::channels_first`] of `[batch, groups · N, tokens]`, and
-    /// `[batch, tokens, groups, N]` is [`Series::tokens_first`].
+    /// Per-token coefficients: a series of `groups · N` channels, `N` for each group of neighbouring channels of `u`. A
+    /// tensor `[batch, groups, N, tokens]` in memory is therefore [`Series::channels_first`] of
+    /// `[batch, groups · N, tokens]`, and `[batch, tokens, groups, N]` is [`Series::tokens_first`] of
+    /// `[batch, tokens, groups · N]`.
     Token(Series),
-    /// Per-channel coefficients, dense `[D, N]`, the same for all tokens.
+    /// Per-channel coefficients, dense `[D, N]`, which all tokens share.
     Channel,
 }
 
-/// The unchecked description of a selective scan. Elements of series may be of any type, each tensor of its own.
+/// The unchecked description of a selective scan. Each series may have its own element type.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, series::{Series, selective::{Coefficient, Spec}}};
@@ -65,25 +66,25 @@ pub enum Coefficient {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Spec {
-    /// Inputs `[batch, tokens, D]`.
+    /// Inputs, `[batch, tokens, D]`.
     pub u: Series,
-    /// Time steps `[batch, tokens, D]`.
+    /// Time steps, `[batch, tokens, D]`.
     pub delta: Series,
-    /// Numbers of a channel's state, `N`.
+    /// Number of values in a channel's state, `N`.
     pub states: usize,
-    /// Input coefficients.
+    /// Input coefficients `B`.
     pub b: Coefficient,
-    /// Output coefficients.
+    /// Output coefficients `C`.
     pub c: Coefficient,
     /// Gates of the output, `[batch, tokens, D]`.
     pub z: Option<Series>,
     /// The output, `[batch, tokens, D]`.
     pub out: Series,
-    /// `true` if `δ` is the softplus of time step and bias.
+    /// `true` if `δ` is the softplus of the sum of time step and bias, `false` if it is the sum itself.
     pub softplus: bool,
-    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
+    /// `true` if tokens are processed from last to first. The past state is then the state before the last token.
     pub reverse: bool,
-    /// `true` if past and present states are the same memory: the data of a call hold only the present.
+    /// `true` if past and present states share memory; a call then passes only the present state.
     pub in_place: bool,
 }
 
@@ -95,8 +96,8 @@ setters! {
 }
 
 impl Spec {
-    /// Builds the scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
-    /// written to `out`, from the first token to the last.
+    /// Describes the scan of `u` with time steps `delta`, `states` values per channel's state and coefficients `b` and
+    /// `c`, written to `out`, from the first token to the last.
     #[must_use]
     pub const fn new(
         u: Series,
@@ -109,10 +110,10 @@ impl Spec {
         Spec { u, delta, states, b, c, z: None, out, softplus: false, reverse: false, in_place: false }
     }
 
-    /// Checks the shapes.
+    /// Checks the shapes and returns the problem.
     ///
     /// # Errors
-    /// Returns the first fault found.
+    /// Returns an error for the first fault found.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let shape = self.u.shape();
@@ -155,7 +156,7 @@ impl Spec {
 }
 
 problem! {
-    /// A checked selective scan. Created by [`Spec::check`].
+    /// A checked selective scan, created by [`Spec::check`].
     u
 }
 
@@ -166,7 +167,8 @@ impl Problem {
         self.spec.states
     }
 
-    /// Returns the number of channels that share a coefficient of each token; all of them where it is of each channel.
+    /// Returns the number of neighbouring channels that share a per-token coefficient; all channels if it is a
+    /// per-channel one.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -175,8 +177,8 @@ impl Problem {
         }
     }
 
-    /// Returns the number of neighbouring channels that share all coefficients of each token: the greatest common divisor of
-    /// the groups of both.
+    /// Returns the number of neighbouring channels that share all per-token coefficients: the greatest common divisor
+    /// of the group sizes of `B` and `C`.
     #[must_use]
     pub const fn tile_group(&self) -> usize {
         let (mut a, mut b) = (self.group(&self.spec.b), self.group(&self.spec.c));
@@ -186,7 +188,7 @@ impl Problem {
         a
     }
 
-    /// Returns the index of a coefficient in its tensor.
+    /// Returns the index in its tensor of the coefficient for value `n` of a channel's state.
     #[must_use]
     pub const fn coefficient(
         &self,
@@ -202,34 +204,35 @@ impl Problem {
         }
     }
 
-    /// Returns the number of values of the past and of the present states, `[batch, D, N]`.
+    /// Returns the number of values in the past and in the present states, `[batch, D, N]`.
     #[must_use]
     pub const fn state_values(&self) -> usize {
         self.batch() * self.channels() * self.states()
     }
 }
 
-/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
-/// ([`Inputs`]), or places in device memory.
+/// The input tensors of a call. Parameters are dense f32. `E` is the type of a series' elements, `F` that of f32
+/// values: slices on the host ([`Inputs`]), or places in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputTensors<E, F> {
-    /// Elements of [`Spec::u`].
+    /// Inputs, with the layout [`Spec::u`].
     pub u: E,
-    /// Elements of [`Spec::delta`].
+    /// Time steps, with the layout [`Spec::delta`].
     pub delta: E,
-    /// The rates `A`, `[D, N]`; in a model that contracts they are negative.
+    /// The rates `A`, `[D, N]`; negative in a stable model.
     pub a: F,
-    /// Elements of [`Spec::b`].
+    /// Input coefficients, with the shape and layout of [`Spec::b`].
     pub b: E,
-    /// Elements of [`Spec::c`].
+    /// Output coefficients, with the shape and layout of [`Spec::c`].
     pub c: E,
-    /// The skip `D`, `[D]`; zeros if absent.
+    /// The factors `D` with which inputs are added to outputs, `[D]`; zeros if absent.
     pub d: Option<F>,
-    /// Elements of [`Spec::z`].
+    /// Gates of the output, with the layout [`Spec::z`].
     pub z: Option<E>,
-    /// Added to the time steps, `[D]`.
+    /// Bias added to the time steps, `[D]`; zeros if absent.
     pub delta_bias: Option<F>,
-    /// States before the first token of a pass, `[batch, D, N]`; zeros if absent and not in place.
+    /// States before the first token of a pass, `[batch, D, N]`; zeros if absent. Must be absent if past and present
+    /// states share memory.
     pub past_state: Option<F>,
 }
 
@@ -248,7 +251,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Builds inputs from the series that `series` returns and the f32 tensors that `values` returns.
+    /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,
@@ -268,7 +271,7 @@ impl<E: Default, F: Default> InputTensors<E, F> {
 }
 
 impl Operand {
-    /// Returns whether a call may do without the tensor, where the problem has it.
+    /// Returns whether a call may omit the tensor even if the problem has it.
     #[must_use]
     pub const fn is_optional(self) -> bool {
         matches!(
@@ -279,8 +282,8 @@ impl Operand {
 }
 
 impl Problem {
-    /// Returns the memory of an operand; `None` if the problem does not have it, or if it is stored in the present, as
-    /// past states in place are. `dtype` is the element type of the operand if it is a series.
+    /// Returns the memory of an operand; `None` if the problem does not have the operand, or if it is a past state that
+    /// shares the memory of the present one. `dtype` is the element type of the operand if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
         let s = &self.spec;
@@ -305,10 +308,10 @@ impl Problem {
         }
     }
 
-    /// Checks the data of a call: the lengths and the presence of buffers.
+    /// Checks the data of a call: the lengths of buffers, and which tensors are given.
     ///
     /// # Errors
-    /// Returns the first mismatch.
+    /// Returns an error for the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (s, parameters) = (&self.spec, self.channels() * self.states());

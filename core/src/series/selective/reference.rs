@@ -1,21 +1,22 @@
-//! Computes the selective scan in f64, as its oracle, and bounds the distance of a run from it.
+//! Computes the selective scan in f64 as the oracle, and bounds the error of a run relative to it.
 //!
-//! Errors are followed from token to token. With `u = 2^-24`, largest relative errors `ε` of the exponential, `σ` of
-//! softplus and `ζ` of silu, and absolute values written as such,
+//! The bound is propagated from token to token. Let `u = 2^-24`, and let `ε`, `σ` and `ζ` be the largest relative
+//! errors of the exponential, of softplus and of silu. Then
 //!
 //! ```text
-//! δ      e_δ = s u |delta + bias| + σ δ                          s the slope of softplus; u |delta + bias| without it
+//! δ      e_δ = s u |delta + bias| + σ δ                          s: slope of softplus; without it u |delta + bias|
 //! a      e_a = a (exp(|A| e_δ + u |δ A| + ε) − 1)
 //! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-124 (1 + max X)
 //! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |D u|)
 //! out    silu(z) e_y + (ζ + u) |silu(z)| (|y| + e_y) + 2^-126 |z| (|y| + e_y)
 //! ```
 //!
-//! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` holds for large `|δ A|` too,
-//! where the rounding of the product alone is many last places of its exponential.
+//! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` is also valid for large
+//! `|δ A|`, where rounding the product `δ A` alone changes the exponential by many units in the last place.
 //!
-//! In two levels the factor of a part is a product, one rounding for each token, and the state after a part takes one product
-//! and sum more than those of its tokens. So no path has more roundings than the two of `2 u X` for each of its tokens.
+//! In two levels the factor of a part is a product with one rounding per token, and the state after a part takes one
+//! product and one sum in addition to those of its tokens. No path therefore has more than the two roundings per token
+//! of `2 u X`.
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
@@ -23,7 +24,8 @@ use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
 use crate::series::functions::{MOST_LOG, gate_f64, sigmoid_f64, softplus_f64};
 use crate::series::tensor::{TINY, token_of};
 
-/// A number of a state, its error, the recurrence of absolute values, and the largest of those.
+/// One value of a state: the value, its error, the recurrence of absolute values, and the largest value of that
+/// recurrence.
 #[derive(Clone, Copy, Default)]
 struct State {
     x: f64,
@@ -32,7 +34,7 @@ struct State {
     largest: f64,
 }
 
-/// Time step of a token, and its error.
+/// Time step of a token with its error, and the token's input.
 struct Step {
     delta: f64,
     error: f64,
@@ -40,7 +42,7 @@ struct Step {
 }
 
 impl State {
-    /// Takes in a token with the rate `a` and the coefficient `b`.
+    /// Updates the value by a token with rate `a` and input coefficient `b`.
     fn step(&mut self, step: &Step, a: f64, b: f64, precision: &Precision) {
         let (u, delta) = (DType::F32.unit_roundoff(), step.delta);
         let factor = gate_f64(delta * a);
@@ -70,8 +72,8 @@ impl State {
 
 /// Computes the exact output of a channel at each token, in the order of the pass, calls `visit` with the token and the
 /// output, and writes the channel's states after the last token to `last`. The inputs must have passed
-/// [`Problem::check_data`]. `past` holds the states of the channel before the first token of the pass, or is empty for zeros.
-/// `dtype` is the type to which an output is rounded.
+/// [`Problem::check_data`]. `past` contains the states of the channel before the first token of the pass; if it is
+/// empty, they are zeros. `dtype` is the type to which a run rounds its outputs.
 ///
 /// # Panics
 /// Panics if `batch` or `channel` is out of bounds.

@@ -7,7 +7,7 @@ use crate::telemetry::record::{Cell, End, Grid, Record, Start, String, Throttlin
 extern crate std;
 use std::vec::Vec as Heap;
 
-/// Returns a text that fills its field.
+/// Returns a text that fills a field of `N` bytes.
 fn full<const N: usize>() -> String<N> {
     let mut full = String::new();
     while full.push('~').is_ok() {}
@@ -34,7 +34,7 @@ fn full_start() -> Start {
     }
 }
 
-/// Returns a record whose every field has its greatest length.
+/// Returns a record in which every field has its greatest length.
 fn full_cell() -> Cell {
     let mut marks = Vec::new();
     while marks.push(full()).is_ok() {}
@@ -95,7 +95,7 @@ fn full_cell() -> Cell {
     }
 }
 
-/// Returns a short stream of a run.
+/// Returns the records of a short run.
 fn records() -> [Record; 5] {
     let cell = Cell {
         backend: text("neon"),
@@ -127,7 +127,7 @@ fn frame(encoder: &mut Encoder, record: &Record) -> Heap<u8> {
     encoder.encode(record, &mut [0; FRAME]).unwrap().to_vec()
 }
 
-/// Returns the frames of [`records`], after a zero as a sender begins.
+/// Returns the frames of [`records`].
 fn frames() -> [Heap<u8>; 5] {
     let mut encoder = Encoder::new(7);
     records().map(|record| frame(&mut encoder, &record))
@@ -137,15 +137,15 @@ fn stream() -> Heap<u8> {
     [&[0][..], &frames().concat()].concat()
 }
 
-/// Decodes `bytes`.
+/// Decodes `bytes` and returns the records and the counters.
 fn decode(bytes: &[u8]) -> (Heap<Message>, Counts) {
     let mut decoder: Decoder = Decoder::new();
     let messages = bytes.iter().filter_map(|&byte| decoder.push(byte)).collect();
     (messages, decoder.counts())
 }
 
-/// Checks that every message was sent, in order, and that missing messages are counted up to the last number
-/// seen. Returns the number of messages.
+/// Checks that `bytes` decode to records that were sent, in order, and that records missing before the last one are
+/// counted. Returns the number of records and the counters.
 fn require_true(bytes: &[u8]) -> (usize, Counts) {
     let (messages, counts) = decode(bytes);
     let sent = records();
@@ -335,7 +335,7 @@ fn numbers_wrap_around() {
     }
 }
 
-/// Returns `message` with its check, stuffed, between zeros.
+/// Returns a frame of `message` with a valid check, between two zeros.
 fn forged(message: &[u8]) -> Heap<u8> {
     let mut message = message.to_vec();
     message.extend(crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&message).to_le_bytes());
@@ -416,8 +416,8 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// Checks that bytes that exceed a frame are counted as they arrive, and all bytes at the end if no record
-/// arrived.
+/// Checks that bytes beyond the length of a frame count as noise when they arrive, and that all bytes do at the end of
+/// the stream if no record arrived.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));

@@ -5,43 +5,43 @@ use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, PlanError, RunError};
 use std::path::PathBuf;
 
-/// Reason why there is no model, or no answer.
+/// Reason why a model cannot be opened or does not return an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// The file cannot be read.
     #[error("model: {}: {source}; allowed: a readable safetensors file", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: std::io::Error,
     },
     /// The file is not a safetensors file.
     #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Defect of the file.
+        /// Defect that the reader found.
         reason: String,
     },
-    /// A required tensor is absent or different.
+    /// A required tensor is absent or unsuitable.
     #[error("model: tensor {name}: {found}; allowed: {allowed}")]
     Tensor {
-        /// Name.
+        /// Name of the tensor.
         name: String,
-        /// Contents of the file.
+        /// Contents of the file in place of the tensor.
         found: String,
-        /// Requirement of the network.
+        /// Tensor that the network needs.
         allowed: String,
     },
-    /// The engine is not available. Its text starts with the argument.
+    /// The engine is not available. The error's text starts with the name of an argument.
     #[error(transparent)]
     Engine(PlanError),
-    /// Attention of these shapes is refused.
+    /// The shapes are not a valid attention problem.
     #[error("model: {0}")]
     Problem(#[from] ArgumentError),
-    /// Attention of these shapes cannot be planned.
+    /// Attention with these shapes cannot be planned.
     #[error("model: {0}")]
     Plan(#[from] PlanError),
     /// The buffers do not fit the plan.
@@ -53,7 +53,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Returns `true` if the request is at fault, and not the device or the system.
+    /// Returns `true` if the request caused the error, `false` if the device or the system did.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

@@ -1,9 +1,9 @@
-//! The layers around attention: linear maps, layer normalisation, GELU, softmax. Rows are tokens; everything is
-//! f32, row by row and without allocation.
+//! The layers around attention: linear maps, layer normalisation, GELU, softmax. Rows are tokens. Everything is
+//! computed in f32, row by row and without allocation.
 
 /// A linear map `y = x W + b`.
 pub(super) struct Linear {
-    /// `[inputs, outputs]`: the transpose of PyTorch's form, so that the inner loop runs along outputs.
+    /// `[inputs, outputs]`: transposed relative to PyTorch, so that the inner loop runs along the outputs.
     weight: Vec<f32>,
     bias: Vec<f32>,
 }
@@ -17,7 +17,7 @@ impl Linear {
         Linear { weight: transposed, bias }
     }
 
-    /// Maps the rows `x` `[rows, inputs]` to `y` `[rows, outputs]`.
+    /// Applies the map to the rows of `x`, `[rows, inputs]`, and writes the results to `y`, `[rows, outputs]`.
     pub fn apply(&self, x: &[f32], y: &mut [f32]) {
         let outputs = self.bias.len();
         let inputs = self.weight.len() / outputs;
@@ -40,7 +40,7 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    /// Normalises the rows `x` into `y`, both `[rows, width]`.
+    /// Normalises the rows of `x` into `y`, both `[rows, width]`.
     pub fn apply(&self, x: &[f32], y: &mut [f32]) {
         let width = self.weight.len();
         for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
@@ -61,14 +61,14 @@ pub(super) fn gelu(x: &mut [f32]) {
     }
 }
 
-/// Adds `y` to `x`.
+/// Adds `y` to `x`, element by element.
 pub(super) fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
     }
 }
 
-/// Returns the softmax of `x` at entry `at`.
+/// Returns element `at` of the softmax of `x`.
 pub(super) fn softmax_at(x: &[f32], at: usize) -> f32 {
     1.0 / x.iter().map(|y| libm::expf(y - x[at])).sum::<f32>()
 }

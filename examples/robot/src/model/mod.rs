@@ -1,12 +1,12 @@
-//! The Vision Transformer of `examples/cpp-vision`, with attention through `elsa-runtime`.
+//! The Vision Transformer of `examples/cpp-vision`, with attention by `elsa-runtime`.
 //!
 //! A picture of 8 x 8 pixels is cut into 2 x 2 patches, one token each, preceded by a class token. Each block is
-//! pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The classes are a linear map of
-//! the normalised class token.
+//! pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The scores of the classes are a
+//! linear map of the normalised class token.
 //!
-//! One plan serves every block, since the shapes are the same. Attention reads the rows `[q | k | v]` that one linear
-//! map writes in place, through views with the stride of a row, and its output is dense, with heads side by side. All
-//! buffers are made once; [`Model::classify`] allocates nothing.
+//! All blocks share one plan, since their shapes are equal. Attention reads the rows `[q | k | v]`, which one linear
+//! map writes, in place through views with the stride of a row. Its output is dense: each row contains the heads one
+//! after another. All buffers are allocated once; [`Model::classify`] allocates nothing.
 
 mod error;
 mod layers;
@@ -26,13 +26,13 @@ use std::ops::DerefMut;
 use std::path::Path;
 use weights::Weights;
 
-/// Pixels per side of a patch.
+/// Side of a patch in pixels.
 const PATCH: usize = 2;
-/// Patches per side.
+/// Number of patches per side of the picture.
 const GRID: usize = SIDE / PATCH;
 /// Number of tokens: the class token and one per patch.
 const TOKENS: usize = 1 + GRID * GRID;
-/// Addend of the variance in layer normalisation.
+/// Term added to the variance in layer normalisation.
 const EPSILON: f32 = 1e-5;
 /// Largest number of blocks in a network.
 const MAX_BLOCKS: usize = 64;
@@ -40,13 +40,13 @@ const MAX_BLOCKS: usize = 64;
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// The class with the highest score; the first of equal ones.
+    /// The class with the highest score; the first one if several have it.
     pub class: usize,
-    /// Probability.
+    /// Probability of the class.
     pub score: f32,
     /// The back end that computed attention.
     pub backend: Backend,
-    /// `true` if the CPU computed in place of a failing GPU, in at least one block.
+    /// `true` if, in at least one block, the CPU computed attention in place of a failing GPU.
     pub fallback: bool,
 }
 
@@ -63,7 +63,7 @@ struct Block {
 /// The network with its buffers.
 pub struct Model {
     patch: Linear,
-    /// The class token with its position, and the positions of the patches: `[TOKENS, width]`.
+    /// The position embeddings, `[TOKENS, width]`. The first row also includes the class token.
     position: Vec<f32>,
     blocks: Vec<Block>,
     norm: Norm,
@@ -77,23 +77,24 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// Inputs and outputs of attention: memory that a GPU uses in place, if the engine has a GPU.
+/// Memory for inputs and outputs of attention. If the engine has a GPU, it uses this memory in place.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
-/// The intermediate results of a frame.
+/// Intermediate results for a frame.
 struct Buffers {
     cells: [f32; SIDE * SIDE],
     patches: [f32; GRID * GRID * PATCH * PATCH],
-    /// The residual stream, and its normalised form: `[TOKENS, width]`.
+    /// The residual stream and its normalisation, `[TOKENS, width]` each.
     x: Vec<f32>,
     normed: Vec<f32>,
-    /// `[TOKENS, 3 width]`: in each row the query, key and value of every head.
+    /// Queries, keys and values, `[TOKENS, 3 width]`: each row contains the query of every head, then the keys, then
+    /// the values.
     qkv: Shared,
-    /// Output of attention: `[TOKENS, width]`.
+    /// Output of attention, `[TOKENS, width]`.
     attended: Shared,
-    /// Output of the map after it: `[TOKENS, width]`.
+    /// Output of the linear map that follows attention or the MLP, `[TOKENS, width]`.
     mapped: Vec<f32>,
-    /// `[TOKENS, hidden]`.
+    /// Hidden values of the MLP, `[TOKENS, hidden]`.
     hidden: Vec<f32>,
     scores: Vec<f32>,
 }
@@ -102,7 +103,7 @@ impl Model {
     /// Reads the weights of `path` and plans attention on an engine with `options`.
     ///
     /// # Errors
-    /// If the file has no such model, or the engine is not available.
+    /// If the file does not contain such a model, or if the engine is not available.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
         let read = |source| ModelError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(read)?;
@@ -181,7 +182,7 @@ impl Model {
         })
     }
 
-    /// Returns the engine, whose calls another thread may cancel.
+    /// Returns the engine. Another thread may use it to cancel calls.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -193,8 +194,8 @@ impl Model {
         self.backend
     }
 
-    /// Returns the bytes of tensors that attention copied between host and GPU for the last frame; 0 if it used all
-    /// in place, and on the CPU.
+    /// Returns the number of tensor bytes that attention copied between host and GPU for the last frame; 0 on the CPU,
+    /// and if the GPU used all tensors in place.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
@@ -206,7 +207,7 @@ impl Model {
         &self.buffers.scores
     }
 
-    /// Classifies a black frame, so that all one-time work is done.
+    /// Classifies a black frame, so that all one-time work is done before the first real frame.
     ///
     /// # Errors
     /// Returns the errors of [`Model::classify`].
@@ -218,7 +219,7 @@ impl Model {
     /// Classifies a frame.
     ///
     /// # Errors
-    /// If attention fails; the next frame may be tried.
+    /// If attention fails; the next frame may still succeed.
     pub fn classify(&mut self, frame: &Frame<'_>) -> Result<Class, ModelError> {
         reduce::reduce(frame, &mut self.buffers.cells);
         self.forward()

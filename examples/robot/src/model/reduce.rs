@@ -1,26 +1,26 @@
-//! Reduction of a frame of any size to the network's picture.
+//! Reduces a frame of any size to the picture that the network reads.
 //!
-//! Each of the 8 x 8 cells is the mean of the grey values in its share of the frame. A pixel on a border counts in
-//! proportion to its area inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c` covers
-//! `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so that every overlap is an integer and the sums are
+//! Each of the 8 x 8 cells is the mean of the grey values in its part of the frame. A pixel on a border counts in
+//! proportion to the area of it that is inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c`
+//! covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so every overlap is an integer and the sums are
 //! exact.
 
 use crate::frame::{Frame, PixelFormat};
 
-/// Cells per side.
+/// Number of cells per side of the picture.
 pub const SIDE: usize = 8;
 
-/// Returns the pixels that cell `c` touches along an axis of `n`.
+/// Returns the pixels that cell `c` overlaps along an axis of `n` pixels.
 fn touched(c: usize, n: usize) -> std::ops::Range<usize> {
     c * n / SIDE..((c + 1) * n).div_ceil(SIDE)
 }
 
-/// Returns the eighths of pixel `p` in cell `c` along an axis of `n` pixels.
+/// Returns the overlap of cell `c` and pixel `p` along an axis of `n` pixels, in eighths of a pixel.
 fn overlap(c: usize, n: usize, p: usize) -> u64 {
     (((c + 1) * n).min((p + 1) * SIDE) - (c * n).max(p * SIDE)) as u64
 }
 
-/// Writes the mean grey values, 0 to 255, row by row.
+/// Writes the mean grey values of the cells, 0 to 255, row by row.
 pub(super) fn reduce(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE]) {
     let size = frame.geometry().size;
     match frame.geometry().format {
@@ -32,12 +32,12 @@ pub(super) fn reduce(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE]) {
     cells.iter_mut().for_each(|cell| *cell /= area);
 }
 
-/// Returns the grey value of a colour, by the weights of ITU-R BT.601 in 256ths.
+/// Returns the grey value of a colour, with the weights of ITU-R BT.601 rounded to multiples of 1/256.
 fn luma([r, g, b]: [u8; 3]) -> u8 {
     ((77 * u32::from(r) + 150 * u32::from(g) + 29 * u32::from(b)) >> 8) as u8
 }
 
-/// Sums grey values, weighted by area.
+/// Adds the grey values of the pixels to the cells, weighted by the area of overlap.
 fn sums(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE], grey: impl Fn(&[u8], usize) -> u8) {
     let size = frame.geometry().size;
     for (cy, cells) in cells.chunks_exact_mut(SIDE).enumerate() {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::frame::{Geometry, Size};
 
-    /// Computes the definition in f64, pixel by pixel.
+    /// Computes the means in f64, pixel by pixel, directly as they are defined.
     fn naive(size: Size, grey: impl Fn(usize, usize) -> f64) -> Vec<f64> {
         let share = |c: usize, n: usize, p: usize| {
             let (n, c, p) = (n as f64 / SIDE as f64, c as f64, p as f64);

@@ -5,14 +5,14 @@ use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// An open file.
+/// An open safetensors file.
 pub(super) struct Weights<'a> {
     tensors: SafeTensors<'a>,
     metadata: Option<HashMap<String, String>>,
 }
 
 impl<'a> Weights<'a> {
-    /// Reads the header of `bytes`, the content of `path`.
+    /// Reads the header of `bytes`, the contents of the file `path`.
     pub fn new(path: &Path, bytes: &'a [u8]) -> Result<Weights<'a>, ModelError> {
         let fault = |error: safetensors::SafeTensorError| ModelError::Format {
             path: path.to_owned(),
@@ -23,12 +23,12 @@ impl<'a> Weights<'a> {
         Ok(Weights { tensors, metadata: header.metadata().clone() })
     }
 
-    /// Returns `true` if the file has a tensor of this name.
+    /// Returns `true` if the file contains a tensor named `name`.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.tensor(name).is_ok()
     }
 
-    /// Returns the heads of attention from the metadata; they divide `width`.
+    /// Returns the number of attention heads from the metadata. It must divide `width`.
     pub fn heads(&self, width: usize) -> Result<usize, ModelError> {
         let text = self.metadata.as_ref().and_then(|all| all.get("heads"));
         let heads = text.and_then(|text| text.parse().ok());
@@ -41,13 +41,13 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Returns the first axis of a tensor.
+    /// Returns the length of the first axis of a tensor.
     pub fn rows(&self, name: &str) -> Result<usize, ModelError> {
         let shape = self.tensors.tensor(name).ok().and_then(|view| view.shape().first().copied());
         shape.filter(|&n| n > 0).ok_or_else(|| absent(name, "at least one row"))
     }
 
-    /// Returns the elements of an f32 tensor with this shape; axes of length one are ignored.
+    /// Returns the elements of an f32 tensor, which must have this shape; axes of length one are ignored.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let allowed = format!("finite f32 {shape:?}");
         let view = self.tensors.tensor(name).map_err(|_| absent(name, &allowed))?;

@@ -11,16 +11,15 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// The newest frame of a camera. If several frames arrive between two periods of the loop, only the last
-/// is kept.
+/// The newest frame of a camera. If several frames arrive within one period of the loop, only the last one is kept.
 pub struct Camera(Queue);
 
 impl Camera {
-    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`, at `rate`
-    /// per second if its rate can be set.
+    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`. If the camera's rate
+    /// can be set, it is set to `rate` per second.
     ///
     /// # Errors
-    /// If the device cannot be opened or has no such mode, or the system refuses memory or a thread.
+    /// If the device cannot be opened or does not support the mode, or if the system refuses memory or a thread.
     pub fn open(
         path: &Path,
         size: Size,

@@ -5,85 +5,85 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Reason why there are no frames.
+/// Reason why a source cannot deliver frames.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The folder cannot be read.
+    /// The folder could not be read.
     #[error("images: {}: {source}; allowed: a readable folder", path.display())]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// No picture in the folder can be decoded.
+    /// None of the pictures in the folder could be decoded.
     #[error("images: {}: {files} PNG or JPEG files, none readable; allowed: a folder with at least one", path.display())]
     NoImages {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Number of files with a matching name.
+        /// Number of files whose names end like those of pictures.
         files: usize,
     },
-    /// The decoded folder does not fit the limit.
+    /// The decoded pictures of the folder exceed the limit.
     #[error("images: {}: more than {limit} bytes of pixels; allowed: fewer or smaller pictures, or a pipe", path.display())]
     Large {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Largest number of bytes.
+        /// Largest allowed number of bytes.
         limit: usize,
     },
-    /// The pipe cannot be opened.
+    /// The pipe could not be opened.
     #[error("pipe: {}: {source}; allowed: a readable file or pipe, or - for standard input", path.display())]
     Pipe {
-        /// The file.
+        /// Path of the pipe.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// Reading the pipe failed.
     #[error("pipe: reading failed: {0}")]
     Read(io::Error),
-    /// The camera cannot be opened or started.
+    /// The camera could not be opened or started.
     #[error("camera: {}: {source}; allowed: a V4L2 capture device that the user may open", path.display())]
     Camera {
-        /// The device.
+        /// Path of the device.
         path: PathBuf,
-        /// The cause.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// The camera has no such mode.
+    /// The camera does not support the requested mode.
     #[error("camera: {}: {offered} instead of {asked}; allowed: a size and format that the camera has", path.display())]
     Mode {
-        /// The device.
+        /// Path of the device.
         path: PathBuf,
         /// The requested mode.
         asked: String,
         /// The mode that the driver chose.
         offered: String,
     },
-    /// The camera is gone, or its driver fails.
+    /// The camera was removed, or its driver failed.
     #[error("camera: lost: {0}")]
     Lost(io::Error),
-    /// No frame arrived for too long.
+    /// No frame arrived within the allowed time.
     #[error("frames: none for {} s", patience.as_secs_f64())]
     Silent {
         /// Time that the loop has waited.
         patience: Duration,
     },
-    /// The thread that reads frames cannot be started.
+    /// The thread that reads frames could not be started.
     #[error("frames: the system started no thread: {0}")]
     Thread(io::Error),
-    /// The system has refused memory.
+    /// The system refused memory.
     #[error("frames: {bytes} bytes of memory were refused by the system")]
     Memory {
-        /// Requested bytes.
+        /// Number of requested bytes.
         bytes: usize,
     },
 }
 
 impl SourceError {
-    /// Returns `true` if the request is at fault, and not the device or the system.
+    /// Returns `true` if the request caused the error, `false` if the device or the system did.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

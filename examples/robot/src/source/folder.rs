@@ -6,7 +6,7 @@ use crate::frame::{BrokenFrame, Frame, Geometry, PixelFormat, Size};
 use image::{DynamicImage, ImageReader, Limits};
 use std::path::Path;
 
-/// Largest number of bytes of decoded pixels.
+/// Largest total size of the decoded pixels in bytes.
 const LIMIT: usize = 1 << 30;
 
 /// A file of the folder.
@@ -15,7 +15,7 @@ enum Picture {
     Broken { name: String, reason: String },
 }
 
-/// The PNG and JPEG files of a folder, in the order of their names. They are decoded at the start, so that the
+/// The PNG and JPEG files of a folder, in the order of their names. They are decoded when the folder is opened, so the
 /// loop neither reads from a disk nor allocates.
 pub struct Folder {
     pictures: Vec<Picture>,
@@ -24,7 +24,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads the folder. With `repeat` the first picture follows the last.
+    /// Reads the folder. With `repeat`, the first picture follows the last one.
     ///
     /// # Errors
     /// If the folder cannot be read, has no readable picture, or its pixels exceed 2^30 bytes.
@@ -67,7 +67,7 @@ fn is_picture(path: &Path) -> bool {
     path.extension().is_some_and(known)
 }
 
-/// Decodes the pixels of a picture: grey if it has no colour, else RGB.
+/// Decodes the pixels of a picture: to grey if it has no colour, to RGB if it has.
 fn decode(file: &Path, limit: usize) -> Result<(Geometry, Vec<u8>), String> {
     let text = |error: image::ImageError| error.to_string();
     let mut reader = ImageReader::open(file)

@@ -3,14 +3,14 @@
 use super::error::SourceError;
 use crate::frame::{BrokenFrame, Frame};
 
-/// Current item of a source.
+/// Answer of a source to a request for a frame.
 #[derive(Debug)]
 pub enum Next<'a> {
-    /// A frame.
+    /// The next frame.
     Frame(Frame<'a>),
     /// An unusable frame.
     Broken(BrokenFrame),
-    /// No frame yet.
+    /// No frame has arrived yet.
     Nothing,
     /// No more frames will come.
     End,
@@ -24,7 +24,7 @@ pub trait Source {
     /// If the source has failed permanently.
     fn next(&mut self) -> Result<Next<'_>, SourceError>;
 
-    /// Returns the number of frames that were replaced by newer ones before the loop took them.
+    /// Returns the number of frames that newer ones replaced before the loop took them.
     fn replaced(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! Raw frames of fixed size through standard input, a named pipe or a file.
+//! Raw frames of a fixed size from standard input, a named pipe or a file.
 
 use super::error::SourceError;
 use super::next::{Next, Source};
@@ -9,12 +9,12 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
-/// Consecutive frames without anything between them.
+/// Consecutive frames with nothing between them.
 pub struct Pipe(Queue);
 
 impl Pipe {
-    /// Opens the file or named pipe `path`, or standard input if it is `-`. A named pipe is opened once
-    /// it has a writer.
+    /// Opens the file or named pipe `path`, or standard input if it is `-`. Opening a named pipe waits until it has a
+    /// writer.
     ///
     /// # Errors
     /// If the path cannot be read, or the system refuses memory or a thread.
@@ -54,7 +54,7 @@ impl Pipe {
     }
 }
 
-/// Copies frames until the end. Bytes at the end that do not fill a frame are a broken frame.
+/// Copies frames until the end of the input. If the last bytes do not fill a frame, they are a broken frame.
 fn copy(feed: &Feed, mut from: impl Read) {
     while let Some(mut buffer) = feed.take() {
         let mut filled = 0;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::frame::{PixelFormat, Size};
 
-    /// Returns the frames, and the texts of everything else.
+    /// Returns the frames, and the other items as texts.
     fn drain(path: &Path, size: Size) -> (Vec<Vec<u8>>, Vec<String>) {
         let geometry = Geometry::dense(size, PixelFormat::Grey);
         let mut pipe = Pipe::open(path, geometry, Keep::All, None).unwrap();

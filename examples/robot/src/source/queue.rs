@@ -1,7 +1,7 @@
 //! The queue between the thread that reads frames and the loop: a few circulating buffers.
 //!
-//! A reading thread may block in the system for any time; the loop only takes frames that are ready. All buffers
-//! exist from the start, so that nothing is allocated while frames flow.
+//! The system may block the reading thread for any time; the loop only takes frames that are ready. All buffers are
+//! allocated at the start, so nothing is allocated while frames flow.
 
 use super::error::SourceError;
 use super::next::{Next, Source};
@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 /// Treatment of frames that arrive faster than the loop takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The reader waits, and so does the writer of a pipe: no frame is lost.
+    /// The reader waits, and with it the writer of a pipe: no frame is lost.
     All,
-    /// A newer frame replaces the waiting one: no frame is old.
+    /// A newer frame replaces the one that waits: the loop always gets a recent frame.
     Newest,
 }
 
-/// Number of circulating buffers. With [`Keep::Newest`] the loop has one, one waits and one is being filled.
+/// Number of circulating buffers. With [`Keep::Newest`] up to three are in use: the loop's, one that waits and one that
+/// is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {
@@ -30,9 +31,9 @@ enum Item {
 struct State {
     free: Vec<Vec<u8>>,
     ready: VecDeque<Item>,
-    /// Set by the reader when no more frames will come.
+    /// The reader's result once no more frames will come; `None` before.
     ended: Option<Result<(), SourceError>>,
-    /// Set when the loop stops.
+    /// `true` once the loop has stopped.
     closed: bool,
     replaced: u64,
 }
@@ -49,11 +50,11 @@ impl Shared {
     }
 }
 
-/// The reader's end.
+/// The end of the queue that the reader uses.
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
-    /// Returns a buffer to fill; `None` if the loop has stopped.
+    /// Returns a buffer to fill, for which it may wait; `None` if the loop has stopped.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         loop {
@@ -72,7 +73,7 @@ impl Feed {
         }
     }
 
-    /// Passes on a filled buffer.
+    /// Passes a filled buffer on to the loop.
     pub fn frame(&self, buffer: Vec<u8>) {
         let mut state = self.0.lock();
         if self.0.keep == Keep::Newest
@@ -83,7 +84,7 @@ impl Feed {
         state.ready.push_back(Item::Frame(buffer));
     }
 
-    /// Reports a broken frame and returns its buffer.
+    /// Reports a broken frame and gives its buffer back.
     pub fn broken(&self, buffer: Vec<u8>, why: BrokenFrame) {
         let mut state = self.0.lock();
         state.free.push(buffer);
@@ -117,19 +118,19 @@ fn replace(state: &mut State) -> Option<Vec<u8>> {
     }
 }
 
-/// The loop's end.
+/// The end of the queue that the loop uses.
 pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,
     current: Option<Vec<u8>>,
-    /// Longest time for which the queue may be empty, counted from `last`.
+    /// Longest time for which the queue may be empty, counted from `last`; `None` for any time.
     patience: Option<Duration>,
     last: Instant,
 }
 
 impl Queue {
-    /// Creates a queue of frames of one shape, filled by `read` in a separate thread. A buffer has exactly the
-    /// bytes of a frame.
+    /// Creates a queue for frames of one shape, which `read` fills in a separate thread. Each buffer has exactly the
+    /// size of a frame.
     ///
     /// # Errors
     /// If the system refuses memory or a thread.
@@ -218,7 +219,7 @@ mod tests {
         Geometry::dense(Size { width: 2, height: 1 }, PixelFormat::Grey)
     }
 
-    /// Waits for anything except `Nothing` and returns it as text.
+    /// Waits for an item other than `Nothing` and returns it as text.
     fn next(queue: &mut Queue) -> String {
         loop {
             match queue.next() {
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Creates a reader that fills a frame with each number it receives.
+    /// Creates a queue whose reader fills one frame with each number that it receives.
     fn counter(keep: Keep) -> (Queue, mpsc::SyncSender<u8>) {
         let (send, receive) = mpsc::sync_channel(0);
         let queue = Queue::start(geometry(), keep, None, move |feed| {

@@ -1,5 +1,5 @@
-//! Shared code of the robot's tests: a small network with random weights, its definition in f64, pictures, and the
-//! program itself.
+//! Shared code of the robot's tests: a small network with random weights, its definition in f64, pictures, and calls of
+//! the program.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use elsa_oracle::random::seeded;
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Returns the command, with arguments, that runs programs of this architecture on a machine of another one; empty
-/// if they run natively. Cargo's variable, with which the test itself was run, has it.
+/// Returns the command, with arguments, that runs programs of this architecture on a machine of another one; `None` if
+/// they run natively. The command is that with which Cargo runs the test itself, from an environment variable.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -22,7 +22,7 @@ pub fn emulated() -> bool {
     runner().is_some()
 }
 
-/// Returns the program, called like the tests themselves.
+/// Returns the command of the program with the arguments in `line`, run in an emulator if the tests are.
 pub fn robot(line: &str) -> Command {
     let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa-robot")]);
@@ -31,7 +31,7 @@ pub fn robot(line: &str) -> Command {
     command
 }
 
-/// Returns the frames of the long run; the stage `robot` sets more.
+/// Returns the number of frames in the long run. The test stage `robot` sets a larger number.
 pub fn frames() -> u64 {
     let asked = std::env::var("ELSA_ROBOT_FRAMES").ok().map(|n| n.parse().unwrap());
     asked.unwrap_or(if emulated() { 20 } else { 100 })
@@ -40,7 +40,7 @@ pub fn frames() -> u64 {
 /// A picture of 8 x 8 grey values.
 pub type Picture = [u8; 64];
 
-/// Draws random pictures.
+/// Draws `count` random pictures.
 pub fn pictures(count: usize) -> Vec<Picture> {
     let mut random = seeded(5);
     (0..count).map(|_| std::array::from_fn(|_| random.below(256) as u8)).collect()
@@ -54,7 +54,7 @@ pub fn write_pictures(dir: &Path, pictures: &[Picture]) {
     }
 }
 
-/// Converts a picture to a YUYV frame, each pixel `scale` pixels wide and high, with colour that must not count.
+/// Converts a picture to a YUYV frame in which each pixel is `scale` pixels wide and high. Its colours must be ignored.
 pub fn yuyv(picture: &Picture, scale: usize) -> Vec<u8> {
     let side = 8 * scale;
     let grey = |i: usize| picture[i / side / scale * 8 + i % side / scale];
@@ -67,15 +67,15 @@ const HIDDEN: usize = 24;
 const BLOCKS: usize = 2;
 const CLASSES: usize = 10;
 
-/// Adds a tensor: its name, its shape, the mean and the spread of its elements.
+/// Function that adds a tensor with a name, a shape, and the mean and spread of its elements.
 type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
 
-/// Tensors by name: shape and elements.
+/// Tensors by name, each with its shape and elements, and the metadata.
 #[derive(Clone)]
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
 
 impl Network {
-    /// Draws random weights, of a size that separates the classes clearly.
+    /// Draws random weights that are large enough to separate the classes clearly.
     pub fn random(seed: u64) -> Network {
         let mut random = seeded(seed);
         let mut all = BTreeMap::new();
@@ -142,7 +142,7 @@ impl Network {
         x.iter().map(row).collect()
     }
 
-    /// Computes the scores of a picture, in f64 from the formulas.
+    /// Computes the scores of a picture in f64, directly from the formulas.
     pub fn scores(&self, picture: &Picture) -> Vec<f64> {
         let pixel = |y: usize, x: usize| f64::from(picture[y * 8 + x]) / 255.0;
         let patch = |p: usize| (0..4).map(|i| pixel(p / 4 * 2 + i / 2, p % 4 * 2 + i % 2)).collect();
@@ -165,7 +165,7 @@ impl Network {
     }
 }
 
-/// Computes attention of every head, from rows `[q | k | v]`, with an explicit score matrix.
+/// Computes attention for every head from the rows `[q | k | v]`, with an explicit score matrix.
 fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let dim = WIDTH / HEADS;
     let mut out = vec![vec![0.0; WIDTH]; qkv.len()];
@@ -185,7 +185,7 @@ fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     out
 }
 
-/// Returns the class with the highest score, its probability, and its lead over the next.
+/// Returns the class with the highest score, its probability, and how much its score exceeds the next.
 pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     let class = (0..scores.len()).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
     let sum: f64 = scores.iter().map(|x| (x - scores[class]).exp()).sum();
@@ -193,12 +193,12 @@ pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     (class, 1.0 / sum, scores[class] - others.fold(f64::NEG_INFINITY, f64::max))
 }
 
-/// Tolerance of an f32 score relative to the largest f64 score. Sums have at most 24 terms, so each of the ten
-/// consecutive sums adds at most 25 unit roundoffs, 6e-8 each; the normalisations between them magnify earlier
-/// errors by less than ten.
+/// Tolerance of an f32 score relative to the largest f64 score. Ten consecutive sums have at most 24 terms each, so
+/// each adds at most 25 unit roundoffs of 6e-8. The normalisations between them magnify earlier errors by less than
+/// ten.
 pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
 
-/// A folder with a model and pictures, and the correct answers.
+/// A folder with a model and pictures, and the correct answers for the pictures.
 pub struct Desk {
     pub dir: tempfile::TempDir,
     pub pictures: Vec<Picture>,
@@ -207,7 +207,8 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Creates `count` pictures of several clear classes in a folder `images`, and the model next to it.
+    /// Creates `count` pictures whose classes are clear and not all equal, in a folder `images`, and the model next to
+    /// it.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);
@@ -233,7 +234,8 @@ impl Desk {
         self.dir.path().join(name)
     }
 
-    /// Returns the program with the model; `@name` stands for the file of that name in the folder.
+    /// Returns the command of the program with the model and the arguments in `line`, in which `@name` stands for the
+    /// path of `name` in the folder.
     pub fn robot(&self, line: &str) -> Command {
         let folder = self.dir.path().to_str().unwrap();
         robot(&format!("--model @model.safetensors {line}").replace('@', &format!("{folder}/")))
@@ -253,13 +255,13 @@ pub fn lines(bytes: &[u8]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
-/// Returns the answers and the summary of a run that must have succeeded.
+/// Returns the answers and the summary of a run, which must have succeeded.
 pub fn account(output: &Output) -> (Vec<Value>, Value) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     split(output)
 }
 
-/// Returns the answers and the summary of a run.
+/// Returns the answers and the summary of a run, which may have failed.
 pub fn split(output: &Output) -> (Vec<Value>, Value) {
     let mut all = lines(&output.stdout);
     let summary = all.pop().unwrap()["summary"].take();
@@ -267,8 +269,8 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Checks that every frame from zero to `count` was answered once, in order and correctly; `picture` returns the
-/// picture of a frame.
+/// Checks that the frames below `count` were each answered once, in order and correctly. `picture` returns the index of
+/// the picture in a frame.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

@@ -1,11 +1,11 @@
-//! Tests a GPU that is missing, or that dies while the loop runs.
+//! Tests the program with a GPU that is missing, or that fails while the loop runs.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
-/// Runs the program where no driver finds a GPU: neither NVIDIA's nor the stand-in of `tests/standin`.
+/// Runs the program where there is no GPU driver: neither NVIDIA's nor the stand-in of `tests/standin`.
 fn without_gpu(desk: &Desk, line: &str) -> Output {
     let mut command = desk.robot(line);
     command.env("CUDA_VISIBLE_DEVICES", "").env("ELSA_STANDIN_DEVICE", "none").output().unwrap()
@@ -32,7 +32,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     assert!(output.stdout.is_empty());
 }
 
-/// Checks that an integrated GPU uses the tensors in place, and that another one copies them.
+/// Checks that an integrated GPU uses the tensors in place, and that a discrete one copies them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn an_integrated_gpu_copies_nothing() {
@@ -47,8 +47,8 @@ fn an_integrated_gpu_copies_nothing() {
     }
 }
 
-/// Returns the launches per call of attention, from the log of the stand-in: those of `frames` frames and of the
-/// warm-up, divided among them.
+/// Returns the number of kernel launches per classification. It is measured over `frames` frames and the warm-up, from
+/// the log of the stand-in driver.
 fn launches(desk: &Desk, frames: u64) -> u64 {
     let log = desk.path("calls");
     let line = format!("--images @images --repeat --frames {frames} --rate 1000 --json --backend cuda");

@@ -1,4 +1,4 @@
-//! Tests the trained model: for every held-out picture this program answers as PyTorch did.
+//! Tests the trained model: for every held-out picture the program answers as PyTorch did.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cpp-vision/model");
 
-/// A picture with PyTorch's results: its file, its label, PyTorch's class and scores.
+/// A picture with PyTorch's results: its file, its label, and PyTorch's class and scores.
 struct Recorded {
     file: String,
     label: u64,
@@ -38,7 +38,7 @@ fn recorded() -> (Vec<Recorded>, f64) {
     (recorded, all["accuracy"].as_f64().unwrap())
 }
 
-/// Returns the folder of pictures that `train/export.py` has written: exactly the recorded ones.
+/// Returns the folder of pictures that `train/export.py` has written. It must contain exactly the recorded ones.
 fn pictures(recorded: &[Recorded]) -> PathBuf {
     let folder =
         std::env::var_os("ELSA_DIGITS").expect("ELSA_DIGITS: absent; allowed: the folder of export.py");
@@ -50,12 +50,12 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
     folder
 }
 
-/// Scores are recorded with six digits. On each side sixteen consecutive sums have at most 96 terms, each with an error
-/// of 1.2e-7, and the normalisations between them magnify earlier errors by less than ten.
+/// Tolerance of a score. Scores are recorded with six digits. In both programs sixteen consecutive sums have at most 96
+/// terms, each with an error of 6e-8, and the normalisations between them magnify earlier errors by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Every picture is classified, or in an emulator every eighth: [`the_program_answers_as_pytorch_did`] covers all of
-/// them there.
+/// Step between the tested pictures. In an emulator only every eighth is classified;
+/// [`the_program_answers_as_pytorch_did`] classifies all of them there.
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 
 #[test]

@@ -1,5 +1,5 @@
-//! The tests of the robot in one program, so that shared code is compiled and linked once. The test that
-//! counts allocations has its own program.
+//! The tests of the robot, in one program so that shared code is compiled and linked once. The test that
+//! counts allocations is a separate program.
 
 mod common;
 mod gpu;

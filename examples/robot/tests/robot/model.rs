@@ -1,4 +1,4 @@
-//! Tests the network: its scores are those of its formulas, and files without such a network are refused.
+//! Tests the network: its scores follow its formulas, and files that contain no such network are rejected.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

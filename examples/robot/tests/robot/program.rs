@@ -1,4 +1,4 @@
-//! Tests the program as a whole: rate, answers, sources, serial port, signals, refusals.
+//! Tests the complete program: rate, answers, sources, serial port, signals, invalid requests.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -156,7 +156,7 @@ fn a_broken_picture_is_skipped_counted_and_told() {
     assert!(text.contains("frame 1 is skipped: 001.png: "), "{text}");
 }
 
-/// Opens a pseudo terminal: returns its controlling end and the name of the other.
+/// Opens a pseudo-terminal, and returns the file of its controlling end and the name of its other end.
 fn pty() -> (OwnedFd, String) {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     rustix::pty::grantpt(&ours).unwrap();
@@ -165,8 +165,8 @@ fn pty() -> (OwnedFd, String) {
     (ours, name)
 }
 
-/// Returns `true` if the program runs in an emulator that cannot set up a terminal. The port is then refused with
-/// a message.
+/// Returns `true` if the program runs in an emulator that cannot set up a terminal. In that case it checks that the
+/// program rejects the port with a message.
 fn refused_by_an_emulator(desk: &Desk, name: &str) -> bool {
     if !emulated() {
         return false;

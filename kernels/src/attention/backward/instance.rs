@@ -1,7 +1,7 @@
 //! The macro that instantiates the backward kernel for one instruction set.
 
-/// Declares a module `backward` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the
-/// parent module.
+/// Declares a module `backward` with the static `KERNEL`. The parent module must have the `PRIMITIVES` of the
+/// instruction set.
 macro_rules! backward {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
@@ -19,7 +19,7 @@ macro_rules! backward {
             use $crate::lanes::Lanes;
             use $crate::product;
 
-            /// The kernel.
+            /// The backward kernel, with its entry points.
             pub static KERNEL: BackwardKernel = BackwardKernel {
                 spec: BackwardKernelSpec {
                     name: $name,

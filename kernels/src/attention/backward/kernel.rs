@@ -4,9 +4,9 @@ use crate::attention::mask::{MaskTile, Seen};
 use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
-/// A tile of query rows and its working memory. `rows` and `panel` are those of the kernel's [`BackwardKernelSpec`],
-/// and `lanes` its lanes. A strip is the kernel's number of whole vectors of dims; the last strips have one vector
-/// each.
+/// A tile of query rows and its working memory. `rows` and `panel` are fields of the kernel's [`BackwardKernelSpec`],
+/// and `lanes` is its number of lanes. A strip consists of as many vectors of dims as [`BackwardKernel::strip`] says;
+/// dims that do not fill such a strip form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` multiples of `lanes`.
@@ -19,10 +19,10 @@ use elsa_core::attention::backward::BackwardKernelSpec;
 /// - `d_query` is readable and writable for `head_dim · rows` values `[panel][dim][row of the panel]`.
 /// - `scores`, `probabilities`, `d_scores` and `d_scores_by_panel` are writable for `(B + tile_keys) · rows` values each,
 ///   and initialised.
-/// - None of them overlaps another, or what the block points to.
+/// - These regions do not overlap each other or the regions that the block points to.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardTile {
-    /// Queries, scaled, by columns.
+    /// Queries by columns, scaled to scores in base-2 units.
     pub query_columns: *const f32,
     /// Upstream gradients by columns.
     pub upstream_columns: *const f32,
@@ -30,9 +30,9 @@ pub struct BackwardTile {
     pub query_rows: *const f32,
     /// Upstream gradients by rows.
     pub upstream_rows: *const f32,
-    /// Statistics of each row.
+    /// Four statistics for each row, in the order of the contract.
     pub statistics: *const f32,
-    /// Gradients of the queries, which are added to.
+    /// Gradients of the queries, to which the step adds.
     pub d_query: *mut f32,
     /// Buffer for scores, `[key][row]`.
     pub scores: *mut f32,
@@ -46,9 +46,9 @@ pub struct BackwardTile {
     pub head_dim: usize,
     /// Head size of values.
     pub value_dim: usize,
-    /// Values of a row of queries, and of gradients of keys.
+    /// Padded number of values per row of queries and of key gradients.
     pub head_row: usize,
-    /// Values of a row of upstream gradients, and of gradients of values.
+    /// Padded number of values per row of upstream gradients and of value gradients.
     pub value_row: usize,
     /// `true` if every query is finite.
     pub finite_query: bool,
@@ -58,26 +58,27 @@ pub struct BackwardTile {
 
 /// A block of keys.
 ///
-/// Contract, for a tile of `rows` rows and blocks of at most `B` keys, with `padded` for the count rounded up to a multiple
-/// of the kernel's `tile_keys`:
+/// Contract, for a tile of `rows` rows and blocks of at most `B` keys, where `padded` is `count` rounded up to a
+/// multiple of the kernel's `tile_keys`:
 /// - `count` is at least one and at most `B`.
-/// - `keys` is readable for `padded` contiguous rows of `head_dim` values, and `values` of `value_dim`.
-/// - `d_keys` is readable and writable for `padded` contiguous rows of `head_row` values, and `d_values` of
-///   `value_row`.
+/// - `keys` is readable for `padded` contiguous rows of `head_dim` values, and `values` for `padded` rows of
+///   `value_dim`.
+/// - `d_keys` is readable and writable for `padded` contiguous rows of `head_row` values, and `d_values` for `padded`
+///   rows of `value_row`.
 /// - `bias` is null, or readable for `count · rows` values.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardBlock {
-    /// Keys.
+    /// Keys, by rows.
     pub keys: *const f32,
-    /// Values.
+    /// Values, by rows.
     pub values: *const f32,
-    /// Gradients of the keys, which are added to.
+    /// Gradients of the keys, to which the step adds.
     pub d_keys: *mut f32,
-    /// Gradients of the values, which are added to.
+    /// Gradients of the values, to which the step adds.
     pub d_values: *mut f32,
-    /// Keys in the block.
+    /// Number of keys in the block.
     pub count: usize,
-    /// Addends of the scores, `[key][row]`, in base-2 units; `−∞` masks. Null if no key is masked or biased.
+    /// Terms added to the scores, `[key][row]`, in base-2 units; `−∞` masks a key. Null if no key is masked or biased.
     pub bias: *const f32,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero disables it.
     pub cap: f32,
@@ -88,15 +89,15 @@ pub struct BackwardBlock {
 /// A backward micro-kernel.
 #[derive(Debug)]
 pub struct BackwardKernel {
-    /// Name, tile, error constants.
+    /// Description of the kernel for planners: name, tile sizes and error constants.
     pub spec: BackwardKernelSpec,
-    /// Number of vectors of a strip of dims.
+    /// Number of vectors per strip of dims.
     pub strip: usize,
-    /// Presence, moves and conversions of its instruction set.
+    /// Functions of the instruction set that test its presence, move data and convert element types.
     pub primitives: &'static Primitives,
-    /// [`super::step`], with its clauses and presence.
+    /// The function [`super::step`]. It requires its safety clauses and the instruction set.
     pub step: unsafe fn(&BackwardTile, &BackwardBlock),
-    /// `attention::mask::bias`, with its clauses and presence.
+    /// The function `attention::mask::bias`. It requires its safety clauses and the instruction set.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
 }
 
@@ -107,7 +108,7 @@ impl BackwardKernel {
         (self.primitives.present)()
     }
 
-    /// Returns the index of dim `x` of row `row` in rows by strips, whose dims are padded to `width`.
+    /// Returns the index of dim `x` of row `row` in rows that are stored by strips and padded to `width` dims.
     #[must_use]
     pub const fn place(&self, width: usize, row: usize, x: usize) -> usize {
         let strip = self.strip * self.spec.lanes;

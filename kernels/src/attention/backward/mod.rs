@@ -11,23 +11,23 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Five products of one form* (`product`). Scores and `dP` have query rows in the lanes, as in the forward
-//!    pass: keys and values are read in place and broadcast. `dQ^T = K^T dS^T`, which runs down the keys, does the
-//!    same. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and run along the rows of the tile, with
-//!    probabilities broadcast. A tile therefore stores queries and upstream gradients both by columns and by rows; both
-//!    copies are made once per chunk of keys.
-//! 2. *Scores have the bits of the forward pass.* They are the same products in the same chains, so probabilities match
-//!    the sums of the states.
+//! 1. *Five products, one function* (`product`). Scores and `dP` have query rows in the lanes, as in the forward pass:
+//!    keys and values are read in place and broadcast. `dQ^T = K^T dS^T`, which sums over the keys, has the same
+//!    arrangement. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and sum over the rows of the tile, with
+//!    probabilities or their gradients broadcast. A tile therefore stores queries and upstream gradients both by
+//!    columns and by rows; both copies are made once per chunk of keys.
+//! 2. *Scores have the bits of the forward pass.* They come from equal products, added in the same order, so the
+//!    probabilities are consistent with the sums of the forward states.
 //! 3. *Everything between the products stays in registers*: soft cap, bias, exponential, differences.
-//! 4. *Selection, not multiplication.* A masked pair has the score `−∞`, and its probability and gradient are selected
-//!    to be zero. Zero times a NaN or an infinity is NaN, so if an operand of the last three products contains one, the
-//!    product leaves masked pairs out, element by element. That is slow and rare.
+//! 4. *Selection, not multiplication.* A masked pair has the score `−∞`, and its probability and gradient are set to
+//!    zero by selection. Zero times a NaN or an infinity is NaN, so if an operand of one of the last three products
+//!    contains such a value, the product omits masked pairs, element by element. That is slow and rare.
 //!
-//! | file | duty |
+//! | file | contents |
 //! |---|---|
 //! | `kernel` | the operands of the kernel |
 //! | `step` | the five products of a tile and a block |
-//! | `select` | the last three products when an operand is not finite |
+//! | `select` | the last three products for operands that are not finite |
 
 pub(crate) mod instance;
 mod kernel;

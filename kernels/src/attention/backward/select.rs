@@ -1,5 +1,5 @@
-//! Computes the last three products when an operand contains a NaN or an infinity. Masked pairs are left out, so
-//! that their zeros do not meet it. Works on one element at a time, because only blocks with such a value need it.
+//! Computes the last three products when an operand contains a NaN or an infinity. Masked pairs are omitted, so that
+//! their zeros are not multiplied by such a value. Works on one element at a time, because few blocks need it.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use crate::lanes::Lanes;
@@ -7,8 +7,8 @@ use crate::lanes::Lanes;
 /// Adds `K^T dS^T` to `dQ^T`.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]; the scores mark masked pairs, and the gradients of the
-///   scores are written.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The scores and the gradients of the scores must have been
+///   written; a score of `−∞` marks a masked pair.
 #[inline(always)]
 pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -34,11 +34,12 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// Adds `Σ_i by[key][i] · of[i]` over the rows that attend the key to the rows at `to`.
+/// For each key, adds `Σ_i by[key][i] · of[i]`, summed over the rows `i` that attend to the key, to the key's row at
+/// `to`.
 ///
 /// # Safety
-/// - As for `into_keys` of the step with `count` keys, and strips of `D` vectors; `scores` is readable for
-///   `count · rows` values, which mark masked pairs.
+/// - As for `into_keys` in `step`, with `count` keys and strips of `D` vectors. `scores` is readable for `count · rows`
+///   values, in which `−∞` marks masked pairs.
 #[inline(always)]
 pub(super) unsafe fn into_keys<L: Lanes, const D: usize>(
     count: usize,

@@ -1,4 +1,4 @@
-//! Computes a tile and a block: scores, probabilities, and the five products.
+//! Computes one tile with one block: scores, probabilities, and the five products.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use super::select;
@@ -8,12 +8,12 @@ use crate::product::{CHAIN, product};
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::backward::LARGEST_EXPONENT;
 
-/// Adds the gradients of the pairs of a tile and a block. A register tile is `R` keys by `V` vectors of rows, a tile
-/// `P` panels of `V` vectors, and a strip `D` vectors of dims.
+/// Adds the gradients for all pairs of a tile's rows and a block's keys. A register tile is `R` keys by `V` vectors of
+/// rows, a tile has `P` panels of `V` vectors, and a strip has `D` vectors of dims.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`], with `rows` for `P · V · N`, `panel` for `V · N`, `tile_keys`
-///   for `R`, and strips of `D · N` dims. `V · N` is a multiple of four.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`], where `rows` is `P · V · N`, `panel` is `V · N`,
+///   `tile_keys` is `R`, and strips have `D · N` dims. `V · N` is a multiple of four.
 #[inline(always)]
 pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, const D: usize>(
     isa: L::Isa,
@@ -53,8 +53,8 @@ pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, con
     }
 }
 
-/// Computes dot products of the tile's columns with the rows at `a`, `dim` apart, into `dst`, `[key][row]`, in chains
-/// of [`CHAIN`].
+/// Computes dot products of the tile's columns with the rows at `a`, which are `dim` values long and contiguous, and
+/// writes them to `dst`, `[key][row]`. Sums are divided into chains of [`CHAIN`] terms.
 ///
 /// # Safety
 /// - `padded` rows of `dim` values are readable at `a`, `dim · rows` values at `columns`, and `padded · rows` are writable
@@ -102,8 +102,8 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
     e.times(L::splat(isa, 4.0)).over(sum.times(sum))
 }
 
-/// Converts scores to probabilities, and products with upstream gradients to gradients of scores. Unless `all_finite`,
-/// scores keep soft cap and bias, with `−∞` for each masked pair.
+/// Converts scores to probabilities, and products of values with upstream gradients to gradients of scores. If
+/// `all_finite` is not set, the scores remain, with soft cap and bias, and are `−∞` for masked pairs.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's buffers.
@@ -154,10 +154,11 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// Adds `K^T dS^T` to `dQ^T`: strips of `R` dims down the keys, with the last one or two of four dims.
+/// Adds `K^T dS^T` to `dQ^T`, in strips of `R` dims summed over the keys; the last one or two strips may have four
+/// dims.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]; the gradients of the scores are written.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. The gradients of the scores must have been written.
 #[inline(always)]
 unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -193,10 +194,10 @@ unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>
     }
 }
 
-/// Adds sums to rows of `V` vectors at `to`, `stride` apart.
+/// Adds the sums `acc` to `R` rows of `V` vectors at `to`, whose starts are `stride` values apart.
 ///
 /// # Safety
-/// - `R` such rows are readable and writable at `to`.
+/// - These rows are readable and writable at `to`.
 #[inline(always)]
 unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -215,12 +216,14 @@ unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds `Σ_i by[key][i] · of[i]` to the rows of `width` values at `to`, for `padded` keys, in strips of `D` vectors of
-/// dims, then of one.
+/// For each of `padded` keys, adds `Σ_i by[key][i] · of[i]` to the key's row of `width` values at `to`. Works in strips
+/// of `D` vectors of dims, and then of one vector.
 ///
 /// # Safety
-/// - `padded`, a multiple of `R`, rows of `rows` values, a multiple of four, are readable at `by`, `rows · width` values
-///   in strips at `of`, and `padded · width` values are readable and writable at `to`. `width` is a multiple of `N`.
+/// - At `by`, `padded` rows of `rows` values are readable; `padded` is a multiple of `R`, and `rows` is a multiple of
+///   four.
+/// - At `of`, `rows · width` values, stored by strips, are readable. `width` is a multiple of `N`.
+/// - At `to`, `padded · width` values are readable and writable.
 #[inline(always)]
 unsafe fn into_keys<L: Lanes, const R: usize, const D: usize>(
     isa: L::Isa,

@@ -40,7 +40,7 @@ fn with(form: Form) -> Options {
     Options { form: Some(form), ..Options::default() }
 }
 
-/// Returns the fields that decide bits.
+/// Returns the form, chunk, pass and parts of a choice, which decide the bits of a run.
 fn deciding(c: &Choice) -> (Form, usize, usize, usize) {
     (c.form, c.chunk, c.pass, c.parts)
 }
@@ -134,7 +134,7 @@ fn budgets_are_kept_and_named() {
     assert_eq!(error, ChooseError::Memory { needed: usize::MAX });
 }
 
-/// Checks that only whole strips are distributed, and that every worker can have one if heads are few.
+/// Checks that groups consist of whole strips, and that every worker has a group even if heads are few.
 #[test]
 fn groups_share_the_strips() {
     for (heads, workers, dv) in [(1, 1, 128), (1, 4, 128), (1, 8, 128), (2, 3, 100), (64, 4, 128)] {
@@ -153,8 +153,8 @@ fn groups_share_the_strips() {
     }
 }
 
-/// Checks that the strips of the delta rules are wide if they fit half of the level 1 cache and are not
-/// more numerous.
+/// Checks that the delta rules use wide strips if one fits half of the level 1 cache and narrower strips would not be
+/// fewer.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {
@@ -211,8 +211,8 @@ fn parts_are_whole_chunks_and_cover_the_tokens() {
     }
 }
 
-/// Checks that a sequence of a packed call has the parts that it would have alone, unless their number is
-/// requested.
+/// Checks that a sequence of a packed call is divided into the number of parts that it would have in a call of its own,
+/// unless the options request a number.
 #[test]
 fn sequences_have_parts_by_their_own_length() {
     let scan = |tokens, parts| {
