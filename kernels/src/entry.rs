@@ -3,8 +3,8 @@
 //! A target feature can only be set on a function that is not generic, and applies to everything inlined into it.
 //! Every generic function that is called through a table is therefore wrapped once per instruction set.
 
-/// Declares functions with target features, each wrapping a generic function whose first argument is the
-/// token.
+/// Declares functions with target features. Each wraps a generic function whose first argument is the token of the
+/// instruction set.
 macro_rules! entry_points {
     ($features:tt, $isa:ty, $(fn $name:ident($($argument:ident: $type:ty),*) = $generic:expr;)+) => {
         $($crate::entry::entry_point!($features, $isa, $name($($argument: $type),*), $generic);)+

@@ -2,20 +2,21 @@
 //!
 //! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: it is a
 //! multiple of the last place of `x` and not larger than `x`. If `n` is the floor, `r` is in [0, 1], and for negative
-//! `x` above −1/2 it may be rounded, by at most 2^-25, which changes `2^r` by a relative `ln 2 · 2^-25` at most. The
+//! `x` above −1/2 it may be rounded, by at most 2^-25, which changes `2^r` by at most `ln 2 · 2^-25`, relatively. The
 //! multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
 //!
 //! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
 //! rounded to f32, so the distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is a function of `r` that can
-//! be computed. The rounding of the evaluation adds to it. An operation whose operands have errors `δa`, `δb`, `δc` has
-//! the error
+//! be computed. The rounding errors of the evaluation add to it. An operation whose operands have errors `δa`, `δb`,
+//! `δc` has the error
 //!
 //! ```text
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
 //! ```
 //!
-//! and so on along the steps of each form. `kernels/tests/kernels/exponential.rs` follows both over a fine grid of `r`,
-//! and checks that the sum is below what each kernel declares, and the measured errors below the sum.
+//! and these errors accumulate along the steps of each variant. `kernels/tests/kernels/exponential.rs` computes
+//! distance and rounding error over a fine grid of `r`, and checks that their sum is below the bound that each kernel
+//! declares, and that measured errors are below the sum.
 
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::RAISED;
@@ -31,22 +32,22 @@ pub const EXP2_FLOOR: [f32; 6] =
 /// multiply-add overwrites its addend.
 pub const EXP2_MONIC: [f32; 6] =
     [1.442_695_6, 1.0, 0.346_566_05, 0.080_079_89, 0.013_958_86, 0.001_915_390_6];
-/// Multiplies a polynomial by [`RAISED`], which is exact.
+/// Multiplies the coefficients of a polynomial by [`RAISED`], which is exact.
 #[cfg(target_arch = "x86_64")]
 pub const fn raised(c: [f32; 6]) -> [f32; 6] {
     [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
 }
 
-/// Addend that leaves the nearest integer plus 127 in the low bits of an f32 value of magnitude below 2^22. Those bits
-/// shifted left by 23 are the power of two as an f32 value.
+/// Addend that leaves the nearest integer plus 127 in the low bits of an f32 value of magnitude below 2^22. Shifted
+/// left by 23, these bits are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
-/// Largest argument for which `exp2_horner` gives zero: no exponent of a normal number is left.
+/// Largest argument for which `exp2_horner` returns zero: below −126 there is no exponent of a normal number.
 pub const ZERO_AT: f32 = -127.0;
 
 /// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form, for instruction
-/// sets whose multiply-add has a separate destination. The power of two is multiplied in, so that a NaN stays NaN with
-/// any payload.
+/// sets whose multiply-add writes to a separate register. The power of two is applied by a multiplication, so that
+/// a NaN with any payload stays NaN.
 macro_rules! exp2_horner {
     ($x:expr, $isa:expr, $shift:expr) => {
         exp2_horner!($x, $isa, $shift, $crate::exp2::EXP2_NEAREST)
@@ -67,7 +68,7 @@ macro_rules! exp2_horner {
 }
 pub(crate) use exp2_horner;
 
-/// Writes `WEIGHT_SCALE · 2^x` of `n` values, by [`Lanes::exp2`].
+/// Writes `WEIGHT_SCALE · 2^x` for each of `n` values, computed by [`Lanes::exp2`].
 ///
 /// # Safety
 /// - `n` values are readable at `x` and writable at `y`.

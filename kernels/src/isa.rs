@@ -1,8 +1,9 @@
-//! Tokens: values that exist only if their instruction set is present.
+//! Tokens: values that exist only if the processor has their instruction set.
 //!
-//! The feature `std` detects instruction sets at run time. Without it, only those of the compilation target count.
+//! The feature `std` detects instruction sets at run time. Without it, a token exists only for instruction sets that
+//! the compilation target guarantees.
 
-/// The portable instruction set, which needs no vector unit.
+/// Token of the portable instruction set, which needs no vector unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar(());
 
@@ -20,7 +21,7 @@ impl Scalar {
         Some(Scalar(()))
     }
 
-    /// Returns the token without detection, like the other instruction sets.
+    /// Returns the token without detection. Exists so that all instruction sets have the same functions.
     ///
     /// # Safety
     /// - None.
@@ -39,7 +40,7 @@ macro_rules! token {
 
         #[cfg(target_arch = $arch)]
         impl $name {
-            /// Returns the token if the processor has every instruction that the kernels of this name use.
+            /// Returns the token if the processor has every instruction that the kernels for this instruction set use.
             #[must_use]
             pub fn detect() -> Option<$name> {
                 #[cfg(feature = "std")]
@@ -62,14 +63,14 @@ macro_rules! token {
 }
 
 token!(
-    /// ARMv8.0 Advanced SIMD.
+    /// Token of ARMv8.0 Advanced SIMD.
     Neon, "aarch64", ["neon"], is_aarch64_feature_detected
 );
 token!(
-    /// AVX2 with FMA and F16C.
+    /// Token of AVX2 with FMA and F16C.
     Avx2, "x86_64", ["avx2", "fma", "f16c"], is_x86_feature_detected
 );
 token!(
-    /// AVX-512 F and DQ, with AVX2, FMA and F16C.
+    /// Token of AVX-512 F and DQ, with AVX2, FMA and F16C.
     Avx512, "x86_64", ["avx512f", "avx512dq", "avx2", "fma", "f16c"], is_x86_feature_detected
 );

@@ -1,11 +1,11 @@
 //! The lane trait: everything that the micro-kernels require of a vector unit.
 //!
-//! A vector holds `N` independent query rows, one per lane. The trait expresses what an algorithm needs (a maximum, a
+//! A vector holds `N` independent query rows, one per lane. The trait expresses the needs of an algorithm (a maximum, a
 //! weight, a weight that is zero for a masked key) and hides how an instruction set computes it.
 //!
-//! **Token.** A vector can only be made from an [`Lanes::Isa`] token, and a token only if its instruction set is
-//! present, so holding a vector is enough to execute its operations. Loads and stores add the obligation that their
-//! pointer covers `N` elements.
+//! **Token.** Making a vector requires an [`Lanes::Isa`] token, and a token exists only if the processor has the
+//! instruction set. So a vector is proof that its operations may be executed. Loads and stores additionally require
+//! that their pointer covers `N` elements.
 //!
 //! **Inlining.** No operation has a target feature of its own. Each is `inline(always)` and adopts the features of the
 //! entry point that it is inlined into. A closure in between would not be inlined and would lose them, so the
@@ -16,30 +16,30 @@ use elsa_core::state::Number;
 /// Largest number of lanes of any instruction set.
 pub const MAX_LANES: usize = 16;
 
-/// A vector of `N` f32 values. [`Number`] supplies product, sum and the operations of the laws of the state.
+/// Vector of `N` f32 values. [`Number`] supplies products, sums, and the operations that merging states requires.
 pub trait Lanes: Number {
-    /// Lanes in a vector, at most [`MAX_LANES`].
+    /// Number of lanes in a vector, at most [`MAX_LANES`].
     const N: usize;
-    /// Proof that the instruction set is present.
+    /// Token that proves that the processor has the instruction set.
     type Isa: Copy;
-    /// Four adjacent scalars; [`Lanes::mul_add_quad`] broadcasts one of them. A pointer if the multiply broadcasts from
-    /// memory, a register if it broadcasts from a lane.
+    /// Four adjacent scalars; [`Lanes::mul_add_quad`] broadcasts any one of them. A pointer if the instruction set
+    /// broadcasts from memory, a register if it broadcasts from a lane.
     type Quad: Copy;
-    /// One f64 value per lane.
+    /// Vector with one f64 value per lane.
     type Wide: Copy;
     /// `true` if making a quad reads all four scalars, not only the broadcast ones.
     const QUAD_IN_REGISTER: bool;
-    /// Groups of four steps per iteration of the product loops: 1, or 4 where counting iterations costs issue slots
-    /// that the products need.
+    /// Number of groups of four steps per iteration of the product loops: 1, or 4 if counting iterations would take
+    /// issue slots from the products.
     const UNROLL: usize;
     /// `true` for 32 vector registers, `false` for 16.
     const MANY_REGISTERS: bool;
     /// Factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen to minimise the largest relative error. All
-    /// weights have it, and therefore `S` and `W`; it cancels in `W / S`.
+    /// weights contain this factor, and therefore `S` and `W`; it cancels in `W / S`.
     const WEIGHT_SCALE: f64;
 
-    /// Power of two with which [`Lanes::raised_weight`] keeps products of small weights normal, on processors that
-    /// stall at subnormal numbers; otherwise 1.
+    /// Factor in [`Lanes::raised_weight`]: a power of two that keeps products of small weights normal, on processors
+    /// that stall at subnormal numbers; 1 on other processors.
     const RAISE: f32;
 
     /// Returns the same value in every lane.
@@ -59,21 +59,21 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is readable for `N` 16-bit elements.
     unsafe fn load_bf16(isa: Self::Isa, p: *const u16) -> Self;
-    /// Loads `N` bytes from `p`: `−∞` for zero, and zero for anything else.
+    /// Loads `N` bytes from `p` as addends: `−∞` for a zero byte, zero for any other byte.
     ///
     /// # Safety
     /// - `p` is readable for `N` bytes.
     unsafe fn load_bool(isa: Self::Isa, p: *const u8) -> Self;
-    /// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero. The first byte is the lowest bit.
+    /// Returns a bit for each of the 32 bytes at `p`, set if the byte is not zero. The first byte has the lowest bit.
     ///
     /// # Safety
     /// - `p` is readable for 32 bytes.
     unsafe fn load_bits(isa: Self::Isa, p: *const u8) -> u32;
-    /// Returns zero in lanes whose 32 bits share one with `bit`, `−∞` in the others.
+    /// Tests the bits of each lane: returns zero in lanes where a bit of `bit` is set, and `−∞` in the other lanes.
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
-    /// Prefetches the line at `p`, which need not be valid memory, into the second-level cache, or into the first on a
-    /// core with few misses in flight.
+    /// Prefetches the cache line at `p`, which need not be valid memory, into the second-level cache, or into the first
+    /// if the processor supports only few outstanding misses.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///
@@ -85,18 +85,18 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is writable for `N` 16-bit elements.
     unsafe fn store_f16(self, p: *mut u16);
-    /// Prepares four scalars for broadcasting.
+    /// Prepares the four scalars at `p` for broadcasting.
     ///
     /// # Safety
-    /// - The scalars that are broadcast are readable at `p`, and stay so while the result is used; with
-    ///   [`Lanes::QUAD_IN_REGISTER`] all four are.
+    /// - The scalars that are broadcast are readable at `p`, and stay readable while the result is used. With
+    ///   [`Lanes::QUAD_IN_REGISTER`] all four are readable.
     unsafe fn quad(isa: Self::Isa, p: *const f32) -> Self::Quad;
     /// Prepares the eight scalars at `p` for broadcasting, as two quads, and advances `p` by `stride` values. An
-    /// instruction that loads two registers needs adjacent ones, which are named: calls that alternate in `ODD` use
-    /// different ones, so that the quads of two calls can be live at once.
+    /// instruction that loads two registers needs adjacent ones, so they are named explicitly. Calls with different
+    /// `ODD` use different registers, so that the quads of two calls can be live at once.
     ///
     /// # Safety
-    /// - As for two calls of [`Lanes::quad`], at `p` and four values on.
+    /// - As for two calls of [`Lanes::quad`], at `p` and at `p + 4`.
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(
         isa: Self::Isa,
@@ -109,7 +109,7 @@ pub trait Lanes: Number {
         unsafe { [Self::quad(isa, at), Self::quad(isa, at.add(4))] }
     }
     /// Returns the pointer unchanged while hiding from the compiler how it was computed. The compiler then addresses
-    /// nearby reads relative to this pointer and keeps no other.
+    /// nearby values relative to this pointer and needs no further pointers.
     #[inline(always)]
     fn opaque(p: *const f32) -> *const f32 {
         p
@@ -125,16 +125,16 @@ pub trait Lanes: Number {
     /// # Safety
     /// - As for [`Lanes::mul_add_quad`].
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
-    /// Returns `self`, or zero where its magnitude is below `limit`. NaN in either keeps `self`.
+    /// Returns `self`, with zero in lanes whose magnitude is below `limit`. A NaN in `self` or `limit` keeps `self`.
     #[inline(always)]
     #[must_use]
     fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
         limit.if_greater(self.abs(), Self::splat(isa, 0.0), self)
     }
-    /// Returns `self · (high + low)`, zero where the magnitude of `self` is below `limit`. The product with `low`,
-    /// which is far smaller, is added to `bias` with a joint rounding; `bias` is subtracted afterwards. No result is
-    /// subnormal if `limit` is the smallest magnitude whose product with `high` is normal, and with a fused
-    /// multiply-add no intermediate is either. NaN stays.
+    /// Returns `self · (high + low)`, or zero where the magnitude of `self` is below `limit`. The product with `low`,
+    /// which is far smaller than `high`, is rounded only together with `bias`, which is subtracted again at the end. If
+    /// `limit` is the smallest magnitude whose product with `high` is normal, no result is subnormal; with a fused
+    /// multiply-add, no intermediate result is subnormal either. NaN stays NaN.
     #[inline(always)]
     #[must_use]
     fn times_sum(self, isa: Self::Isa, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
@@ -153,10 +153,10 @@ pub trait Lanes: Number {
         dst: *mut f32,
         dst_stride: usize,
     );
-    /// Transposes the square of the first `N` vectors.
+    /// Transposes the square of `N` by `N` values in the first `N` vectors.
     fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
-    /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`, and
-    /// returns the largest magnitudes, including NaN.
+    /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`.
+    /// Returns the largest magnitude in each lane, or NaN where a value is NaN.
     ///
     /// # Safety
     /// - `N` rows of `N` values are readable at `src` and writable at `dst`.
@@ -190,48 +190,48 @@ pub trait Lanes: Number {
     fn widened(self) -> Self::Wide;
     /// Returns `a + b`.
     fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    /// Returns `a · x + c`. If `a` and `x` are f32 values the product is exact, so the result is rounded once, fused or
-    /// not.
+    /// Returns `a · x + c`. If `a` and `x` are f32 values, the product is exact, so the result is rounded only once,
+    /// with or without a fused multiply-add.
     fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide;
     /// Returns `x` rounded to the nearest f32 values, ties to even.
     fn narrowed(isa: Self::Isa, x: Self::Wide) -> Self;
-    /// Returns the difference.
+    /// Returns `self − other`.
     #[must_use]
     fn minus(self, other: Self) -> Self;
-    /// Returns the quotient.
+    /// Returns `self / other`.
     #[must_use]
     fn over(self, other: Self) -> Self;
     /// Returns `self · b + c`, fused if the instruction set supports it.
     #[must_use]
     fn mul_add(self, b: Self, c: Self) -> Self;
-    /// Returns the larger of `self` and `floor`; a NaN in `self` stays.
+    /// Returns the larger of `self` and `floor`; NaN in `self` stays NaN.
     #[must_use]
     fn at_least(self, floor: Self) -> Self;
-    /// Returns the magnitude.
+    /// Returns the magnitude of each lane.
     #[must_use]
     fn abs(self) -> Self;
     /// Returns `WEIGHT_SCALE · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
     #[must_use]
     fn exp2(self) -> Self;
-    /// Returns `2^self` for an integer `self` in −126 ..= 127, and an arbitrary number for NaN.
+    /// Returns `2^self` for an integer `self` in −126 ..= 127. For NaN the result is an arbitrary number.
     #[must_use]
     fn power(self) -> Self;
     /// Returns `no` in lanes where `self` is `−∞` and `yes` in the others (also for NaN).
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;
-    /// Returns the sum of the lanes, in a binary tree.
+    /// Returns the sum of the lanes, added up as a binary tree.
     fn lane_sum(self) -> f32;
-    /// Returns the larger magnitude of `self`, which is not negative, and `other`; NaN is larger than any number.
+    /// Returns the larger of `self`, which must not be negative, and the magnitude of `other`. NaN exceeds any number.
     #[must_use]
     fn larger_magnitude(self, other: Self) -> Self;
-    /// Returns `true` if every lane of `self` is at most that of `other`, and not NaN.
+    /// Returns `true` if every lane of `self` is at most the same lane of `other`, and not NaN.
     fn all_at_most(self, other: Self) -> bool;
-    /// Returns `true` if a lane of `self` exceeds that of `other`.
+    /// Returns `true` if any lane of `self` exceeds the same lane of `other`.
     fn any_greater(self, other: Self) -> bool;
 
-    /// Returns the weight `WEIGHT_SCALE · 2^self` of a key. At `−∞`, where the key is masked, and wherever its exponent
-    /// is not that of a normal number, the weight is zero, or at least not too large: see
-    /// [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR). NaN stays NaN. `self` is at most 126.
+    /// Returns the weight `WEIGHT_SCALE · 2^self` of a key, for `self` of at most 126. At `−∞`, where the key is
+    /// masked, and where `2^self` is below the normal numbers, the weight is zero or does not exceed a bound: see
+    /// [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR). NaN stays NaN.
     #[must_use]
     fn weight(self) -> Self;
     /// Returns [`Lanes::weight`] times [`Lanes::RAISE`], for `self` of at most 32.
@@ -239,40 +239,40 @@ pub trait Lanes: Number {
     fn raised_weight(self) -> Self {
         self.weight()
     }
-    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. Unless [`Lanes::RAISE`]
-    /// is 1, does not stall at subnormal results.
+    /// Returns `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. Does not stall at
+    /// subnormal results if [`Lanes::RAISE`] is not 1.
     #[must_use]
     fn shrunk(self, factor: Self) -> Self {
         self.times(factor)
     }
-    /// Returns `self` divided by `RAISE` and `TIMES` times, one or two, by [`MORE`], rounded to the nearest, ties to
-    /// even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
+    /// Returns `self` divided by `RAISE` and by `MORE^TIMES` ([`MORE`]), where `TIMES` is one or two, rounded to the
+    /// nearest, ties to even. Does not stall at subnormal results. Called only if `RAISE` is not 1.
     #[must_use]
     fn lowered<const TIMES: u32>(self) -> Self {
         self
     }
-    /// Returns `self`, a finite number, times [`MORE`]. Does not stall if `self` is subnormal. Called only if `RAISE`
-    /// is not 1.
+    /// Returns `self`, which must be finite, times [`MORE`]. Does not stall if `self` is subnormal. Called only if
+    /// `RAISE` is not 1.
     #[must_use]
     fn lifted(self) -> Self {
         self
     }
 }
 
-/// Factor that raises weights where arithmetic stalls at subnormal numbers.
+/// Factor that raises weights on processors whose arithmetic stalls at subnormal numbers: `2^64`.
 pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 
-/// Additional factor for the weights of small values, and for tiny values.
+/// Additional factor for the weights of small values, and for tiny values themselves: `2^48`.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
-/// `2^74` and `2^75`, whose product turns multiples of the least positive subnormal number into integers.
+/// `2^74` and `2^75`, whose product turns multiples of the smallest positive subnormal number into integers.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
 
-/// The least positive number times [`MORE`]: `2^-101`.
+/// Smallest positive subnormal number times [`MORE`]: `2^-101`.
 pub const LEAST_LIFTED: f32 = f32::MIN_POSITIVE * 33_554_432.0;
 
-/// Returns the constants of [`Lanes::lowered`]: the least number whose result is normal, the factor that turns
-/// multiples of the least positive result into integers, and two factors that divide.
+/// Returns the constants of [`Lanes::lowered`]: the smallest operand whose result is normal; the factor that turns
+/// multiples of the smallest positive result into integers; and two factors that together perform the division.
 #[inline(always)]
 #[must_use]
 pub const fn lowering(times: u32) -> [f32; 4] {

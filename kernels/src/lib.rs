@@ -1,22 +1,22 @@
 //! Micro-kernels of exact attention: leaf arithmetic on tiles and registers that never sees a tensor.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead: the interface of
+//! this crate may change in any version.
 //!
-//! | file | duty |
+//! | module | purpose |
 //! |---|---|
 //! | [`lanes`] | operations that the algorithms require of a vector unit |
-//! | [`isa`] | tokens that prove an instruction set present |
-//! | `product`, [`exp2`], `memory` | shared by operators: the product, the exponential, moves and conversions |
+//! | [`isa`] | tokens that prove that the processor has an instruction set |
+//! | `product`, [`exp2`], `memory` | shared by the operators: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
 //! | [`attention`], [`linear`], [`series`] | the micro-kernels of each operator, written once |
-//! | `scalar`, `neon`, `avx2`, `avx512` | one vector type and one instance each |
+//! | `scalar`, `neon`, `avx2`, `avx512` | the vector type of an instruction set, and the kernels instantiated for it |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
 //!
 //! The crate needs no operating system. The feature `std` detects instruction sets at run time; without it, the crate
-//! knows only those of the compilation target. `--cfg elsa_without="avx2"` (or `"avx512"`) leaves out the kernels of an
-//! instruction set, for builds that target one known processor.
+//! uses only instruction sets that the compilation target guarantees. `--cfg elsa_without="avx2"` (or `"avx512"`)
+//! leaves out the kernels for an instruction set, in builds for one known processor.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,20 +1,20 @@
 //! Moves rows into the layouts that the products read: transposition, panels, conversion.
 //!
 //! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
-//! blocks of 4×4 elements and whole vectors take the fast path; the rest goes element by element, or through a buffer of
+//! blocks of 4×4 elements and whole vectors have fast code. Other elements are moved one by one, or through a buffer of
 //! one vector.
 
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Returns the leading dims that are transposed in squares of whole vectors, if vectors are longer than four and `w` is
-/// a multiple of them.
+/// Returns the number of leading dims that are transposed in squares of whole vectors: zero if vectors have only four
+/// lanes, or if `w` is not a multiple of the lanes.
 #[inline(always)]
 fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
 }
 
-/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. The rest, past the
-/// last row and the last dim, is zero.
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. Elements past the
+/// last row and the last dim are zero.
 ///
 /// # Safety
 /// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.
@@ -124,7 +124,7 @@ pub unsafe fn transpose_out<L: Lanes>(
     }
 }
 
-/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`; zeros
+/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`, with zeros
 /// past the last row.
 ///
 /// # Safety
@@ -148,11 +148,11 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     }
 }
 
-/// Converts `rows` rows of `dim` 16-bit elements (f16, or bf16 with `BF16`), `stride` apart, to f32,
+/// Converts `rows` rows of `dim` 16-bit elements (f16, or bf16 with `BF16`), `stride` apart, to rows of f32 values,
 /// `to_stride` apart.
 ///
 /// # Safety
-/// - `rows` rows of `dim` elements are readable at `src`, and of `dim` f32 values writable at `dst`.
+/// - `rows` rows of `dim` elements are readable at `src`, and `rows` rows of `dim` f32 values are writable at `dst`.
 #[inline(always)]
 pub unsafe fn widen<L: Lanes, const BF16: bool>(
     isa: L::Isa,

@@ -1,41 +1,41 @@
-//! Provides the instruction-set code shared by every operator: detection, and the moves and conversions of rows.
+//! Table of functions that all operators need from an instruction set: detection, moves and conversions of rows.
 
 use elsa_core::dtype::DType;
 use elsa_core::profile::InstructionSet;
 
-/// `memory::widen`: source, its stride, rows, dims, target, its stride.
+/// Type of `memory::widen`; arguments: source, stride of the source, rows, dims, target, stride of the target.
 pub type Widen = unsafe fn(*const u16, usize, usize, usize, *mut f32, usize);
-/// `memory::narrow`: source, rows, dims, target, its stride.
+/// Type of `memory::narrow`; arguments: source, rows, dims, target, stride of the target.
 pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
 
-/// The primitives of one instruction set.
+/// Functions of one instruction set that all operators need.
 ///
-/// Each function is unsafe with the clauses of the generic function that it names, and one more: the instruction set is
-/// present.
+/// Each function has the safety clauses of the generic function that it names, and one more: the processor has the
+/// instruction set.
 #[derive(Debug)]
 pub struct Primitives {
     /// The instruction set.
     pub set: InstructionSet,
-    /// Returns `true` if this machine has it.
+    /// Function that returns `true` if this machine has the instruction set.
     pub present: fn() -> bool,
     /// Entry point of `memory::transpose_in`.
     pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
     /// Entry point of `memory::transpose_out`.
     pub transpose_out: unsafe fn(*const f32, usize, usize, usize, *mut f32, usize),
-    /// `memory::widen` from f16.
+    /// Entry point of `memory::widen` from f16.
     pub widen_f16: Widen,
-    /// `memory::widen` from bf16.
+    /// Entry point of `memory::widen` from bf16.
     pub widen_bf16: Widen,
-    /// `memory::narrow` to f16.
+    /// Entry point of `memory::narrow` to f16.
     pub narrow_f16: Narrow,
-    /// `memory::narrow` to bf16.
+    /// Entry point of `memory::narrow` to bf16.
     pub narrow_bf16: Narrow,
-    /// [`crate::exp2::exp2`], for measuring the error of the exponential.
+    /// Entry point of [`crate::exp2::exp2`], for measuring the error of the exponential.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
 
 impl Primitives {
-    /// Returns the conversion from a 16-bit type; none for f32.
+    /// Returns the conversion from a 16-bit type to f32; `None` for f32.
     #[must_use]
     pub fn widen(&self, dtype: DType) -> Option<Widen> {
         match dtype {
@@ -49,9 +49,10 @@ impl Primitives {
     /// apart. The conversion is exact.
     ///
     /// # Safety
-    /// - The instruction set is present.
+    /// - The processor has the instruction set.
     /// - `count` rows of `dim` elements, `stride` apart, are readable at `src`.
-    /// - `count` rows of `dim` f32 values, `to_stride` apart, are writable at `dst`, and do not overlap the former.
+    /// - `count` rows of `dim` f32 values, `to_stride` apart, are writable at `dst`, and do not overlap the rows at
+    ///   `src`.
     pub unsafe fn rows_to_f32(
         &self,
         dtype: DType,
@@ -76,7 +77,7 @@ impl Primitives {
         }
     }
 
-    /// Returns the conversion to a 16-bit type; none for f32.
+    /// Returns the conversion from f32 to a 16-bit type; `None` for f32.
     #[must_use]
     pub fn narrow(&self, dtype: DType) -> Option<Narrow> {
         match dtype {

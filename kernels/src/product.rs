@@ -1,8 +1,8 @@
 //! Computes the product behind all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
 //!
-//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS` row `r` of
-//! `a` runs along `k`, like a key's dims in a score. With `COLUMNS` the `R` scalars of a step are adjacent, as in a
-//! panel of keys, or like the dims of a value in the weighted sum.
+//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS`, row `r`
+//! of `a` runs along `k`, as the dims of a key do in a score. With `COLUMNS`, the `R` scalars of a step are adjacent,
+//! as in a panel of keys, or as the dims of a value are in the weighted sum.
 //!
 //! ```text
 //! naive:  for k in 0..steps:
@@ -18,23 +18,23 @@
 //!    loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen per instruction set so that
 //!    sums, vectors and scalars fit its registers (8 · 3 sums in the 32 registers of NEON or AVX-512, 6 · 2 in the 16
 //!    of AVX2).
-//! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register.
-//!    [`Lanes::Quad`] is either: a pointer, or four scalars in a register. Steps along rows are therefore taken four at
-//!    a time, one quad per row. A lane index must be a constant, which is why the loops over a quad are written out.
+//! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register. A
+//!    [`Lanes::Quad`] is accordingly a pointer, or four scalars in a register. Steps along rows are therefore done four
+//!    at a time, one quad per row. A lane index must be a constant, which is why the loops over a quad are written out.
 //! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be zeroed.
-//! 4. *A zero that is read.* A product shorter than an iteration has no such first step and does start from zeros. The
-//!    compiler would write constant zeros before the branch, and so also on the path that overwrites them. A zero read
-//!    from memory stays on its own path.
+//! 4. *Zeros are read from memory.* A product shorter than an iteration has no such first step and does start from
+//!    zeros. The compiler would set constant zeros before the branch, and so also on the path that overwrites them; a
+//!    zero read from memory is read only on the path that needs it.
 //! 5. *Unrolling.* On NEON an iteration is [`Lanes::UNROLL`] groups of four steps, because counting and moving pointers
-//!    takes issue slots from the products. The remainder is done in groups of four steps, then in single steps. The
+//!    takes issue slots from the products. The remaining steps are done in groups of four, then one by one. The
 //!    groups of an iteration are written out too, because a loop over them would not always be unrolled.
 //! 6. *Two quads in one instruction.* A step down eight columns needs two adjacent quads. NEON loads both and advances
 //!    the pointer in one instruction, [`Lanes::two_quads`], into two adjacent named registers. Steps alternate between
-//!    two pairs of registers, so that a step's quads are loaded while the other's are in use.
-//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded together with the last of the first,
-//!    in one instruction if the instruction set can load pairs.
+//!    two pairs of registers, so that the quads of one step are loaded while those of another are in use.
+//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded together with the last vector of the
+//!    first step, in one instruction if the instruction set can load pairs.
 //! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed. It
-//!    then addresses a whole iteration from it with constant offsets, instead of advancing several pointers.
+//!    then addresses all data of an iteration with constant offsets from it, instead of advancing several pointers.
 
 use crate::lanes::Lanes;
 
@@ -65,7 +65,7 @@ macro_rules! for_quad {
 
 pub(crate) use for_quad;
 
-/// Runs a body for each group of four steps of an iteration except the first, with its number as a constant.
+/// Runs a body for each group of four steps of an iteration except the first, with the group's number as a constant.
 macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{
         const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
@@ -102,7 +102,7 @@ unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V
     }
 }
 
-/// Computes four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to
+/// Computes four steps of a [`product`] along rows. With `FIRST` the first step writes the sums; the other steps add to
 /// them.
 ///
 /// # Safety
@@ -137,7 +137,7 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
 }
 
 /// Computes one step of a [`product`] down columns, with the vectors `y` of `b`, and advances `a`. With `FIRST` it
-/// writes the sums, otherwise it adds to them. Consecutive steps alternate in `ODD`.
+/// writes the sums; without, it adds to them. `ODD` alternates between consecutive steps.
 ///
 /// # Safety
 /// - `R` values are readable at `a`.
@@ -173,7 +173,7 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Computes two steps of a [`product`] down columns and advances `a`. With `FIRST` the first of them writes the sums.
+/// Computes two steps of a [`product`] down columns and advances `a`. With `FIRST` the first step writes the sums.
 ///
 /// # Safety
 /// - Two rows, `stride` apart, of `R` values are readable at `a`, and `2 · V · N` values at `b`.
@@ -198,7 +198,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Computes four steps of a product and advances `a`. With `FIRST` the first of them writes the sums.
+/// Computes four steps of a product and advances `a`. With `FIRST` the first step writes the sums.
 ///
 /// # Safety
 /// - As for [`product`] with four steps.
@@ -225,7 +225,7 @@ unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, con
 /// Runs an iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
 ///
 /// # Safety
-/// - As for [`product`] with that many steps.
+/// - As for [`product`] with `4 · UNROLL` steps.
 #[inline(always)]
 unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
@@ -248,11 +248,12 @@ unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, co
     }
 }
 
-/// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, otherwise
-/// `Σ_k a[r · stride + k] · B[k]`, which requires `steps` to be a multiple of four.
+/// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, and
+/// `Σ_k a[r · stride + k] · B[k]` without it, where `steps` must be a multiple of four.
 ///
 /// # Safety
-/// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` values are readable at `a`; otherwise `R` rows of `steps`.
+/// - `steps` rows of `R` values, `stride` apart, are readable at `a` with `COLUMNS`, and `R` rows of `steps` values
+///   without it.
 /// - `steps · V · N` values are readable at `b`.
 #[inline(always)]
 pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: bool>(

@@ -6,8 +6,8 @@ use crate::linear;
 use crate::series::SeriesKernel;
 use elsa_core::profile::InstructionSet;
 
-/// Every attention kernel of this architecture. Instruction sets are ordered fastest first, and within one, kernels for
-/// fewer queries come first. [`Kernel::is_present`] selects those that this machine can execute.
+/// Every attention kernel of this architecture, ordered by instruction set, the fastest first. For each instruction
+/// set, kernels for fewer queries come first. [`Kernel::is_present`] says whether this machine can execute a kernel.
 pub static ATTENTION: &[&Kernel] = &[
     #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::attention::ROW_KERNEL,
@@ -25,19 +25,19 @@ pub static ATTENTION: &[&Kernel] = &[
     &crate::scalar::attention::KERNEL,
 ];
 
-/// Iterates over the attention kernels of an instruction set; none on another architecture.
+/// Iterates over the attention kernels for an instruction set; the iterator is empty on another architecture.
 pub fn attention_of(set: InstructionSet) -> impl Iterator<Item = &'static Kernel> {
     ATTENTION.iter().copied().filter(move |k| k.spec.set == set)
 }
 
-/// Returns the attention kernel of an instruction set for any number of queries; none on another architecture.
+/// Returns the attention kernel for an instruction set and any number of queries; `None` on another architecture.
 #[must_use]
 pub fn attention_for_any(set: InstructionSet) -> Option<&'static Kernel> {
     attention_of(set).find(|k| k.spec.most_queries == usize::MAX)
 }
 
-/// Every backward kernel of this architecture, fastest first. [`BackwardKernel::is_present`] selects those that this
-/// machine can execute.
+/// Every backward kernel of this architecture, fastest first. [`BackwardKernel::is_present`] says whether this machine
+/// can execute a kernel.
 pub static BACKWARD: &[&BackwardKernel] = &[
     #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::backward::KERNEL,
@@ -48,14 +48,14 @@ pub static BACKWARD: &[&BackwardKernel] = &[
     &crate::scalar::backward::KERNEL,
 ];
 
-/// Returns the backward kernel of an instruction set; none on another architecture.
+/// Returns the backward kernel for an instruction set; `None` on another architecture.
 #[must_use]
 pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
     BACKWARD.iter().copied().find(|k| k.spec.set == set)
 }
 
-/// Every kernel of linear attention of this architecture, fastest first. [`linear::Kernel::is_present`] selects those
-/// that this machine can execute.
+/// Every kernel of linear attention for this architecture, fastest first. [`linear::Kernel::is_present`] says whether
+/// this machine can execute a kernel.
 pub static LINEAR: &[&linear::Kernel] = &[
     #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::linear::KERNEL,
@@ -66,14 +66,14 @@ pub static LINEAR: &[&linear::Kernel] = &[
     &crate::scalar::linear::KERNEL,
 ];
 
-/// Returns the kernel of linear attention of an instruction set; none on another architecture.
+/// Returns the kernel of linear attention for an instruction set; `None` on another architecture.
 #[must_use]
 pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
     LINEAR.iter().copied().find(|k| k.spec.set == set)
 }
 
-/// The kernels of recurrences, selective scans and convolutions of this architecture, fastest first.
-/// [`SeriesKernel::is_present`] selects those that this machine can execute.
+/// Kernels of recurrences, selective scans and convolutions for this architecture, fastest first.
+/// [`SeriesKernel::is_present`] says whether this machine can execute them.
 pub static SERIES: &[&SeriesKernel] = &[
     #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::series::KERNEL,
@@ -84,7 +84,7 @@ pub static SERIES: &[&SeriesKernel] = &[
     &crate::scalar::series::KERNEL,
 ];
 
-/// Returns the kernels of series of an instruction set; none on another architecture.
+/// Returns the per-channel kernels for an instruction set; `None` on another architecture.
 #[must_use]
 pub fn series_of(set: InstructionSet) -> Option<&'static SeriesKernel> {
     SERIES.iter().copied().find(|k| k.spec.set == set)

@@ -2,7 +2,8 @@
 
 use core::arch::x86_64::*;
 
-/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, in instructions of every x86-64 processor.
+/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, with instructions that every x86-64
+/// processor has.
 ///
 /// # Safety
 /// - Four rows of four values are readable at `src` and writable at `dst`.
@@ -30,7 +31,7 @@ pub(crate) unsafe fn transpose4(
     }
 }
 
-/// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero.
+/// Returns a bit for each of the 32 bytes at `p`, set if the byte is not zero.
 ///
 /// # Safety
 /// - `p` is readable for 32 bytes.

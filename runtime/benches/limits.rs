@@ -1,21 +1,20 @@
-//! Measures the costs of a call besides its arithmetic, and the limits of calls that arithmetic does not
-//! bound.
+//! Measures the overhead of a call beyond its arithmetic, and the limits of calls that are not bound by arithmetic.
 //!
 //! `cargo bench -p elsa-runtime --bench limits -- [--rounds N] [--threads N] [--json] [part]...`, where a part is
 //! one of
 //!
-//! - `start`: the time of a fresh process until its first answer, and of it the time to create the engine, to
-//!   plan, to bind, and to make the first call. The benchmark starts itself again for each sample.
+//! - `start`: the time from the start of a process to its first result, and the share of each step: to create the
+//!   engine, to plan, to bind, and to make the first call. The benchmark starts itself again for each sample.
 //! - `plan`: the time to create a plan, by shape.
-//! - `threads`: one head on several threads against one thread. Both answers must be equal bit by bit.
+//! - `threads`: one head on several threads against one thread. Both results must be bitwise equal.
 //! - `decode`: one query against a long cache, in bytes per second. It is compared with a copy, which counts both
 //!   the bytes read and the bytes written, and with adding up the same keys and values as integers, which reads
 //!   like attention and computes almost nothing.
 //! - `error`: relative L2 error of 48 rows against f64, by number of keys, with the number of additions on the
 //!   longest path from a key to the output.
 //!
-//! Compared jobs are measured alternately in slices of some milliseconds. Ratios are formed within a round, and
-//! their median and quartiles are printed, because the machine may be shared.
+//! The variants to compare run alternately, in slices of 20 ms. Ratios are formed within a round, and their median and
+//! quartiles are printed, because the machine may be shared.
 
 #![forbid(unsafe_code)]
 
@@ -33,15 +32,15 @@ use std::time::{Duration, Instant};
 type Failure = Box<dyn std::error::Error>;
 
 const PARTS: [&str; 5] = ["start", "plan", "threads", "decode", "error"];
-/// Tokens of the first call of a fresh process: one head, d = 64.
+/// Number of tokens in the first call of a fresh process: one head, d = 64.
 const FIRST: usize = 196;
-/// Shapes `heads, queries, keys, d` of the plans.
+/// Shapes `[heads, queries, keys, d]` for which `plan` creates plans.
 const PLANNED: [[usize; 4]; 5] =
     [[1, 64, 64, 64], [1, 196, 196, 64], [12, 196, 196, 64], [8, 1024, 1024, 64], [32, 1, 4096, 128]];
-/// Tokens of one head, d = 64, that the threads share.
+/// Numbers of tokens for `threads`: one head, d = 64.
 const SHARED: [usize; 5] = [196, 576, 900, 1024, 4096];
-/// Keys per head of the cache: 32 heads, one query, d = 128, from sizes that fit in the processor's cache to sizes
-/// that do not.
+/// Keys per head of the cache for `decode`: 32 heads, one query, d = 128. The small caches fit in the processor's
+/// cache, the large ones do not.
 const CACHES: [usize; 4] = [64, 512, 4096, 16_384];
 /// Numbers of keys for which the error is measured.
 const KEYS: [usize; 9] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
@@ -81,7 +80,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Prints a line of text, or of JSON.
+    /// Prints `line`, or with `--json` the object.
     fn tell(&self, line: &str, object: serde_json::Value) {
         println!("{}", if self.json { object.to_string() } else { line.to_owned() });
     }
@@ -93,7 +92,7 @@ impl Request {
     }
 }
 
-/// The tensors of a problem.
+/// A problem and its random tensors.
 struct Data {
     problem: Problem,
     q: Vec<f32>,
@@ -124,7 +123,7 @@ fn engine(threads: usize) -> Result<Engine, Failure> {
     Ok(Engine::new(&EngineOptions::default().threads(threads))?)
 }
 
-/// Seconds per call of `call`, measured over a slice.
+/// Calls `call` repeatedly for one slice and returns the seconds per call.
 fn slice(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     call()?;
     let (start, mut calls) = (Instant::now(), 0u32);
@@ -138,7 +137,7 @@ fn slice(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> 
     }
 }
 
-/// Computes the first answer of this process and prints the microseconds of its steps.
+/// Computes the first result of this process and prints the microseconds of each step.
 fn first() -> Result<(), Failure> {
     let data = Data::new([1, FIRST, FIRST, 64])?;
     let mut y = vec![0.0f32; data.q.len()];
@@ -365,7 +364,7 @@ fn error(request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The three quartiles; the middle one is the median.
+/// Returns the quartiles of `x`; the middle one is the median.
 fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     x.sort_by(f64::total_cmp);
     let at =
@@ -373,7 +372,7 @@ fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [at(1), at(2), at(3)]
 }
 
-/// `n` values with mean 0 and the variance of a standard normal distribution, the same in every run.
+/// Runs the parts that the command line names, or all of them.
 fn main() -> Result<(), Failure> {
     if std::env::args().nth(1).is_some_and(|arg| arg == "--first") {
         return first();

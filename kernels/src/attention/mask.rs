@@ -5,16 +5,16 @@
 //! ```
 //!
 //! 1. *A mask is contiguous along keys, a bias along rows.* Squares of `N` rows and `N` keys are read along the keys
-//!    and transposed in registers, so that both sides move whole vectors.
-//! 2. *One pass.* Types and units are converted, finite elements limited, and the effect of the mask recorded while the
-//!    square is in registers. Elements beyond the limit are rare; one comparison per square finds them.
-//! 3. *The last square overlaps the one before it*, or elements before the block if the mask's row has some. Only rows
-//!    shorter than a vector go through a buffer. A square of ordinary elements stays in registers; squares with an
+//!    and transposed in registers, so that both loads and stores move whole vectors.
+//! 2. *One pass.* While a square is in registers, types and units are converted, finite elements are limited, and the
+//!    effect of the mask is recorded. Elements beyond the limit are rare; one comparison per square finds them.
+//! 3. *The last square overlaps the one before it*, or starts before the block if the mask's rows extend that far. Only
+//!    rows shorter than a vector go through a buffer. A square of ordinary elements stays in registers; squares with an
 //!    element beyond the limit, or with fewer than `N` rows, are processed one vector at a time.
 //! 4. *A row shared by all queries is read once*, and expanded over the tile only if it masks part of the block.
-//! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector, and a vector of the
-//!    bias is a test of one of their bits. Nothing is transposed, and words of all ones or all zeros are detected
-//!    before anything is written.
+//! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector; testing the same bit
+//!    in each of them yields a vector of the bias. Nothing is transposed, and words of all ones or all zeros are
+//!    detected before anything is written.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use core::f32::consts::LOG2_E;
@@ -28,27 +28,27 @@ const MOST_KEYS: usize = 256;
 ///
 /// Contract, for a tile of `width` rows and blocks of at most 256 keys:
 /// - `rows` is at least one and at most `width`, `keys` at least one.
-/// - Every row is readable for `keys` elements of `kind`, `stride` elements apart, or for one element with
-///   `same_for_all_keys`. `before` elements before the first are readable as well.
+/// - Rows are `stride` elements apart. Each has `keys` readable elements of `kind`, or one with `same_for_all_keys`,
+///   and `before` more readable elements in front of these.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskTile {
     /// The element of the first row and the first key.
     pub data: *const u8,
     /// Type of the elements.
     pub kind: MaskKind,
-    /// Stride of rows in elements; zero if all rows share one.
+    /// Stride of rows in elements; zero if all rows have the same elements.
     pub stride: usize,
     /// `true` if a row has a single element for all keys.
     pub same_for_all_keys: bool,
-    /// Readable elements of a row before the first key.
+    /// Number of readable elements of a row before the first key.
     pub before: usize,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Keys.
+    /// Number of keys.
     pub keys: usize,
 }
 
-/// Effect of a mask on a block.
+/// Effect of a mask on a block of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// No row attends a key. The bias was not written.
@@ -116,14 +116,14 @@ impl Element for Bf16 {
     }
 }
 
-/// Effect of a mask so far.
+/// Effect of the mask elements converted so far.
 #[derive(Clone, Copy)]
 struct Sight<L> {
-    /// `true` if a vector had no element beyond the limit, so that all its keys are attended.
+    /// `true` if some vector had no element beyond the limit: all keys of that vector are attended.
     attended: bool,
-    /// One in lanes with an attended key.
+    /// One in every lane that has had an attended key.
     present: L,
-    /// Largest magnitudes, NaN included.
+    /// Largest magnitude in each lane, or NaN.
     magnitude: L,
 }
 
@@ -134,7 +134,7 @@ impl<L: Lanes> Sight<L> {
         Sight { attended: false, present: zero, magnitude: zero }
     }
 
-    /// Converts a vector of elements to base-2 units and limits finite ones.
+    /// Converts a vector of elements to base-2 units, limits the finite ones, and records their effect.
     #[inline(always)]
     fn bias<E: Element>(&mut self, isa: L::Isa, x: L) -> L {
         let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));
@@ -164,8 +164,8 @@ impl<L: Lanes> Sight<L> {
     }
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless it is not needed. Columns past the
-/// last row repeat another row.
+/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless `seen` says that it is not needed.
+/// Columns past the last row repeat another row.
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`].
@@ -183,10 +183,10 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
     }
 }
 
-/// Writes the bias of a mask whose elements are of type `E`.
+/// Computes [`bias`] for a mask whose elements are of type `E`.
 ///
 /// # Safety
-/// As for [`bias`], for elements `E`.
+/// As for [`bias`].
 #[inline(always)]
 unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     // SAFETY: the clauses of this function.
@@ -222,7 +222,7 @@ unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize,
     unsafe { E::load(isa, to) }
 }
 
-/// Handles one element per row, for all keys.
+/// Computes the bias of a mask that has one element per row, for all keys.
 ///
 /// # Safety
 /// As for [`of`].
@@ -260,7 +260,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
     sight.seen(isa)
 }
 
-/// Handles one row shared by all queries.
+/// Computes the bias of a mask that has one row for all queries.
 ///
 /// # Safety
 /// As for [`of`].
@@ -300,7 +300,7 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
-/// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitudes, including NaN.
+/// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitude in each lane, or NaN.
 ///
 /// # Safety
 /// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`, and `N` vectors, `width` values apart, writable
@@ -332,7 +332,7 @@ unsafe fn square<L: Lanes, E: Element>(
     }
 }
 
-/// Handles a row of additive elements per query.
+/// Computes the bias of an additive mask that has a row per query.
 ///
 /// # Safety
 /// As for [`of`].
@@ -390,16 +390,16 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
     sight.seen(isa)
 }
 
-/// Keys of a word of bits.
+/// Number of keys per word of bits.
 const WORD: usize = 32;
 
 /// Largest number of words for the rows of a tile and the keys of a block.
 const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 
-/// Packs `left` elements of a boolean row, at most a [`WORD`], into bits; `before` elements precede them.
+/// Packs `left` elements of a boolean row, at most [`WORD`], into the low bits of a word.
 ///
 /// # Safety
-/// - `p` is readable for `left` bytes, at least one, and `before` before it.
+/// - At least one byte and `left` bytes are readable at `p`, and `before` bytes in front of it.
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
@@ -414,7 +414,7 @@ unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) 
     }
 }
 
-/// Handles a boolean row per query.
+/// Computes the bias of a boolean mask that has a row per query.
 ///
 /// # Safety
 /// As for [`of`]; elements are boolean, and `width` is at most three vectors.

@@ -4,22 +4,23 @@
 //! naive:  for each row:  norm = √ Σ x²      largest = max(largest, norm)
 //! ```
 //!
-//! 1. *Squares and magnitudes.* The sum of squares of a row can overflow where the norm does not. The largest magnitude
+//! 1. *Squares and magnitudes.* A row's sum of squares can overflow where its norm does not. So the largest magnitude
 //!    is found in the same pass: `√dim` times it also bounds the norm, and it distinguishes an infinite element from an
 //!    overflowed sum.
-//! 2. *No root per row.* The row with the largest sum of squares has the largest norm, so a call computes a single root. It
-//!    also accounts for the rounding of the sums.
+//! 2. *No square root per row.* The row with the largest sum of squares has the largest norm, so a call computes a
+//!    single root. It also accounts for the rounding of the sums.
 //! 3. *A maximum that keeps NaN.* Magnitudes are compared by their bits as integers: infinity is larger than any number, and
 //!    NaN is larger than infinity. The result does not depend on the order.
-//! 4. *Value columns in strips*, whose maxima stay in registers down the rows.
+//! 4. *Value columns in strips.* The maxima of a strip stay in registers while it is read from the first row to the
+//!    last.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::dtype::DType;
 
 /// Rows of elements in memory.
 ///
-/// Contract: `rows` rows of `dim` elements of `dtype`, `stride` elements apart, are readable at `data`, which is aligned to an
-/// element.
+/// Contract: `data` is aligned to an element, and `rows` rows of `dim` elements of `dtype` are readable there, `stride`
+/// elements apart.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredRows {
     /// The first element of the first row.
@@ -30,13 +31,13 @@ pub struct MeasuredRows {
     pub stride: usize,
     /// Number of rows.
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub dim: usize,
 }
 
 /// Entry points for one instruction set.
 ///
-/// Each has the safety clauses of the function of the same name, and one more: the instruction set is present.
+/// Each has the safety clauses of the function of the same name, and one more: the CPU has the instruction set.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Entry point of `norms`.
@@ -47,12 +48,12 @@ pub struct Measure {
     pub addends: unsafe fn(&MeasuredRows, *mut f32),
 }
 
-/// Element types, as parameters of functions.
+/// Element types, numbered for use as const parameters.
 const F32: u8 = 0;
 const F16: u8 = 1;
 const BF16: u8 = 2;
 
-/// Calls a function that is generic over the element type.
+/// Calls a function with the element type of the rows as its const parameter.
 macro_rules! by_type {
     ($function:ident, $lanes:ident, $isa:expr, $rows:expr, $to:expr) => {
         match $rows.dtype {
@@ -70,7 +71,7 @@ pub fn larger(a: f32, b: f32) -> f32 {
     if b.to_bits() > a.to_bits() { b } else { a }
 }
 
-/// Raises the number at `at` to `x` if `x` is larger.
+/// Replaces the number at `at` by `x` if `x` is larger.
 ///
 /// # Safety
 /// - `at` is readable and writable for one value.
@@ -132,10 +133,10 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
 /// Raises `to[0]` to the largest sum of squares of a row, rounded in f32, and `to[1]` to the largest magnitude of an
 /// element. Both are NaN if an element is NaN.
 ///
-/// Each square goes through at most `dim + 4` roundings.
+/// Each square is subject to at most `dim + 4` roundings.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for two values without sign.
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for two non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn norms<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: the same clauses.
@@ -173,13 +174,13 @@ unsafe fn norms_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: 
     }
 }
 
-/// Vectors per strip of columns.
+/// Number of vectors per strip of columns.
 const STRIP: usize = 4;
 
-/// Raises `to[c]` to the largest magnitude of element `c` of the rows, NaN if one is NaN.
+/// Raises `to[c]` to the largest magnitude of element `c` over all rows, or to NaN if one of these elements is NaN.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` values without sign.
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn channels<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: the same clauses.
@@ -229,7 +230,7 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
 /// adding to its score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
 ///
 /// # Safety
-/// - The contract of [`MeasuredRows`]. `to` is readable and writable for one value without sign.
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for one non-negative value or NaN.
 #[inline(always)]
 pub unsafe fn addends<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     // SAFETY: the same clauses.

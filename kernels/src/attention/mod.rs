@@ -17,27 +17,26 @@
 //!    product `C[R][V] += a(r, k) · B[k][V]` with a broadcast scalar `a` (`product.rs`). Maximum, sum and
 //!    rescaling never cross lanes, and a row's arithmetic does not depend on its neighbours or on the tile.
 //! 2. *References are lagging integers.* A row's reference moves only when a score exceeds it by more than
-//!    [`HEADROOM`](elsa_core::state::HEADROOM), and it moves to an integer, so that rescaling is rare and exact
+//! 2. *References lag behind and are integers.* A row's reference changes only when a score exceeds it by more than
+//!    [`HEADROOM`](elsa_core::state::HEADROOM), and the new one is an integer, so that rescaling is rare and exact
 //!    (`softmax`).
-//! 3. *Sums are bounded chains.* A score is summed in chains of `product::CHAIN` dims. A block's
-//!    share of the output is summed in a register over the block's keys and only then added to the segment's sum;
-//!    segments merge in a tree. The error grows with these lengths, not with the number of keys.
+//! 3. *Sums are bounded chains.* A score is summed in chains of `product::CHAIN` dims. The output of a block is summed
+//!    in a register over the block's keys and only then added to the segment's sum; segments merge in a tree. The error
+//!    grows with these lengths, not with the number of keys.
 //! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so an exact zero marks a
-//!    masked key. If the values of a masked block contain a NaN or an infinity, a slow product skips the marked
-//!    keys ([`values`]).
 //! 5. *Few queries use another kernel.* With one query a tile would leave all lanes except one empty, so a row's
 //!    dims and keys are in the lanes instead (`row`).
 //!
-//! | file | duty |
+//! | module | purpose |
 //! |---|---|
 //! | `kernel` | the operands of a kernel, its operations and entry points |
 //! | `scores`, `modify` | `q · k`, then soft cap and bias |
 //! | `softmax` | references, weights, sums of weights |
-//! | `mask`, `combine` | masks as the bias of a tile, and additions to it |
+//! | `mask`, `combine` | masks as the bias of a tile, and additions to this bias |
 //! | [`values`] | the weighted sum of the values |
-//! | `vectors` | the operations on tiles of whole vectors: the step composed of these, merge and finish |
+//! | `vectors` | the operations on tiles of whole vectors: the step composed of the modules above, merge and finish |
 //! | `row` | the operations on one row |
-//! | `within` | steps inside an error budget |
+//! | `within` | steps within an error budget |
 //! | [`backward`] | gradients |
 
 pub(crate) mod ahead;

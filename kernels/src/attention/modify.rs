@@ -16,10 +16,10 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
     tanh(isa, s).times(cap)
 }
 
-/// Loads vector `v` of the bias of a key, for tiles of `V` vectors.
+/// Loads vector `v` of the bias for a key, in tiles of `V` vectors.
 ///
 /// # Safety
-/// - The clauses of [`Block`], whose bias is not null; `key` is below its count and `v` below `V`.
+/// - The clauses of [`Block`], whose bias is not null; `key` is below the block's number of keys and `v` below `V`.
 #[inline(always)]
 pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {
     // SAFETY: the key's value, or its vector (clauses).
@@ -32,14 +32,14 @@ pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key:
     }
 }
 
-/// Adds a bias to scores: `s + bias`, or `masked`, which is `−∞`, where the bias is `−∞`, for any score.
+/// Adds a bias to scores. Where the bias is `−∞`, the result is `masked`, which is `−∞`, for every score.
 #[inline(always)]
 pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Computes the hyperbolic tangent: an odd polynomial below 5/8, and `(1 − e) / (1 + e)` with
-/// `e = 2^(−2 |x| log2 e)` from there on, where the subtraction cancels little.
+/// Computes the hyperbolic tangent: an odd polynomial for `|x|` below 5/8, and `(1 − e) / (1 + e)` with
+/// `e = 2^(−2 |x| log2 e)` for larger `|x|`, where the subtraction cancels little.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

@@ -8,13 +8,13 @@
 //! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would leave all lanes except one empty.
 //!    Here a score is a dot product along the key's dims with one sum across lanes, weights are computed for `N`
 //!    keys at once, and a value is added along its dims.
-//! 2. *The cost of a key is its loads*, so a long cache is read at memory speed: rows are read one after another
-//!    from beginning to end, the order that hardware prefetching follows.
+//! 2. *The time for a key is the time to load it*, so a long cache is read at memory speed: rows are read one after
+//!    another from beginning to end, the order that hardware prefetching follows.
 //! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
 //!    independent.
-//! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no tail.
+//! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
-//! The interface is that of a tile one row wide, so plans, states and merges are shared.
+//! The interface is that of a tile that is one row wide, so that both share plans, states and merges.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
@@ -25,17 +25,17 @@ use crate::product::CHAIN;
 use core::marker::PhantomData;
 use elsa_core::state::{HEADROOM, Merge, limit};
 
-/// Keys whose dot products are computed at once.
+/// Number of keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
 
 /// Tiles of one row, computed with vectors `L`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneRow<L>(PhantomData<L>);
 
-/// Computes dot products of the query with `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
+/// Computes dot products of the query with the `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
 /// # Safety
-/// - `d` values are readable at `query`, `K` rows of `d`, `stride` apart, at `keys`.
+/// - `d` values are readable at `query`, and `K` rows of `d` values, `stride` apart, at `keys`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const K: usize>(
     isa: L::Isa,
@@ -80,7 +80,7 @@ unsafe fn dots<L: Lanes, const K: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`] for one row.
-/// - The block's count, rounded up to a multiple of [`MAX_LANES`], of values is writable at `dst`.
+/// - `dst` is writable for the block's number of keys, rounded up to a multiple of [`MAX_LANES`].
 #[inline(always)]
 unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
     let (d, n) = (tile.head_dim, block.count);
@@ -129,7 +129,7 @@ unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f3
     }
 }
 
-/// Returns the lanes of a vector as an array; those past `N` hold `fill`.
+/// Returns the lanes of a vector as an array; entries past `N` are `fill`.
 #[inline(always)]
 fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
     let mut out = [fill; MAX_LANES];
@@ -141,7 +141,7 @@ fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
 /// Returns the largest of `count` scores at `p`.
 ///
 /// # Safety
-/// - `count` values, rounded up to a multiple of `N`, are readable at `p`.
+/// - `p` is readable for `count` values, rounded up to a multiple of `N`.
 #[inline(always)]
 unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     let mut top = L::splat(isa, f32::NEG_INFINITY);
@@ -158,10 +158,10 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     largest
 }
 
-/// Moves the reference if the largest score exceeds it by more than the headroom, and rescales the sums.
+/// Raises the row's reference if the largest score exceeds it by more than the headroom, and rescales the sums.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
+/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
     // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
@@ -187,7 +187,7 @@ unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usi
 /// Converts `count` scores at `p` to weights in place and returns their sum.
 ///
 /// # Safety
-/// - `count` values, rounded up to a multiple of `N`, are readable and writable at `p`, one at `m`.
+/// - `p` is readable and writable for `count` values, rounded up to a multiple of `N`, and `m` is readable for one.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> f32 {
     let zero = L::splat(isa, 0.0);
@@ -206,20 +206,20 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     sum.lane_sum()
 }
 
-/// Returns `true` if the bias masks key `j`, which then adds nothing, even if its value is not finite.
+/// Returns `true` if the bias masks key `j`. A masked key adds nothing, even if its value is not finite.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for one row; `j` is below its count.
+/// - The clauses of [`Block`] for one row; `j` is below the block's number of keys.
 #[inline(always)]
 unsafe fn is_masked(block: &Block, j: usize) -> bool {
     // SAFETY: a bias that is not null covers key `j` (clauses).
     unsafe { !block.bias.is_null() && block.bias.add(j).read() == f32::NEG_INFINITY }
 }
 
-/// Adds the weighted values of `S` vectors of dims from `x` on.
+/// Adds the weighted values of the `S` vectors of dims that start at dim `x`.
 ///
 /// # Safety
-/// - The clauses of [`add`]; `x + S · N` is at most the value size.
+/// - The clauses of [`add`]; `x + S · N` is at most `value_dim`.
 #[inline(always)]
 unsafe fn strip<L: Lanes, const S: usize>(
     isa: L::Isa,
@@ -250,11 +250,11 @@ unsafe fn strip<L: Lanes, const S: usize>(
     }
 }
 
-/// Adds the block's weighted values to `w`, or writes them when `first`.
+/// Adds the block's weighted values to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`; its count of weights is readable at `p`.
-/// - `value_dim` values are writable at `w`, and initialised unless `first`.
+/// - The clauses of [`Block`] for `value_dim`; a weight for each of its keys is readable at `p`.
+/// - `value_dim` values are writable at `w`, and initialised unless `first` is set.
 #[inline(always)]
 unsafe fn add<L: Lanes>(
     isa: L::Isa,

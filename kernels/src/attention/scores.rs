@@ -1,19 +1,19 @@
-//! Computes the scores of a key block, in base-2 units, as `[key][width]`, and the largest of each row.
+//! Computes the scores of a key block, in base-2 units, as `[key][width]`, and the largest score of each row.
 //!
 //! ```text
 //! naive:  for each key j:  for each row i:  s[j][i] = Σ_x k_j[x] · q_i[x];  top[i] = max(top[i], s[j][i])
 //! ```
 //!
 //! 1. *Register tiles of `R` keys.* `R · V` accumulators live in registers while a [`product()`] runs over the dims.
-//! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow with the chain only. The sum of
-//!    finished chains waits in memory, at the place of the scores; registers hold the accumulators of one chain.
-//! 3. *The last keys.* Fewer than `R` keys are copied to a pad and followed by rows of zeros, so that nothing beyond
-//!    the block is read. Panels are padded when they are packed. Padded scores are stored but never enter a maximum;
-//!    later steps read `count` keys.
+//! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow with the chain only. The sum of the
+//!    finished chains is in memory, where the scores will be; registers hold the accumulators of one chain.
+//! 3. *The last keys.* If fewer than `R` keys are left, they are copied to a pad and followed by rows of zeros, so that
+//!    nothing beyond the block is read. Panels are padded when they are packed. Scores of padding are stored but do not
+//!    enter a maximum; later steps read only the scores of the block's keys.
 //! 4. *A mask is prefetched while products are computed.* It is as large as the scores and is read from memory once.
 //!    Its lines for the next tile are prefetched panel by panel.
-//! 5. *Maxima are computed before the scores leave the registers*, and again only if soft cap or bias change them.
-//!    change them.
+//! 5. *Maxima are computed before the scores leave the registers*, and again only if soft cap or bias change the
+//!    scores.
 
 use super::ahead::fetch;
 use super::kernel::{Block, Tile};
@@ -21,11 +21,11 @@ use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 
-/// Computes the scores of `R` keys from `key` on, over all chains. Between chains, `dst` holds the sum of the finished
-/// ones.
+/// Computes the scores of the `R` keys that start at `key`, over all chains. Between chains, `dst` holds the sum of the
+/// finished ones.
 ///
 /// # Safety
-/// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's count and a multiple of `R`.
+/// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's number of keys and a multiple of `R`.
 /// - `R · width` values are writable at `dst`.
 #[inline(always)]
 unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
@@ -95,10 +95,10 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
     }
 }
 
-/// Applies soft cap and bias, then does the same as [`keep`].
+/// Applies soft cap and bias to a key's scores, then writes them and updates the maxima as [`keep`] does.
 ///
 /// # Safety
-/// - The clauses of [`Block`], and `key` is below its count. `V · N` values are writable at `at`.
+/// - The clauses of [`Block`], and `key` is below the block's number of keys. `V · N` values are writable at `at`.
 #[inline(always)]
 unsafe fn keep_modified<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -127,18 +127,18 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     unsafe { keep::<L, V>(&scores, at, top) }
 }
 
-/// Scores stay as the product leaves them.
+/// Scores are products, without soft cap and bias.
 const PLAIN: u8 = 0;
-/// Scores get a bias per row, and no soft cap.
+/// Scores have a bias per row, and no soft cap.
 const BIASED: u8 = 1;
-/// Scores are modified in any other way.
+/// Scores have a soft cap, or any other modification.
 const MODIFIED: u8 = 2;
 
-/// Writes the block's scores to `dst` and returns the largest of each row, `−∞` for a row that attends no key.
+/// Writes the block's scores to `dst` and returns the largest score of each row, `−∞` for a row that attends no key.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`].
-/// - The block's count rounded up to a multiple of `R`, times the width, values are writable at `dst`.
+/// - `dst` is writable for `width` values per key, with the block's number of keys rounded up to a multiple of `R`.
 #[inline(always)]
 pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,

@@ -5,31 +5,32 @@
 //!                          for each key j:  p[j] = 2^(s[j] − m');  S += p[j]
 //! ```
 //!
-//! 1. *References seldom move.* They follow [`raised`], the rule of the state, and one comparison of the tile's largest
-//!    scores with the references skips everything else ([`raise`]).
-//! 2. *Rows are independent.* If one row of a tile moves its reference, the others are multiplied by one, so that a row
-//!    gets the same bits next to any neighbours.
-//! 3. *Masks cost nothing here.* The arithmetic of [`Lanes::weight`] gives a `−∞` score the weight zero, as it does a
-//!    key too far below the reference. The difference matters only if a value is not finite, and then the bias decides
-//!    ([`super::values`]).
+//! 1. *References rarely change.* They follow [`raised`], the rule of the state. One comparison of the tile's largest
+//!    scores with the references usually skips all further work ([`raise`]).
+//! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
+//!    so that a row gets the same bits next to any neighbours.
+//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero, like that of a key too
+//!    far below the reference. The difference between the two matters only if a value is not finite, and then the bias
+//!    decides ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// Returns the reference to subtract: that of the state, or the lowest finite number if no key was seen, so that the
-/// weight of a `−∞` score is zero and not NaN.
+/// Returns the reference to subtract: `m`, or the lowest finite number in rows that have seen no key, so that a score
+/// of `−∞` has weight zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
     m.if_present(m, lowest)
 }
 
-/// Moves the references of rows whose largest score `top` exceeds theirs by more than the headroom, and rescales their
-/// sums. Other rows keep reference and sums. With `first` references are written, and no sums exist to rescale.
+/// Raises the reference of each row whose largest score `top` exceeds it by more than the headroom, and rescales the
+/// row's sums. Other rows keep reference and sums. If `first` is set, references are only written, because no sums
+/// exist yet.
 ///
 /// # Safety
-/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first`.
+/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 pub unsafe fn raise<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -67,10 +68,11 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// Converts the scores of `count` keys at `p` to weights in place, raised if `RAISED`, and returns their sums.
+/// Converts the scores of `count` keys at `p` to weights in place and returns their sums. With `RAISED`, weights are
+/// multiplied by [`Lanes::RAISE`].
 ///
 /// # Safety
-/// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
+/// - `count · width` values are readable and writable at `p`, and `width` values are readable at `m`.
 #[inline(always)]
 pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     isa: L::Isa,
@@ -103,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
-/// clamped unless `masked`, which allows scores of `−∞`. Weights are not raised.
+/// Computes [`weigh`] for the reference zero, for scores near zero. Nothing is subtracted. Scores may be `−∞` only with
+/// `masked`; without it, nothing is clamped. Weights are not raised.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -147,8 +149,8 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     top
 }
 
-/// Computes the softmax of whole materialised rows without its normalisation: finds the largest of the scores of
-/// `count` keys at `p`, turns them into weights in place, and writes references and sums.
+/// Computes the softmax of complete rows of scores in memory, without its normalisation: finds the largest of the
+/// scores of `count` keys at `p`, turns them into weights in place, and writes references and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

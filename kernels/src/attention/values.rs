@@ -10,14 +10,14 @@
 //!    strips have four dims.
 //! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only if its value is
 //!    finite. If a block with a bias contains a value that is not finite, a slow sum leaves out the masked keys. An
-//!    attended key of weight zero stays in, and its NaN or infinity poisons the row.
-//! 4. *Products of small weights are not subnormal*, because subnormal arithmetic stalls. Weights arrive raised by a
-//!    power of two ([`Lanes::RAISE`]), and the sums of a block are lowered when they are added to memory, by a
-//!    multiply-add in place of the addition. In a block whose values are all small, weights are raised further; in a
+//!    attended key of weight zero is not left out, and its NaN or infinity poisons the row.
+//! 4. *Products with small weights are not subnormal*, because subnormal arithmetic stalls. Weights arrive multiplied
+//!    by a power of two ([`Lanes::RAISE`]), and the sums of a block are divided by it when they are added to memory, by
+//!    a multiply-add in place of the addition. In a block whose values are all small, weights are raised further; in a
 //!    block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large that a
-//!    sum might overflow, the weights are lowered first. The largest value of the block decides, so that no row depends
-//!    on another. All factors are powers of two: bits differ only where numbers would have been subnormal, and there
-//!    fewer bits are lost.
+//!    sum might overflow, the weights are lowered first. The largest value of the block selects the factor, so that no
+//!    row depends on another. All factors are powers of two: bits differ only where numbers would have been subnormal,
+//!    and there fewer bits are lost.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -25,31 +25,31 @@ use super::modify::bias_of;
 use crate::lanes::{Lanes, MAX_LANES, MORE};
 use crate::product::product;
 
-/// Upper bound of small magnitudes: `2^-24`.
+/// Upper bound of the magnitudes that count as small: `2^-24`.
 const SMALL: f32 = 5.960_464_5e-8;
 
-/// Upper bound of tiny magnitudes: `2^-72`.
+/// Upper bound of the magnitudes that count as tiny: `2^-72`.
 const TINY: f32 = 2.117_582_4e-22;
 
-/// Lower bound of large magnitudes: `2^39`. Below it, no sum over a block of raised weights overflows. NaN counts as
-/// large.
+/// Lower bound of the magnitudes that count as large: `2^39`. Below it, no sum over a block of raised weights
+/// overflows. NaN counts as large.
 const LARGE: f32 = 549_755_813_888.0;
 
-/// Factor by which the weights of a block are raised.
+/// Factor by which the weights of a block are multiplied against subnormal products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
     /// Factor one.
     Not,
-    /// [`Lanes::RAISE`].
+    /// The factor [`Lanes::RAISE`].
     Once,
-    /// [`Lanes::RAISE`] and [`MORE`].
+    /// The product of [`Lanes::RAISE`] and [`MORE`].
     Twice,
     /// The factor of [`Raised::Twice`], with the values multiplied by [`MORE`] as well.
     Lifted,
 }
 
-/// Returns `true` if a block whose largest value has this magnitude is tiny. A kernel that raises weights multiplies
-/// its values by [`MORE`].
+/// Returns `true` if a block is tiny, given the largest magnitude of its values. A kernel that raises weights
+/// multiplies the values of such a block by [`MORE`].
 #[inline(always)]
 #[must_use]
 pub fn is_tiny(largest: f32) -> bool {
@@ -59,8 +59,8 @@ pub fn is_tiny(largest: f32) -> bool {
 /// Multiplies the values of a block by [`MORE`], and writes the products to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`. It may be the address of the
-///   block's own values if their stride is `value_dim` too.
+/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, which may be the
+///   address of the block's own values if their stride is also `value_dim`.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
@@ -84,7 +84,7 @@ pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *
 }
 
 impl Raised {
-    /// Selects the factor for the values of a block.
+    /// Selects the factor by the largest magnitude of the block's values.
     #[inline(always)]
     #[must_use]
     pub fn of<L: Lanes>(block: &Block) -> Raised {
@@ -99,7 +99,7 @@ impl Raised {
         }
     }
 
-    /// Rescales the weights of `count` keys at `p` from [`Raised::Once`] to this factor.
+    /// Changes the factor of the weights of `count` keys at `p` from [`Raised::Once`] to `self`.
     ///
     /// # Safety
     /// - `count · V · N` values are readable and writable at `p`.
@@ -120,8 +120,8 @@ impl Raised {
     }
 }
 
-/// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, even if its value
-/// is not finite.
+/// Adds the block's weighted values to `w`, or writes them there if `first` is set. A masked key adds nothing, even if
+/// its value is not finite.
 ///
 /// # Safety
 /// - As for [`add`].
@@ -145,12 +145,12 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds the block's values, weighted by raised weights, to `w`, or writes them when `first`.
+/// Adds the block's values, weighted by raised weights, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
 /// - The clauses of [`Block`]; `count · width` weights are readable at `p`.
 /// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`, and initialised unless
-///   `first`.
+///   `first` is set.
 #[inline(always)]
 pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -187,10 +187,10 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds sums of raised weights to `w`, or writes them when `first`.
+/// Adds sums of raised weights, scaled back, to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
-/// - `R · V · N` values are writable at `w`, and readable unless `first`.
+/// - `R · V · N` values are writable at `w`, and readable unless `first` is set.
 #[inline(always)]
 pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -220,7 +220,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Writes the largest magnitude of the block's values to `to`; NaN if one is NaN.
+/// Writes the largest magnitude of the block's values to `to`, or NaN if a value is NaN.
 ///
 /// # Safety
 /// - The clauses of [`Block`] for `value_dim`.
@@ -257,8 +257,8 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
     *to = f32::from_bits(rest);
 }
 
-/// Adds like [`add`], except that a row takes a key's value only if the bias is not `−∞`, so that a masked NaN or
-/// infinity does not reach it. Works on one dim at a time, because only blocks with such a value need it.
+/// Adds like [`add`], except that a row skips the values of keys that its bias masks with `−∞`, so that a masked NaN or
+/// infinity does not reach the row. Works on one dim at a time, because only blocks with such a value need it.
 ///
 /// # Safety
 /// - As for [`add`]; the bias is not null.

@@ -8,8 +8,8 @@ use crate::lanes::Lanes;
 use core::marker::PhantomData;
 use elsa_core::state::Merge;
 
-/// Tiles of `V` vectors `L`, computed in register tiles of `R` keys, then of `R` dims. With `PANELS` keys are read
-/// from panels of `R` keys, otherwise row by row.
+/// Operations on tiles of `V` vectors `L`, with register tiles of `R` keys for the scores and of `R` dims for the
+/// values. With `PANELS`, keys are read from panels of `R` keys, otherwise row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
 

@@ -1,7 +1,7 @@
-//! Takes steps inside an error budget: a block with small enough weights is left out before its values are read.
+//! Takes steps within an error budget: a block with small enough weights is left out before its values are read.
 //!
-//! **The formula.** With the budget `E`, the sums `S` and `D` of the weights kept and left out so far, and the sum `b`
-//! of a row's weights in the block, a tile leaves the block out if every row satisfies
+//! **The formula.** Let `E` be the budget, `S` and `D` a row's sums of the weights kept and left out so far, and `b`
+//! the sum of the row's weights in the block. A tile leaves the block out if every row satisfies
 //!
 //! ```text
 //! D + b ≤ E (S + D + b),     that is   D + b ≤ E / (1 − E) · S
@@ -17,17 +17,18 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A row's decision covers all blocks so far*, not only those of its segment, whose first block would always stay.
-//!    Totals of `S` and `D` at the largest reference so far are therefore kept in addition to the sums of the segment's
-//!    state. States merge and leave the library unchanged, with `D` as a fourth sum.
+//! 1. *A row's decision covers all blocks so far*, not only those of its segment, because otherwise the first block of
+//!    every segment would be kept. So in addition to the sums of the segment's state, totals of `S` and `D` are kept,
+//!    relative to the largest reference so far. States are merged and returned as without a budget, with `D` as a
+//!    fourth sum.
 //! 2. *Rows past the last one have no vote.* The padding of a tile would always object.
-//! 3. *Values that are not finite stay*. Whether a block has any is checked only once all rows agree.
-//! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
+//! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
+//! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). Within a budget the
 //!    products are those of method math, and this module has only the code between them: a second instance of a step
-//!    would be as large as the first. If every block stays, both write the same bits, because no shared sum receives
-//!    another number.
-//! 5. *References seldom move*, neither those of the state nor those of the totals, which are mostly equal. All factors
-//!    are then one, and a row spends only two comparisons on them.
+//!    would be as large as the first. If no block is left out, both write the same bits, because the sums that they
+//!    share receive the same numbers.
+//! 5. *References rarely change*, neither those of the state nor those of the totals, which are mostly equal. All
+//!    factors are then one, and a row spends only two comparisons on them.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -49,8 +50,9 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
 }
 
 /// Returns `true` if the tile leaves out the block whose weights have the sums `b`. `before` are the references before
-/// the block, `−∞` if the step is the first into `sums`. Rescales `D` to the new references and adds `b` to its sums,
-/// except to the `S` of the state. If a first step leaves its block out, writes zeros as its sums.
+/// the block, or `−∞` if `sums` receives its first block (`first`). Rescales `D` to the new references and adds `b` to
+/// the sums of kept or left-out weights, except to the `S` of the state, which the caller updates. If the first block
+/// is left out, writes zeros to `sums`.
 ///
 /// # Safety
 /// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialised.

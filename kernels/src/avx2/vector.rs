@@ -6,11 +6,11 @@ use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, loweri
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
-/// Eight lanes.
+/// Vector of eight f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Eight(__m256);
 
-/// Runs an operation that is legal because a vector or a token exists.
+/// Runs an intrinsic, which is allowed because a vector or a token exists.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

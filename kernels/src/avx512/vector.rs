@@ -6,11 +6,11 @@ use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, loweri
 use core::arch::x86_64::*;
 use elsa_core::state::{Number, WEIGHT_FLOOR};
 
-/// Sixteen lanes.
+/// Vector of sixteen f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Sixteen(__m512);
 
-/// Runs an operation that is legal because a vector or a token exists.
+/// Runs an intrinsic, which is allowed because a vector or a token exists.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).
@@ -25,7 +25,7 @@ impl Sixteen {
         unsafe { Avx512::assume() }
     }
 
-    /// Evaluates the polynomial of `2^x` on [0, 1] with coefficients `c`, at the fraction of `self` above its floor.
+    /// Evaluates the polynomial of `2^x` on [0, 1] with coefficients `c`, at `self` minus its floor.
     #[inline(always)]
     fn mantissa(self, c: [f32; 6]) -> Self {
         let isa = self.isa();
@@ -38,7 +38,7 @@ impl Sixteen {
         p.mul_add(r, Self::splat(isa, c[0]))
     }
 
-    /// Computes the weight with coefficients `c`; zero where `self` is below the floor.
+    /// Computes the weight with coefficients `c`, or zero where `self` is below `WEIGHT_FLOOR`.
     #[inline(always)]
     fn weight_of(self, c: [f32; 6]) -> Self {
         // VSCALEFPS would continue into the subnormal numbers, and stall at them.

@@ -1,7 +1,7 @@
 //! GPU kernels: their PTX, their roles and their launch arguments.
 //!
 //! The device code is in `kernels/cuda`, and the PTX generated from it in `kernels/ptx/sm_53`. A kernel takes one
-//! parameter, a structure that its operator defines; [`tensor`] holds the types that these structures share.
+//! parameter, a structure that its operator defines; [`tensor`] contains the types that these structures share.
 
 pub mod attention;
 mod kernel;

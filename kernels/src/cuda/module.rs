@@ -1,8 +1,8 @@
-//! The modules of the GPU kernels as the build script emits them: PTX, plus cubins if the build was given any.
+//! The modules of the GPU kernels, as written by the build script: PTX, plus cubins if the build was given any.
 
 use super::kernel::Ptx;
 
-/// Defines a kernel of a role, with its module.
+/// Defines a kernel by its name and role, and adds its module.
 macro_rules! kernel {
     ($name:literal, $role:expr) => {{
         const MODULE: &$crate::cuda::module::Module = $crate::cuda::module::module($name);
@@ -11,7 +11,7 @@ macro_rules! kernel {
 }
 pub(super) use kernel;
 
-/// The module of a kernel.
+/// Code of a kernel.
 pub(super) struct Module {
     name: &'static str,
     pub(super) ptx: Ptx,
@@ -20,7 +20,7 @@ pub(super) struct Module {
 
 const MODULES: &[Module] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// Returns the module of a kernel; fails to compile if the module does not exist.
+/// Returns the module of a kernel; if it does not exist, the build fails.
 pub(super) const fn module(name: &str) -> &'static Module {
     let mut i = 0;
     while i < MODULES.len() {

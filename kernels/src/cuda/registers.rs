@@ -1,20 +1,20 @@
 //! Rewrites the registers of PTX: the build script packs them, and a program unpacks them.
 //!
-//! Register names make up most of a compressed module, because the same instructions with other registers are different
-//! text. Packed PTX therefore replaces a register's number by its position, counted from zero, in a list of the
-//! registers of its class with the most recently named first (move to front, as in Bentley et al., 1986). A letter
-//! alone names the next new register of its class. Repeated code then becomes repeated text, within a module and across
-//! modules:
+//! Register names take most of the space of a compressed module, because the same instructions with other registers are
+//! different text. So packed PTX replaces a register's number by the register's position in a list of its class,
+//! counted from zero, in which the most recently named register comes first (move to front, as in Bentley et al.,
+//! 1986). A letter alone names the next new register of its class. Repeated code then becomes repeated text, within a
+//! module and across modules:
 //!
 //! ```text
 //! shl.b32 r839,r6,1;           shl.b32 r,r4,1;
 //! mul.hi.u32 r840,r484,r839;   mul.hi.u32 r,r7,r1;
 //! ```
 //!
-//! Decoding restores the same text except for the register numbers, which count first appearances. ptxas makes the same
-//! machine code of both.
+//! Unpacking restores the original text except for the register numbers, which are assigned in the order of first
+//! appearance. ptxas generates the same machine code from both texts.
 
-/// Letters of the register classes, as `cargo xtask ptx` names them.
+/// Letters of the register classes in the PTX that `cargo xtask ptx` writes.
 pub const CLASSES: [u8; 6] = *b"prfdgh";
 
 /// Returns `true` if a byte is part of a word, such as an instruction, a type or a label.
@@ -24,9 +24,10 @@ fn is_word(byte: u8) -> bool {
 
 /// Copies a text and renumbers every register.
 ///
-/// `number` gets the index of a register's class in [`CLASSES`] and its number, `None` for a letter alone; it returns
-/// the new number, `None` for a letter alone. `put` gets the pieces of the new text in order. Declarations such as
-/// `f<9>` stay as they are, as do numbers beyond 32 bits or with a leading zero, which are no registers.
+/// `number` receives the index of a register's class in [`CLASSES`] and the register's number, or `None` if the letter
+/// stands alone. It returns the new number, or `None` for a letter alone. `put` receives the pieces of the new text in
+/// order. Declarations such as `f<9>` stay unchanged. So do names whose number exceeds 32 bits or has a leading zero,
+/// because they are not registers.
 ///
 /// # Errors
 /// Returns the first error of `number`.
@@ -54,7 +55,8 @@ pub fn rewrite<E>(
     Ok(())
 }
 
-/// Parses the digits after a register letter: `Some(None)` without digits, `None` if no register is written like this.
+/// Parses the digits after a register letter. Returns `Some(None)` for no digits, and `None` for text that cannot be
+/// the number of a register.
 fn decimal(digits: &[u8]) -> Option<Option<u32>> {
     match digits {
         [] => Some(None),

@@ -1,17 +1,17 @@
-//! Types shared by the launch arguments of every operator: tensors and divisors of indices. The twin of
+//! Types shared by the launch arguments of every operator: tensors and precomputed divisions. The twin of
 //! `kernels/cuda/common/tensor.cuh`, field for field.
 
 /// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tensor {
-    /// Address of the first element; zero where the tensor is absent.
+    /// Address of the first element; zero if the tensor is absent.
     pub data: u64,
-    /// Elements from one batch to the next.
+    /// Stride of the batch axis in elements.
     pub batch: i64,
-    /// Elements from one head to the next.
+    /// Stride of heads in elements.
     pub head: i64,
-    /// Elements from one token to the next.
+    /// Stride of tokens in elements.
     pub token: i64,
 }
 
@@ -22,19 +22,19 @@ pub const TYPE_F16: i32 = 1;
 /// Element type of tensors: bf16.
 pub const TYPE_BF16: i32 = 2;
 
-/// A divisor `d` of numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, with the least `shift` for which
-/// `2^shift ≥ d`, and `multiplier = 2^(31 + shift) / d`, rounded up.
+/// Precomputed division by `d` for numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, with the smallest
+/// `shift` for which `2^shift ≥ d`, and `multiplier = 2^(31 + shift) / d`, rounded up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Divisor {
-    /// Factor of `2 n`.
+    /// Number by which `2 n` is multiplied.
     pub multiplier: u32,
-    /// Bits by which the upper half of the product is shifted right.
+    /// Number of bits by which the upper half of the product is shifted right.
     pub shift: u32,
 }
 
 impl Divisor {
-    /// Creates the divisor `d`, or one if `d` is not positive.
+    /// Precomputes the division by `d`, or by one if `d` is not positive.
     pub fn new(d: i32) -> Divisor {
         let d = d.max(1) as u64;
         let shift = d.next_power_of_two().trailing_zeros();

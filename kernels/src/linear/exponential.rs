@@ -1,22 +1,22 @@
 //! Exponentials of sums of gates.
 //!
-//! Sums are f64, so that the difference of two large sums is exact. `e^x = 2^n · 2^r` with `n` the integer nearest to
-//! `x log2 e` and the remainder `r`, of magnitude at most one half, whose power is a Taylor polynomial. Everything is
+//! Sums are f64, so that the difference of two large sums is exact. `e^x = 2^n · 2^r`, where `n` is the integer nearest
+//! to `x log2 e` and the remainder `r` is at most one half in magnitude; `2^r` is a Taylor polynomial. The code is
 //! plain arithmetic over arrays of fixed length, which the compiler vectorizes.
 
 use super::kernel::CLEARS;
 use core::f64::consts::{LN_2, LOG2_E};
 
-/// Largest magnitude of a sum of gates inside a segment: `2^40`.
+/// Largest magnitude of a sum of gates inside a segment: `40 ln 2`.
 pub(super) const LARGEST_SUM: f64 = 40.0 * LN_2;
 
-/// Number of sums per call.
+/// Number of sums whose exponentials are computed per call.
 pub(super) const TOGETHER: usize = 16;
 
-/// Addend that leaves the nearest integer to an f64 number of magnitude below `2^31` in the low bits.
+/// Addend that leaves the nearest integer in the low bits of an f64 number of magnitude below `2^31`.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
-/// `ln 2^k / k!`.
+/// Coefficients of the Taylor polynomial of `2^r`: `(ln 2)^k / k!`.
 const TAYLOR: [f64; 14] = {
     let mut c = [1.0; 14];
     let mut k = 1;
@@ -55,17 +55,16 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     (up, down)
 }
 
-/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, at most: one for the last sum;
-/// one half for the sum of both halves and the product with `r`; one half for the errors of `ln 2` and of the sum next
-/// to it, times `r`; one half for `r`, the other coefficients, and the omitted powers.
+/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, its parts are at most: one for
+/// the last sum; one half for the sum of the two halves and its product with `r`; one half for the errors of `ln 2` and
+/// of the sum next to it, times `r`; one half for `r`, the other coefficients, and the omitted powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
-/// The factor one, in the form of [`Factors`](super::kernel::Factors). Its nonzero rest changes no number and preserves
-/// infinities: zero times infinity would be NaN.
+/// Factor one, as `high` and `rest` of [`Factors`](super::kernel::Factors). Its nonzero `rest` changes no number but
+/// preserves infinities: zero times infinity would be NaN.
 pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 40) as f32);
 
-/// Returns `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors), for every `x` including infinities and
-/// NaN.
+/// Returns `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors), for every `x`, even infinities and NaN.
 #[inline(always)]
 pub(super) fn split(x: f64) -> (f32, f32) {
     if x == f64::NEG_INFINITY {
@@ -82,10 +81,10 @@ pub(super) fn split(x: f64) -> (f32, f32) {
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
 
-/// Largest `x` whose `e^x` is an f32 number. At twice as much, even the smallest normal number would become infinite.
+/// Largest `x` for which `e^x` is an f32 number. At twice this `x`, `e^x` times any normal number is infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
-/// Computes the same as [`split`], for magnitudes up to [`LARGEST_SUM`].
+/// Computes [`split`] for several sums, of magnitudes up to [`LARGEST_SUM`].
 #[inline(always)]
 pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     let (mut high, mut rest) = ([0.0; TOGETHER], [0.0; TOGETHER]);
@@ -95,7 +94,7 @@ pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) 
     (high, rest)
 }
 
-/// Splits a non-negative number into an f32 number that is not larger and the remainder relative to it.
+/// Splits a non-negative number into the largest f32 number that does not exceed it and the relative remainder.
 #[inline(always)]
 fn divided(power: f64) -> (f32, f32) {
     let nearest = power as f32;
@@ -105,7 +104,7 @@ fn divided(power: f64) -> (f32, f32) {
     (high, if rest > NEUTRAL.1 && rest < 1.0 { rest } else { NEUTRAL.1 })
 }
 
-/// Returns `e^x` within a few units of the last place, for `x` from −120 to 100, and NaN.
+/// Returns `e^x` within a few units of the last place, for `x` from −120 to 100; NaN stays NaN.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
     let y = x * LOG2_E;

@@ -5,8 +5,8 @@ use super::kernel::{CLEARS, Factors};
 use super::tile::BIAS;
 use crate::lanes::Lanes;
 
-/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitude whose product with
-/// `high` is a normal number.
+/// Factor of a row, in every lane: the sum of `high` and `low`, and in `limit` the smallest magnitude whose product
+/// with `high` is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
     high: L,
@@ -15,7 +15,7 @@ pub(super) struct Factor<L> {
 }
 
 impl Factors {
-    /// Returns `true` if all rows have the factor one, which changes only numbers that would be subnormal.
+    /// Returns `true` if all rows have the factor one, which only flushes numbers that would be subnormal.
     ///
     /// # Safety
     /// - The factors are readable.
@@ -27,10 +27,10 @@ impl Factors {
 }
 
 impl<L: Lanes> Factor<L> {
-    /// Returns the factor of row `r`, which is within the range of f32 numbers and not zero.
+    /// Loads the factor of row `r`, which must be within the range of f32 numbers and not zero.
     ///
     /// # Safety
-    /// - The factors are readable: one, or more than `r`.
+    /// - The factors are readable: `high` and `rest` for all rows, or for row `r`.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
@@ -49,7 +49,7 @@ impl<L: Lanes> Factor<L> {
         }
     }
 
-    /// Returns the factor of row `r`, which is `common`, that of row zero, if all rows share it.
+    /// Loads the factor of row `r`, or returns `common` if all rows have the same factor.
     ///
     /// # Safety
     /// - As for [`Factor::of`].
@@ -62,22 +62,23 @@ impl<L: Lanes> Factor<L> {
         common
     }
 
-    /// Returns `s` times the factor, or zero for a product below the smallest normal number. Both parts are added
-    /// before the product is rounded. Rounded separately, the product would lose what `low` adds, less than half a unit
-    /// of its last place, in the same direction each time.
+    /// Returns `s` times the factor, or zero for a product below the smallest normal number. The contributions of
+    /// `high` and `low` are added before the product is rounded. Rounded separately, the contribution of `low`, less
+    /// than half a unit in the last place of the product, would be lost, in the same direction each time.
     #[inline(always)]
     pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
         s.times_sum(isa, self.limit, [self.high, self.low], L::splat(isa, BIAS))
     }
 }
 
-/// Writes the `dim` rows of `width` values at `from` times their factors to `to`. Both are a pointer to the first value
-/// and a row stride. A factor of [`CLEARS`] clears its row by selection, for any contents. A number that would be below
-/// the smallest normal one becomes zero.
+/// Multiplies the `dim` rows of `width` values at `from` by their factors and writes them to `to`. `from` and `to` are
+/// each a pointer to the first value and a row stride. A factor of [`CLEARS`] clears its row by selection, even a row
+/// with NaN. A result below the smallest normal number becomes zero.
 ///
 /// # Safety
-/// - The factors are readable: one, or `dim` of them.
-/// - `width` values, a multiple of the lanes, of each row are readable at `from` and writable at `to`. Both are the same rows, or do not overlap.
+/// - The factors are readable: one for all rows, or one per row.
+/// - `width` values, a multiple of the lanes, of each row are readable at `from` and writable at `to`. Both are the
+///   same rows, or do not overlap.
 #[inline(always)]
 pub unsafe fn multiply<L: Lanes>(
     isa: L::Isa,
@@ -109,8 +110,8 @@ pub unsafe fn multiply<L: Lanes>(
     }
 }
 
-/// Returns `x · factor`, or zero for a product below the smallest normal number. `limit` is that number divided by the
-/// factor's magnitude.
+/// Returns `x · factor`, or zero for a product below the smallest normal number. `limit` is the smallest normal number
+/// divided by the factor's magnitude.
 #[inline(always)]
 pub(super) fn flushed<L: Lanes>(isa: L::Isa, x: L, factor: L, limit: L) -> L {
     limit.if_greater(x.abs(), L::splat(isa, 0.0), x).times(factor)

@@ -7,14 +7,15 @@ use crate::lanes::{Lanes, MAX_LANES};
 /// Largest number of columns in a strip.
 pub(super) const WIDEST: usize = 4 * MAX_LANES;
 
-/// A row of zeros, which stands for an absent state.
+/// Row of zeros, used for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the padding rows of a strip, which belong to no key, of `width` values each, `stride` apart. They may have
-/// received NaN, the product of a zero with a value that is not finite, which would reach every later answer.
+/// Zeroes the padding rows of a strip, which belong to no dim of a key. A row has `width` values; rows are `stride`
+/// apart. They may have received NaN, as the product of a zero and a value that is not finite, and would pass it on to
+/// every later output.
 ///
 /// # Safety
-/// - The rows from the segment's `rows` up to its `dim` are writable, counted from `state`.
+/// - The rows of the strip at `state`, from the segment's `rows` to its `dim`, are writable.
 #[inline(always)]
 pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize, segment: &Segment) {
     for r in segment.rows..segment.dim {
@@ -23,7 +24,7 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
     }
 }
 
-/// Returns the strip with a readable state before the segment; an absent state becomes zeros.
+/// Returns the strip with a readable previous state: if it has none, rows of zeros.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -32,7 +33,8 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip of [`found`] from its previous location to its own, multiplied if the segment starts with a factor.
+/// Copies a strip from its previous location, as in [`found`], to its new one, and multiplies it if the segment starts
+/// with a factor.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -2,10 +2,10 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// `pass` is the number of tokens in one pass over the state under the rules without rates. `most` is this number if nothing
-/// decays; `tall` of these tokens read the state at once. `together` is the number of tokens in a shorter pass. `rows` is the
-/// number of rows in a register tile of products, `vectors` the width of the widest strip, and `delta` that of the widest strip
-/// of the delta rules, whose loops have half as many sums.
+/// `pass` is the number of tokens in one pass over the state under the rules without rates, and `most` the number if
+/// nothing decays; `tall` of these tokens read the state at once. `together` is the number of tokens in a shorter pass.
+/// `rows` is the number of rows in a register tile of products. `vectors` is the width of the widest strip; `delta` is
+/// the same for the delta rules, whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
@@ -21,7 +21,7 @@ macro_rules! linear {
             use elsa_core::linear::plan::KernelSpec;
             use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
 
-            /// The kernel.
+            /// Table entry of the kernel.
             pub static KERNEL: Kernel = Kernel {
                 spec: KernelSpec {
                     name: $name,

@@ -1,4 +1,4 @@
-//! Computes, once per segment, the values that all strips of the state share.
+//! Computes, once per segment, the values that all strips of the state need.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, ROWS_TOGETHER, Segment, has_products, product_row, wide};
@@ -6,7 +6,8 @@ use super::products::{multiply_few, multiply_rows, multiply_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
-/// Takes a segment from the first tokens of `head` and writes the data that its strips need.
+/// Determines the next segment of `head`, which begins with its first token, and writes the data that the strips of the
+/// state need for it.
 ///
 /// # Safety
 /// - The clauses of [`Head`].
@@ -98,10 +99,10 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
     *segment = made;
 }
 
-/// Computes the scalars of gates per head.
+/// Computes the factors `up` and `down` of each token and the factors at both ends, with gates per head.
 ///
 /// # Safety
-/// - The clauses of [`Head`]; `up` and `down` are writable for its tokens, `ends` for four values.
+/// - The clauses of [`Head`]; `up` and `down` are writable for one value per token of the head, `ends` for four values.
 #[inline(always)]
 unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, made: &mut Segment) {
     let mut sum = 0.0f64;
@@ -145,9 +146,10 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Destinations of the gated rows, with gates per dim.
+/// Destinations of the rows multiplied by gates, with gates per dim.
 ///
-/// Contract: writable for `group · tokens · dim`, `tokens · dim`, for the delta rules `tokens · dim`, and `4 · dim` values.
+/// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, `readers` under the
+/// delta rules for `tokens · dim`, and `ends` for `4 · dim`.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
@@ -155,7 +157,7 @@ struct Rows {
     ends: *mut f32,
 }
 
-/// Computes the gated rows, with gates per dim.
+/// Multiplies the rows of keys and queries by their gates, with gates per dim.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`].
@@ -193,7 +195,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// Loads `TOGETHER` values, or without `ALL` the `count` available ones followed by zeros.
+/// Loads `TOGETHER` values with `ALL`; without it, the first `count` values (at most `TOGETHER`), then zeros.
 ///
 /// # Safety
 /// - `count` values are readable at `from`; with `ALL` they are `TOGETHER` or more.
@@ -212,7 +214,7 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
     }
 }
 
-/// Writes `TOGETHER` values, or without `ALL` the first `count`.
+/// Writes `TOGETHER` values with `ALL`; without it, the first `count` of them.
 ///
 /// # Safety
 /// - `count` values are writable at `to`; with `ALL` they are `TOGETHER` or more.
@@ -230,18 +232,18 @@ unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize
     }
 }
 
-/// Loads the gates of a token from dim `x` on.
+/// Loads the gates of token `t` for the dims that start at `x`.
 ///
 /// # Safety
-/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims follow.
+/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims start at `x`.
 #[inline(always)]
 unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGETHER] {
     // SAFETY: token `t` (clause).
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
-/// Returns how many of `tokens` tokens a segment may have for the dims from `x` on, at least one, and `true` if the
-/// gate of a dim leaves the range with the first token.
+/// Returns the largest number of tokens, from one to `tokens`, that a segment may have given the gates of the dims that
+/// start at `x`. Also returns `true` if one of these gates leaves the range with the first token.
 ///
 /// # Safety
 /// - As for [`gates`].
@@ -266,8 +268,8 @@ unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usiz
     }
 }
 
-/// Returns the sums after the first token, and `true` if a gate leaves the range. Such a gate multiplies the state at
-/// the start of the segment, and its sum begins after it.
+/// Returns the sums of gates after the first token, and `true` if a gate leaves the range. Such a gate multiplies the
+/// state at the start of the segment, and is not included in its sum.
 #[inline(always)]
 fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
     let mut sums = [0.0; TOGETHER];
@@ -287,11 +289,11 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
     core::array::from_fn(|i| x[i] * by[i])
 }
 
-/// Writes the dims from `x` on of the rows of `tokens` tokens, and the factors of both ends.
+/// Writes the rows of `tokens` tokens, for the dims that start at `x`, and the factors at both ends.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` at least `TOGETHER`
-///   dims follow.
+///   dims start at `x`.
 #[inline(always)]
 unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: usize) {
     let (dim, count) = (head.dim, head.dim - x);

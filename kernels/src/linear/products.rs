@@ -1,24 +1,27 @@
-//! Computes products of the rows with which the tokens of a pass read and the keys that they write.
+//! Computes, within a pass, the products of the rows with which tokens read the state and the keys with which they
+//! write to it.
 //!
-//! `Q Kᵀ` and `K Kᵀ`; only the triangle in which one token writes before another reads is used. The number of tokens in
-//! a pass selects one of three methods:
+//! These are `Q Kᵀ` and `K Kᵀ`; only products in which one token writes before another reads are used. The number of
+//! tokens in a pass selects one of three methods:
 //!
-//! 1. *Few*: dims are in the lanes, and each product is a sum over the lanes at its end.
-//! 2. *More*: writing keys are in the lanes, so that a whole vector of products is computed at once.
-//! 3. *Long passes of the delta rule without gates*: the same in f64, with each product rounded once. Thousands of them
-//!    multiply the writes of as many tokens, and these terms cancel while the errors of the products do not. A sum of
-//!    64 dims in f32 has three times the error of a single rounding.
+//! 1. *Few tokens*: dims are in the lanes, and each product ends with a sum over the lanes.
+//! 2. *More tokens*: writing keys are in the lanes, so that a vector of products is computed at once.
+//! 3. *Long passes of the delta rule without gates*: like 2, but in f64, with each product rounded once. Thousands of
+//!    products multiply the writes of earlier tokens, and these terms cancel while the errors of the products do not. A
+//!    sum of 64 dims in f32 has three times the error of a single rounding.
 
 use super::kernel::{MOST_TOGETHER, ROWS_TOGETHER, Segment};
 use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Returns the rows of a segment to multiply with writing keys: queries first, then reading keys. The third result is
-/// one if a token is multiplied with itself, because it writes before its query reads and after its key does.
+/// Returns the address of row `n` of token `t`, one of the rows that are multiplied with writing keys: the queries,
+/// then the reading key. Also returns the stride of tokens, and one if the row is also multiplied with the writing key
+/// of the same token, else zero. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
-/// - `t` is one of the segment's tokens, and `n` at most its query rows, below it for the rules without rates.
+/// - `t` is one of the segment's tokens. `n` is at most its number of query rows, and below it under the rules without
+///   rates.
 #[inline(always)]
 unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
     let token = t as isize;
@@ -33,11 +36,11 @@ unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isi
     }
 }
 
-/// Computes the products of the tokens of each pass, with dims in the lanes: for passes of few tokens.
+/// Computes the products between the tokens of each pass, with dims in the lanes, for passes of few tokens.
 ///
 /// # Safety
-/// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a
-///   token, and once more for the delta rules.
+/// - The rows of the segment are readable, and `products` is writable for `tokens` rows of `row` values for each query
+///   row of a token, and once more under the delta rules.
 #[inline(always)]
 pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
@@ -82,12 +85,12 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
     }
 }
 
-/// Computes the products of row `n` of four tokens from `t` on with four writing keys from `writer` on, each summed in
-/// the order of [`dots`]: the first token with the first `MORE` keys, each later one with one more. The pass begins
-/// with `first`.
+/// Computes the products of row `n` of four tokens, starting with token `t`, and four writing keys, starting with key
+/// `writer`. Each is summed in the order of [`dots`]. The first token is multiplied with the first `MORE` keys, and
+/// each later token with one key more. The pass begins with token `first`.
 ///
 /// # Safety
-/// - As for [`multiply_few`]; the tokens are among those of the pass.
+/// - As for [`multiply_few`]; the tokens belong to the pass.
 #[inline(always)]
 unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     isa: L::Isa,
@@ -132,8 +135,9 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     }
 }
 
-/// Computes the products of the tokens of each pass, with writing keys in the lanes, vector by vector, which are read
-/// like a state. Products that a token does not need are written too, up to the end of a vector.
+/// Computes the products between the tokens of each pass, with writing keys in the lanes: the keys are arranged like
+/// the columns of a state, and read vector by vector. Up to the end of a vector, products that no token needs are
+/// written too.
 ///
 /// # Safety
 /// - As for [`multiply_few`], where rows of products are whole vectors.
@@ -176,10 +180,11 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
     }
 }
 
-/// Writes the writing keys of `count` tokens from `first` on to `columns`: vectors of tokens, each `[dim][N]`.
+/// Writes the writing keys of `count` tokens, starting with `first`, to `columns`, as vectors of tokens, each
+/// `[dim][N]`.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; the tokens are a pass.
+/// - As for [`multiply_rows`]; the tokens are those of one pass.
 #[inline(always)]
 unsafe fn write_columns<L: Lanes>(
     isa: L::Isa,
@@ -198,11 +203,12 @@ unsafe fn write_columns<L: Lanes>(
     }
 }
 
-/// Computes the same as [`multiply_rows`] with products that are summed in f64 and rounded once. A vector of keys is multiplied
-/// with [`ROWS_TOGETHER`] rows while it is in the first cache, in tiles of `R`.
+/// Computes [`multiply_rows`] with products that are summed in f64 and rounded once. A vector of keys is multiplied
+/// with [`ROWS_TOGETHER`] rows, in tiles of `R` rows, while it is in the first-level cache.
 ///
 /// # Safety
-/// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` values, at any alignment. `ROWS_TOGETHER` is a multiple of `R`.
+/// - As for [`multiply_rows`]; `rows` is writable for `ROWS_TOGETHER · dim` f64 values, at any alignment.
+///   `ROWS_TOGETHER` is a multiple of `R`.
 #[inline(always)]
 pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
     isa: L::Isa,
@@ -279,7 +285,7 @@ unsafe fn met_wide<L: Lanes, const R: usize>(
 }
 
 /// Computes `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. A few dims at a time are
-/// summed separately, because products multiply what many tokens write and no later token corrects their errors.
+/// summed separately, because the products multiply the writes of many tokens and no later token corrects their errors.
 ///
 /// # Safety
 /// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` vectors at `keys`.
@@ -303,11 +309,11 @@ unsafe fn met<L: Lanes, const R: usize>(
     whole
 }
 
-/// Writes the transpose of `rows` rows of `dim` values at `from`, `stride` apart, to `to`, `[dim][N]`, with zeros past the
-/// last row.
+/// Transposes `rows` rows of `dim` values at `from`, `stride` apart, and writes them to `to`, `[dim][N]`, with zeros
+/// past the last row.
 ///
 /// # Safety
-/// - At most `N` such rows are readable, and `dim · N` values writable at `to`.
+/// - The rows, at most `N`, are readable, and `dim · N` values are writable at `to`.
 #[inline(always)]
 unsafe fn transpose<L: Lanes>(
     isa: L::Isa,
@@ -341,7 +347,7 @@ unsafe fn transpose<L: Lanes>(
     }
 }
 
-/// Computes the products of a row with `R` rows at `b`, `stride` apart, with dims in the lanes.
+/// Computes the products of the row at `a` with `R` rows at `b`, `stride` apart, with dims in the lanes.
 ///
 /// # Safety
 /// - `dim` values are readable at `a` and in each row of `b`; `R` values are writable at `to`.

@@ -5,8 +5,8 @@ use super::kernel::Reading;
 use super::tile::reads;
 use crate::lanes::Lanes;
 
-/// Writes `scale · X S`: the answers of a state to queries, or the rows of a transition times a state. `R` rows are a
-/// register tile, `V` vectors the widest strip, and `W` vectors that of the delta rules.
+/// Writes `scale · X S`: the outputs of queries to a state, or the rows of a transition times a state. A register tile
+/// has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].
@@ -24,7 +24,7 @@ pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa
     }
 }
 
-/// Computes the rows of a reading of a strip of `V` vectors.
+/// Computes all rows of a reading whose strip has `V` vectors.
 ///
 /// # Safety
 /// - As for [`read`]; the width is `V` vectors.
@@ -45,10 +45,10 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
     }
 }
 
-/// Computes `R` rows from `row` on.
+/// Computes the `R` rows that start at `row`.
 ///
 /// # Safety
-/// - As for [`read`]; the rows are rows of `reading`, whose width is `V` vectors.
+/// - As for [`read`]; these are rows of `reading`, whose strip has `V` vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());

@@ -1,4 +1,4 @@
-//! Passes of a segment's tokens over a strip of the state.
+//! Processes a segment's tokens on a strip of the state.
 
 use super::initial::{WIDEST, found, place};
 use super::kernel::{Columns, Factors, Segment, Strip};
@@ -8,14 +8,15 @@ use super::update::{update, update_short};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Passes the tokens of a segment over a strip: updates the state, and writes outputs if any are requested.
+/// Processes the tokens of a segment on a strip: updates the state, and writes outputs if any are requested.
 ///
 /// Under the rules without rates a pass processes at most `P` tokens, and a shorter pass `B`. If the registers cannot
-/// hold a whole pass, `T` queries pass at a time; with `T` zero the tokens pass like fewer ones. `R` rows are a
-/// register tile of products, `V` vectors the widest strip, and `W` vectors that of the delta rules.
+/// hold a complete pass, `T` queries are processed at a time; if `T` is zero, `P` tokens are processed like a shorter
+/// pass. A register tile of products has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta
+/// rules.
 ///
 /// # Safety
-/// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
+/// - The clauses of [`Strip`], of [`Segment`] as [`super::prepare::prepare`] leaves it, and of [`Columns`].
 #[inline(always)]
 pub unsafe fn recur<
     L: Lanes,
@@ -62,11 +63,11 @@ pub unsafe fn recur<
     }
 }
 
-/// Passes the only token of a segment over a strip of `V` vectors, from the strip's previous location to its own.
-/// `DELTA` marks the rules with rates.
+/// Processes the only token of a segment on a strip of `V` vectors. The state is read from the strip's previous
+/// location and written to its new one. `DELTA` selects the rules with rates.
 ///
 /// # Safety
-/// - As for [`recur`]; the token has one query row, or possibly none under the rules without rates.
+/// - As for [`recur`]; the token has one query row, or under the rules without rates possibly none.
 #[inline(always)]
 unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -142,11 +143,12 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     }
 }
 
-/// Passes `P` tokens from `first` on over a strip, for the rules without rates, if the registers cannot hold all that
-/// they read and write. Tiles of `T` queries read the strip first; then the writes of all tokens are added.
+/// Processes the `P` tokens of a pass that starts with `first` on a strip, under the rules without rates, if the
+/// registers cannot hold all that they read and write. Tiles of `T` queries read the strip first; then the writes of
+/// all tokens are added.
 ///
 /// # Safety
-/// - As for [`recur`]; the tokens are a pass of the segment, and have a query row each if there are outputs.
+/// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
 #[inline(always)]
 unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
@@ -190,10 +192,10 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     }
 }
 
-/// Calls [`through`] for `B` tokens, with outputs and factors as compile-time constants.
+/// Calls [`through`] for `B` tokens, with the presence of outputs and factors as compile-time constants.
 ///
 /// # Safety
-/// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if there are outputs.
+/// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each if there are outputs.
 #[inline(always)]
 unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     isa: L::Isa,
@@ -223,11 +225,12 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// Passes `B` tokens from `t` on, of the pass that starts with `first`, over a strip, each with its query if `OUT`.
-/// With `EXIT`, which requires factors, the strip is multiplied afterwards; `ONCE` is that of [`rows`].
+/// Processes `B` tokens on a strip, starting with token `t` of a pass that starts with token `first`; with `OUT`, also
+/// their queries. With `EXIT`, which requires factors, the strip is multiplied by them afterwards. For `ONCE`, see
+/// [`rows`].
 ///
 /// # Safety
-/// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
+/// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
 #[inline(always)]
 unsafe fn through<
     L: Lanes,
@@ -271,7 +274,7 @@ unsafe fn through<
     }
 }
 
-/// Runs the passes of a segment over a strip of `V` vectors; `DELTA` marks the rules with rates. All tokens of a pass
+/// Runs the passes of a segment over a strip of `V` vectors; `DELTA` selects the rules with rates. All tokens of a pass
 /// read the state before the pass, and interact through the products of the segment.
 ///
 /// # Safety
@@ -308,8 +311,8 @@ unsafe fn together<
     }
 }
 
-/// Calls [`pass`] for the tokens of one register tile, with a query row each, under a delta rule, so that these facts
-/// are constants in its loops.
+/// Computes [`pass`] under a delta rule for one register tile of tokens with one query row each, so that these two
+/// numbers are constants in its loops.
 ///
 /// # Safety
 /// - As for [`pass`], with `R` tokens.
@@ -335,7 +338,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     }
 }
 
-/// Passes `count` tokens from `first` on over a strip together.
+/// Processes the `count` tokens of the pass that starts with `first` on a strip.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
@@ -401,8 +404,8 @@ unsafe fn pass<
     }
 }
 
-/// Computes the write of a lone token under a delta rule, to the strip's room and as the result, and its output:
-/// [`writes`] and [`answers`] of one token in a single pass over the state, read from its previous location.
+/// Computes output and write of a single token under a delta rule. The write goes to the strip's room and is returned.
+/// Does the work of [`writes`] and [`answers`] in one pass over the state, which is read from its previous location.
 ///
 /// # Safety
 /// - As for [`pass`], for a single token with one query row.
@@ -442,12 +445,12 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes what `R` tokens from `t` on write, to the strip's room: their values for the rules without rates, and
-/// `β (v − k S')` for the delta rules, where `S'` includes the writes of earlier tokens of the pass. Solves by forward
-/// substitution.
+/// Computes the writes of the `R` tokens from `t`, into the strip's room. Under the rules without rates they are the
+/// tokens' values. Under the delta rules they are `β (v − k S')`, where `S'` includes the writes of earlier tokens of
+/// the pass, by forward substitution.
 ///
 /// # Safety
-/// - As for [`pass`], with the writes of the pass before `t` in the room.
+/// - As for [`pass`], with the writes of the tokens of the pass before `t` in the room.
 #[inline(always)]
 unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -489,7 +492,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     }
 }
 
-/// Computes what token `t` writes under a delta rule, to `to` and as the result: `β (v − read)`.
+/// Computes the write of token `t` under a delta rule, `β (v − read)`, stores it at `to` and returns it.
 ///
 /// # Safety
 /// - As for [`recur`]; `t` is one of the tokens, and `V` vectors are writable at `to`.
@@ -514,11 +517,12 @@ unsafe fn write<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the writes of the tokens of a register tile from `t` on under a delta rule. `w` holds their readings of the
-/// state and of earlier writes. The write of each token is added to the readings of later ones.
+/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains the
+/// readings of the tokens from the state and from the writes before the tile. The write of each token is added to the
+/// readings of later tokens.
 ///
 /// # Safety
-/// - As for [`writes`]; products of the tokens with each other are at `own`, a quad of each.
+/// - As for [`writes`]; the products between the tokens are at `own`, four per token.
 #[inline(always)]
 unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -544,10 +548,10 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Writes the outputs of query row `g` of `R` tokens from `t` on.
+/// Writes the outputs of query row `g` of the `R` tokens from `t`.
 ///
 /// # Safety
-/// - As for [`pass`], with the writes of the pass up to these tokens in the room.
+/// - As for [`pass`], with the writes of these tokens and of earlier ones of the pass in the room.
 #[inline(always)]
 unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,

@@ -1,4 +1,4 @@
-//! Per-token operands of a strip: values, outputs, rates, and the pass over its rows.
+//! Operands of the tokens on a strip: values, outputs, rates, and the loop over the strip's rows.
 
 use super::factor::{Factor, flushed};
 use super::initial::clear_padding;
@@ -8,7 +8,7 @@ use crate::lanes::Lanes;
 use crate::product::for_quad;
 use core::ops::Range;
 
-/// Returns what token `t` writes, before the delta rule: its values times `down`.
+/// Returns the values of token `t` times `down`. Without a delta rule, the token writes them.
 ///
 /// # Safety
 /// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
@@ -33,10 +33,10 @@ pub(super) unsafe fn values<L: Lanes, const V: usize>(
     v
 }
 
-/// Writes the output of a query row of token `t`.
+/// Writes the output of query row `g` of token `t`.
 ///
 /// # Safety
-/// - The clauses of [`Segment`] and [`Columns`]; `t` and `g` are a token and a query row of it.
+/// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens, and `g` one of its query rows.
 #[inline(always)]
 pub(super) unsafe fn output<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -62,7 +62,7 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// The rate of a token in every lane, and the smallest magnitude whose product with it is a normal number.
+/// Rate of a token, in every lane, and the smallest magnitude whose product with the rate is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Rate<L> {
     beta: L,
@@ -81,24 +81,24 @@ impl<L: Lanes> Rate<L> {
         Rate { beta: L::splat(isa, beta), limit: L::splat(isa, f32::MIN_POSITIVE / beta.abs()) }
     }
 
-    /// Returns `x` times the rate; zero for a product below the smallest normal number.
+    /// Returns `x` times the rate, or zero for a product below the smallest normal number.
     #[inline(always)]
     pub(super) fn times(self, isa: L::Isa, x: L) -> L {
         flushed(isa, x, self.beta, self.limit)
     }
 }
 
-/// Terms per separate sum, before it is added to a larger one.
+/// Number of terms that are summed separately before the sum is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Terms whose segment sums are added separately.
+/// Number of terms whose short sums are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Terms per separate sum in passes with f64 sums.
+/// Number of terms that are summed in f32, in passes with f64 sums.
 pub(super) const SHORT: usize = 8;
 
-/// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum
-/// of short sums, which rounds fewer times to the magnitude of the state, large with a long memory.
+/// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built
+/// from short sums, so that fewer roundings have the magnitude of the state, which is large if little decays.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -137,7 +137,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds like [`add_products`], for a pass with f64 sums.
+/// Computes [`add_products`] for a pass with f64 sums.
 ///
 /// # Safety
 /// - As for [`add_products`].
@@ -163,7 +163,7 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds like [`add_wide`] for `U` vectors from number `from` on: sums [`SHORT`] terms in f32, and these sums in f64.
+/// Computes [`add_wide`] for the `U` vectors from `from`: sums [`SHORT`] terms in f32, and these sums in f64.
 ///
 /// # Safety
 /// - As for [`add_products`]; `from + U` is at most `V`.
@@ -221,11 +221,12 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
     }
 }
 
-/// Adds the writes of four tokens, from number `FROM` on, to the sums of `T` tokens: to their own and to later ones.
+/// Adds the writes of four tokens of a tile, starting with token `FROM`, to the sums of the tile's `T` tokens: each
+/// write to the sum of the same token and of all later ones.
 ///
 /// # Safety
-/// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
-///   and `T` rows of `V` vectors at `w`.
+/// - `T` rows of products, `stride` apart, are readable at `p`, each for `T` values rounded up to a multiple of four,
+///   and `T` rows of `V` vectors are readable at `w`.
 #[inline(always)]
 pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
     isa: L::Isa,
@@ -254,10 +255,10 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
     }
 }
 
-/// Returns `sums + Σ p[r][i] · w[i]` over `terms`.
+/// Adds `Σ p[r][i] · w[i]` over the `terms` to `sums`.
 ///
 /// # Safety
-/// - As for [`add_products`]; the terms are below its count.
+/// - As for [`add_products`]; the terms are below its `count`.
 #[inline(always)]
 unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -280,13 +281,13 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Prefetches for the tokens that follow while `count` tokens from `first` on pass: the values of the next `count`, and
-/// the rows that the caller names for each of them. None of it need be valid memory.
+/// Prefetches data of later tokens while `count` tokens from `first` are processed: the values of the next `count`
+/// tokens, and for each token the rows of [`Columns::ahead`]. The addresses need not be valid memory.
 #[inline(always)]
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
-    /// f32 values of two cache lines, which are fetched together.
+    /// Number of f32 values in two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Longer passes contain all tokens, so that nothing follows them.
+    /// Largest number of tokens with prefetching. A longer pass contains all tokens, so that none follow.
     const MOST: usize = 256;
     if count > MOST {
         return;
@@ -309,28 +310,28 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
     }
 }
 
-/// Multiplication of the rows of a strip after tokens have passed them.
+/// Factors by which the rows of a strip are multiplied after tokens have been processed.
 mod exits {
-    /// None.
+    /// No multiplication.
     pub const NEVER: u8 = 0;
-    /// By one, which flushes numbers that would be subnormal.
+    /// The factor one, which flushes numbers that would be subnormal.
     pub const VANISH: u8 = 1;
-    /// All rows by one factor.
+    /// One factor for all rows.
     pub const SHARED: u8 = 2;
-    /// Each row by its own factor.
+    /// A factor for each row.
     pub const OWN: u8 = 3;
-    /// Row by row, as the factors require.
+    /// Any factors, selected at run time for each row.
     pub const EITHER: u8 = 4;
 }
 
-/// Runs `B` tokens from `t` on over the rows of a strip and returns the readings of the queries from the state before
-/// them. Each row is loaded once, contributes to each query if `OUT`, receives the tokens' writes, is multiplied if
-/// `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for all of them.
-/// With `ONCE` the state is read from its location before the segment, and each kind of factor has its own loop.
+/// Processes `B` tokens from `t` on all rows of a strip. Returns what their queries read from the state before these
+/// tokens. Each row is loaded once, contributes to each query with `OUT`, receives the tokens' writes, is multiplied
+/// with `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for all of
+/// them. With `ONCE` the state is read from its location before the segment, and each kind of factor has its own loop.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; `B` tokens from `t` on are in the segment, and `q` are rows of `dim` values if
-///   `OUT`.
+/// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are
+///   readable at each of `q`.
 #[inline(always)]
 pub(super) unsafe fn rows<
     L: Lanes,
@@ -367,7 +368,7 @@ pub(super) unsafe fn rows<
     }
 }
 
-/// Computes the same as [`rows`], with the multiplication of a row as a compile-time constant.
+/// Computes [`rows`], with the kind of factors as a compile-time constant, one of [`exits`].
 ///
 /// # Safety
 /// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].

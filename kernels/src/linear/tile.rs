@@ -3,11 +3,11 @@
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Start value of sums that would stall if they were subnormal: far below the rounding of every sum that is not itself
-/// tiny. It is subtracted afterwards.
+/// Start value of sums that would stall if they were subnormal: far below the rounding error of every sum that is not
+/// itself tiny. It is subtracted from the result.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
-/// Subtracts the start values of `sums` sums from `sum`, their total.
+/// Subtracts the start values from `sum`, the total of `sums` sums.
 #[inline(always)]
 pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))

@@ -1,4 +1,4 @@
-//! Updates of the state with the writes of a pass.
+//! Adds the writes of a pass to the state.
 
 use super::factor::Factor;
 use super::initial::clear_padding;
@@ -7,12 +7,13 @@ use super::rows::{SEGMENT, SHORT, rows};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Adds the writes of a long pass to the state, four rows at a time. They are summed separately, in segments which with
-/// `WIDE` are added in f64, so that the state is rounded once for the whole pass. Then the rows are multiplied if there
-/// are factors.
+/// Adds the writes of a long pass to the state, four rows at a time. The writes are summed separately, in short sums
+/// that are added up (in f64 with `WIDE`), so that the state is rounded once per pass. Then the rows are multiplied by
+/// the factors `exit`, if there are any.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds their writes.
+/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
+///   writes.
 #[inline(always)]
 pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     isa: L::Isa,
@@ -72,10 +73,11 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
 }
 
 /// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, which requires factors, the
-/// rows are multiplied afterwards.
+/// rows are multiplied by them afterwards.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds their writes.
+/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of the segment, and the room contains their
+///   writes.
 #[inline(always)]
 pub(super) unsafe fn update_short<
     L: Lanes,
@@ -120,10 +122,10 @@ pub(super) unsafe fn update_short<
     }
 }
 
-/// Adds what `B` tokens from `t` on write to `V` vectors of the state from number `from` on, of a strip of `ALL`.
+/// Adds the writes of the `B` tokens from `t` to `V` of the `ALL` vectors of a strip, starting with vector `from`.
 ///
 /// # Safety
-/// - As for [`update_short`]; the tokens are among the pass's, and the vectors in the strip.
+/// - As for [`update_short`]; the tokens belong to the pass, and the vectors to the strip.
 #[inline(always)]
 unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize, const EXIT: bool>(
     isa: L::Isa,

@@ -6,15 +6,14 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument at which [`Lanes::exp2`] saturates at zero: the exponents of all its polynomials are above zero and below
-/// 200.
+/// Argument for which [`Lanes::exp2`] returns zero, because the exponents of its polynomials are between zero and 200.
 const ZERO_AT: f32 = -200.0;
 
-/// Four lanes.
+/// Vector of four f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
 
-/// Runs an operation that is legal because a vector or a token exists.
+/// Runs an intrinsic, which is allowed because a vector or a token exists.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).
@@ -338,11 +337,10 @@ unsafe fn widen_f16(p: *const u16) -> float32x4_t {
     }
 }
 
-/// Converts four f32 values to f16. FCVTN is part of ARMv8.0 and uses the current rounding mode, by default to
-/// nearest.
+/// Converts four f32 values to f16. FCVTN is part of ARMv8.0. It uses the current rounding mode, by default to nearest.
 ///
 /// # Safety
-/// - Nothing beyond the instruction set is required.
+/// - The processor has the instruction set.
 #[inline(always)]
 unsafe fn narrow_f16(wide: float32x4_t) -> uint16x4_t {
     let narrow: uint16x4_t;

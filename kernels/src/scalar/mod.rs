@@ -1,4 +1,4 @@
-//! One lane, portable: the reference instance, and the fallback where no vector unit is known.
+//! One lane, portable: the reference, and the fallback if no vector unit is known.
 
 mod vector;
 

@@ -6,7 +6,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::state::Number;
 use half::{bf16, f16};
 
-/// A vector of one lane.
+/// Vector of one f32 value.
 #[derive(Clone, Copy, Debug)]
 pub struct One(f32);
 

@@ -1,6 +1,6 @@
 //! Computes the direct convolution: each output is the sum of products of a filter and the inputs up to its token.
 //!
-//! Blocks of `TOKENS` tokens share each load of a weight, and their sums are chains that overlap.
+//! The `TOKENS` tokens of a block share each load of a weight. Their sums are independent chains, which overlap.
 
 use super::functions::silu;
 use super::kernel::{ConvolutionTile, VECTORS};
@@ -12,7 +12,7 @@ const TOKENS: usize = 4;
 /// Computes the outputs of a tile.
 ///
 /// # Safety
-/// - The contract of the [`ConvolutionTile`].
+/// - The contract of [`ConvolutionTile`].
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
     let whole = tile.tokens / TOKENS * TOKENS;
@@ -27,10 +27,10 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
     }
 }
 
-/// Computes the outputs of `T` tokens from `token` on.
+/// Computes the outputs of the `T` tokens from `token`.
 ///
 /// # Safety
-/// - The contract of the [`ConvolutionTile`], which has these tokens.
+/// - The contract of [`ConvolutionTile`]; the tokens are in the tile.
 #[inline(always)]
 unsafe fn block<L: Lanes, const T: usize>(isa: L::Isa, tile: &ConvolutionTile, token: usize) {
     // SAFETY: rows of the tile's tokens and of the inputs before them, weights and bias, of `VECTORS` vectors each (clause).

@@ -1,4 +1,4 @@
-//! Computes exponential, softplus and silu of lanes over the whole range of f32, and flushes tiny numbers to zero.
+//! Computes exponential, softplus and silu of vectors over the entire range of f32, and flushes tiny numbers to zero.
 //!
 //! ```text
 //! e^x         = 2^n e^s                 n = rint(x log2 e),  s = x − n ln 2,  |s| ≤ ln 2 / 2
@@ -7,31 +7,32 @@
 //! silu x      = x / (1 + v), times v where x < 0
 //! ```
 //!
-//! `n ln 2` is subtracted in two parts. The first has so few bits that neither its product nor the difference is
-//! rounded. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with constant terms of
-//! one, so that `e^0 = 1` exactly. `2 e^s 2^(n−1)` reaches the largest number without an infinite power on the way.
+//! `n ln 2` is subtracted in two parts. The first part has so few bits that neither its product with `n` nor the
+//! difference is rounded. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with
+//! constant terms of one, so that `e^0 = 1` exactly. As `2 e^s 2^(n−1)`, the result reaches the largest number without
+//! an infinite power on the way.
 //!
-//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. Errors beyond those of the polynomials,
-//! `1.1e-8` and `1e-9`, are roundings. A test measures the largest errors over all exponents and finds them below what
-//! each kernel declares.
+//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. The polynomials have the errors `1.1e-8` and
+//! `1e-9`; all other errors are roundings. A test measures the largest errors over all exponents and checks that they
+//! do not exceed what each kernel declares.
 
 use crate::lanes::Lanes;
 use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
 
-/// An argument above the logarithm of the largest number.
+/// Argument above which an exponential is infinite.
 const MOST: f32 = 89.0;
 /// `log2 e`.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
-/// The upper bits of `ln 2`: products with integers below 256 are exact.
+/// Upper bits of `ln 2`, few enough for products with integers below 256 to be exact.
 const LN_2_HIGH: f32 = 0.693_145_75;
-/// The rest of `ln 2`.
+/// Lower bits of `ln 2`: its difference from [`LN_2_HIGH`].
 const LN_2_LOW: f32 = 1.428_606_8e-6;
-/// `2 e^s`, lowest power first.
+/// Coefficients of `2 e^s`, lowest power first.
 const EXP: [f32; 7] = [2.0, 2.0, 1.0, 0.333_331_53, 0.083_333_11, 0.016_726_358, 0.002_785_236_8];
-/// `artanh(z) / z` in powers of `z²`.
+/// Coefficients of `artanh(z) / z` in powers of `z²`, lowest power first.
 const ARTANH: [f32; 6] = [1.0, 0.333_333_34, 0.199_998_53, 0.142_961_78, 0.108_532_88, 0.116_121_64];
 
-/// Returns `x` in lanes where the magnitude of `by` is at least the smallest normal number or NaN, and zero elsewhere.
+/// Returns `x` in lanes where `by` is NaN or not below the smallest normal number in magnitude, zero in other lanes.
 #[inline(always)]
 #[must_use]
 pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
@@ -39,7 +40,7 @@ pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
 }
 
 /// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`], where an infinite factor could create
-/// NaN, the factor is applied twice, the first time to the state. The logarithm of infinity makes NaN.
+/// NaN, the state is already multiplied by `e^(x/2)`, and the factor is `e^(x/2)`. An `x` of `+∞` yields NaN.
 #[inline(always)]
 #[must_use]
 pub fn grown<L: Lanes>(isa: L::Isa, x: L, h: L) -> (L, L) {
@@ -55,7 +56,7 @@ pub fn exp<L: Lanes>(isa: L::Isa, x: L) -> L {
     exp_to(isa, x, MOST)
 }
 
-/// Returns `e^x`, with arguments clamped to `most`.
+/// Returns `e^x`, with arguments above `most` replaced by `most`.
 #[inline(always)]
 fn exp_to<L: Lanes>(isa: L::Isa, x: L, most: f32) -> L {
     let (least, most) = (L::splat(isa, LEAST_LOG), L::splat(isa, most));
@@ -100,7 +101,7 @@ pub fn silu<L: Lanes>(isa: L::Isa, x: L) -> L {
     x.times(zero.if_greater(x, v, one)).over(v.plus(one))
 }
 
-/// Applies [`silu`] in place to `n` values, a whole number of vectors.
+/// Applies [`silu`] in place to `n` values, a multiple of the lanes.
 ///
 /// # Safety
 /// - `n` values are readable and writable at `x`.
@@ -112,10 +113,10 @@ pub unsafe fn silu_in_place<L: Lanes>(isa: L::Isa, x: *mut f32, n: usize) {
     }
 }
 
-/// Writes exponential, softplus and silu of `n` values, a whole number of vectors.
+/// Writes exponential, softplus and silu of `n` values, a multiple of the lanes.
 ///
 /// # Safety
-/// - `n` values are readable at `x` and writable at each of `y`.
+/// - `n` values are readable at `x` and writable at each pointer in `y`.
 #[inline(always)]
 pub unsafe fn table<L: Lanes>(isa: L::Isa, x: *const f32, n: usize, y: [*mut f32; 3]) {
     for i in (0..n).step_by(L::N) {

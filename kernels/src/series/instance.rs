@@ -1,4 +1,4 @@
-//! The macro that instantiates the kernels of series for one instruction set.
+//! The macro that instantiates the per-channel kernels for one instruction set.
 
 /// Declares a module `series` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the
 /// parent module.
@@ -7,7 +7,7 @@ macro_rules! series {
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
         exp: $exp:literal, softplus: $softplus:literal, silu: $silu:literal $(,)?
     ) => {
-        /// The kernels of series of this instruction set.
+        /// The per-channel kernels of this instruction set.
         pub mod series {
             use super::{PRIMITIVES, $isa, $lanes};
             use elsa_core::series::bound::Precision;
@@ -18,7 +18,7 @@ macro_rules! series {
                 functions as elementary, recurrence as first_order, selective as scan,
             };
 
-            /// The kernels.
+            /// Table of the per-channel kernels.
             pub static KERNEL: SeriesKernel = SeriesKernel {
                 spec: SeriesKernelSpec {
                     name: $name,

@@ -1,13 +1,13 @@
-//! Operands of the kernels of series. Strides and offsets count f32 values.
+//! Operands of the per-channel kernels. Strides and offsets count f32 values.
 
 use crate::primitives::Primitives;
 use elsa_core::series::plan::SeriesKernelSpec;
 
-/// Vectors of channels per tile.
+/// Number of vectors of channels per tile.
 pub const VECTORS: usize = 2;
 
-/// Rows of a tile's channels, one per token in processing order. The row of the next token is `stride` values further
-/// on, or before for a backward pass.
+/// Rows of a tile's channels, one per token in processing order. The next token's row is `stride` values further on; in
+/// a backward pass the stride is negative.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<P> {
     /// The row of the first token.
@@ -34,50 +34,50 @@ impl<T> Columns<*mut T> {
     }
 }
 
-/// A tile of a recurrence.
+/// Tile of a recurrence.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
-/// - `W` values are readable in each of the `tokens` rows of `a` and `b`, and writable in those of `out`, unless its pointer
-///   is null.
+/// - `W` values are readable in each of the `tokens` rows of `a` and `b`. They are writable in each row of `out`,
+///   unless its pointer is null.
 /// - `state` is readable and writable for `W` values.
-/// - Written operands overlap nothing else.
+/// - Operands that are written overlap no other operand.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrenceTile {
-    /// Factors, or their natural logarithms.
+    /// Factors `a` of the recurrence `h ← a h + b`, or their natural logarithms.
     pub a: Columns<*const f32>,
-    /// Addends.
+    /// Addends `b` of the recurrence.
     pub b: Columns<*const f32>,
     /// States after each token; null if not requested.
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
-    /// The state before the first token, replaced by the one after the last.
+    /// State before the first token, replaced by the state after the last.
     pub state: *mut f32,
-    /// `true` if `a` holds logarithms.
+    /// `true` if `a` contains logarithms.
     pub log: bool,
 }
 
-/// A coefficient of a selective scan.
+/// Input or output coefficients of a selective scan.
 #[derive(Clone, Copy, Debug)]
 pub enum Coefficients {
-    /// Per token, `[token][state]` with rows of `N` values shared by all channels of the tile.
+    /// Coefficients per token, `[token][state]`: rows of `N` values, which all channels of the tile use.
     Token(Columns<*const f32>),
-    /// Per channel, `[state][W]`.
+    /// Coefficients per channel, `[state][W]`.
     Channel(*const f32),
 }
 
-/// A tile of a selective scan.
+/// Tile of a selective scan.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`] and `N` for `states`:
-/// - `W` values are readable in each of the `tokens` rows of `u`, `delta`, and `z` unless it is null, and writable in those of
-///   `out` unless it is null.
-/// - `a` is readable for `N · W` values, `[state][W]`; so are the coefficients, each in its form.
-/// - `bias` and `skip` are readable for `W` values each.
+/// - `W` values are readable in each of the `tokens` rows of `u` and `delta`, and of `z` unless it is null. They are
+///   writable in each row of `out`, unless it is null.
+/// - `a` is readable for `N · W` values, `[state][W]`. The coefficients are readable as [`Coefficients`] says.
+/// - `bias` is readable for `W` values. `skip` is null or readable for `W` values.
 /// - `state` is readable and writable for `N · W` values, `[state][W]`.
-/// - Written operands overlap nothing else.
+/// - Operands that are written overlap no other operand.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectiveTile {
-    /// Inputs.
+    /// Inputs of the scan.
     pub u: Columns<*const f32>,
     /// Time steps.
     pub delta: Columns<*const f32>,
@@ -87,73 +87,75 @@ pub struct SelectiveTile {
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
-    /// State elements per channel.
+    /// Number of state elements per channel.
     pub states: usize,
-    /// Rates.
+    /// Decay rates.
     pub a: *const f32,
     /// Input coefficients.
     pub b: Coefficients,
     /// Output coefficients.
     pub c: Coefficients,
-    /// Addends of the time steps.
+    /// Biases added to the time steps.
     pub bias: *const f32,
-    /// Factors of the input in the output; null if the output does not include it.
+    /// Factors by which inputs are added to outputs; null if they are not added.
     pub skip: *const f32,
     /// `true` if time steps are the softplus of the given values.
     pub softplus: bool,
-    /// The state before the first token, replaced by the one after the last.
+    /// State before the first token, replaced by the state after the last.
     pub state: *mut f32,
 }
 
-/// A tile of a convolution.
+/// Tile of a convolution.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
-/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u` and in `taps − 1` rows before
-///   the first, and writable in those of `out`.
-/// - `filter` is readable for `taps · W` values, `[tap][W]`, starting with the current token's; `bias` for `W`, unless
-///   null.
-/// - Written operands overlap nothing else.
+/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u` and in the `taps − 1` rows
+///   before the first, and writable in each of the `tokens` rows of `out`.
+/// - `filter` is readable for `taps · W` values, `[tap][W]`, starting with the weight of the current token. `bias` is
+///   null or readable for `W` values.
+/// - Operands that are written overlap no other operand.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionTile {
-    /// Inputs.
+    /// Inputs of the convolution.
     pub u: Columns<*const f32>,
-    /// Outputs.
+    /// Outputs of the convolution.
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
-    /// Weights of a filter.
+    /// Number of weights per filter.
     pub taps: usize,
-    /// Weights.
+    /// Weights of the filters.
     pub filter: *const f32,
-    /// Addends of the sums; null for none.
+    /// Biases added to the sums; null for none.
     pub bias: *const f32,
     /// `true` if the output is the silu of the sum.
     pub silu: bool,
 }
 
-/// The kernels of series of one instruction set.
+/// Per-channel kernels of one instruction set.
 ///
-/// Each function is unsafe with the contract of its tile, and one clause more: the instruction set is present.
+/// Each function has the contract of its tile as a safety clause, and one more clause: the processor has the
+/// instruction set.
 #[derive(Debug)]
 pub struct SeriesKernel {
-    /// Names and sizes.
+    /// Names, sizes and error constants.
     pub spec: SeriesKernelSpec,
     /// Moves and conversions of the instruction set.
     pub primitives: &'static Primitives,
     /// Entry point of `recurrence::run`.
     pub recurrence: unsafe fn(&RecurrenceTile),
-    /// Entry point of `recurrence::fold`. The second argument, writable for `width` values, receives the factor of all
-    /// tokens.
+    /// Entry point of `recurrence::fold`. The second argument, writable for `width` values, receives the product of the
+    /// factors of all tokens.
     pub fold: unsafe fn(&RecurrenceTile, *mut f32),
-    /// Entry point of `recurrence::carry`, with factors, addends, and the state, which is updated.
+    /// Entry point of `recurrence::carry`; arguments: factors, addends, and the state, which is updated.
     pub carry: unsafe fn(*const f32, *const f32, *mut f32),
     /// Entry point of `selective::run`.
     pub selective: unsafe fn(&SelectiveTile),
     /// Entry point of `convolution::run`.
     pub convolution: unsafe fn(&ConvolutionTile),
-    /// Entry point of `functions::silu_in_place`, with values and their number.
+    /// Entry point of `functions::silu_in_place`; arguments: values and their number.
     pub silu: unsafe fn(*mut f32, usize),
-    /// `functions::table`, for measuring errors: arguments, their number, and exponentials, softplus, silu.
+    /// Entry point of `functions::table`, for measuring errors. Arguments: values, their number, and where to write
+    /// their exponentials, softplus and silu.
     pub functions: unsafe fn(*const f32, usize, [*mut f32; 3]),
 }
 

@@ -4,7 +4,7 @@ use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};
 use crate::lanes::Lanes;
 
-/// Returns the factor of a tile's row, and the state that it multiplies.
+/// Returns the factor for a row of a tile, and the state that it multiplies.
 #[inline(always)]
 fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L, h: L) -> (L, L) {
     if LOG { grown(isa, a, h) } else { (a, h) }
@@ -33,7 +33,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
     }
 }
 
-/// Computes the tokens of a tile; `LOG` is `tile.log` at compile time.
+/// Computes the tokens of a tile; `LOG` is `tile.log` as a compile-time constant.
 ///
 /// # Safety
 /// - The contract of the [`RecurrenceTile`].
@@ -62,11 +62,11 @@ unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
     }
 }
 
-/// Computes the combined map of all tokens of a tile: its factor, and its addend as `state`. The previous state and
-/// `out` are ignored.
+/// Computes the map of a tile, which combines the maps of all its tokens. Writes the factor to `product` and the addend
+/// to the tile's `state`, without reading it. Ignores the tile's `out`.
 ///
 /// # Safety
-/// - The contract of the [`RecurrenceTile`]; `product` is writable for as many values as the state has.
+/// - The contract of [`RecurrenceTile`]; `product` is writable for one value per channel of the tile.
 #[inline(always)]
 pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
     // SAFETY: the same clauses.
@@ -79,7 +79,7 @@ pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f
     }
 }
 
-/// Computes [`fold`]; `LOG` is `tile.log` at compile time.
+/// Computes [`fold`]; `LOG` is `tile.log` as a compile-time constant.
 ///
 /// # Safety
 /// - As for [`fold`].
@@ -107,10 +107,10 @@ unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile,
     }
 }
 
-/// Replaces the state before a part by the state after it: `h ← a h + b` with the map of the part.
+/// Replaces the state before a part by the state after it: `h ← a h + b`, where `a` and `b` are the map of the part.
 ///
 /// # Safety
-/// - `a` and `b` are readable, and `state` readable and writable, for as many values as a tile has channels.
+/// - `a` and `b` are readable, and `state` is readable and writable, for one value per channel of a tile.
 #[inline(always)]
 pub unsafe fn carry<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, state: *mut f32) {
     for v in 0..VECTORS {

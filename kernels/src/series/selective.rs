@@ -1,7 +1,7 @@
 //! Computes the selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + D u`.
 //!
-//! State elements stay in memory between tokens, `[state][W]`, because they outnumber the registers. Those of one token
-//! are independent, so their exponentials overlap.
+//! State elements stay in memory between tokens, `[state][W]`, because they outnumber the registers. The elements of a
+//! channel are independent, so their exponentials overlap.
 
 use super::functions::{exp, grown, kept, silu, softplus};
 use super::kernel::{Coefficients, SelectiveTile, VECTORS};
@@ -11,7 +11,7 @@ use elsa_core::series::functions::MOST_LOG;
 /// Loads coefficient `n` of a token, for vector `v` of a tile's channels.
 ///
 /// # Safety
-/// - `of` is that of a tile with more than `token` tokens and more than `n` states.
+/// - `of` are coefficients of a tile with more than `token` tokens and more than `n` states.
 #[inline(always)]
 unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n: usize, v: usize) -> L {
     // SAFETY: the coefficient of the token, or those of the channels (clause).
@@ -23,8 +23,8 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Returns `true` if `delta` times the rates of a vector of channels, from `least` to `most`, is beyond the range of a
-/// single exponential, or if a rate is infinite.
+/// Returns `true` if the factors of a vector of channels need more than a single exponential: if `delta` times a rate,
+/// from `least` to `most`, exceeds its range, or if a rate is `infinite`.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
     let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
@@ -32,7 +32,7 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
     infinite || delta.times(least).if_greater(limit, one, beyond).lane_sum() > 0.0
 }
 
-/// Returns the least and the largest rate of each channel of vector `v`, and `true` if one is infinite.
+/// Returns the smallest and the largest rate of each channel in vector `v`, and `true` if a rate is infinite.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`].
@@ -88,22 +88,22 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
     }
 }
 
-/// One token of a vector of channels.
+/// Operands of one token, for a vector of channels.
 struct Token<L> {
     number: usize,
     v: usize,
-    /// The time step as given, and its effective value.
+    /// Time step as given; `delta` is its effective value.
     raw: L,
     delta: L,
-    /// The effective time step times the input.
+    /// Effective time step times the input.
     added: L,
 }
 
-/// Updates the states of a vector of channels for a token, and returns their sum with the output coefficients. With
-/// `LEAVES` a factor may be beyond f32, or a rate infinite.
+/// Updates the states of a vector of channels for one token, and returns the sum of states times output coefficients.
+/// `LEAVES` allows factors beyond the range of f32, and infinite rates.
 ///
 /// # Safety
-/// - The contract of the [`SelectiveTile`]; the token is one of it.
+/// - The contract of [`SelectiveTile`]; the token is in the tile.
 #[inline(always)]
 unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile, of: &Token<L>) -> L {
     let mut y = L::splat(isa, 0.0);

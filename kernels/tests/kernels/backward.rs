@@ -1,10 +1,10 @@
-//! The backward kernels that this machine can execute, in isolation: a tile and a block against f64.
+//! Tests of each backward kernel that this machine can execute: a tile and a block against f64.
 
 use super::noise;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardKernel, BackwardTile};
 use elsa_kernels::registry::BACKWARD;
 
-/// Rows of `dim` values by columns in panels.
+/// Arranges rows of `dim` values by column, in panels.
 fn columns(kernel: &BackwardKernel, rows: &[f32], dim: usize) -> Vec<f32> {
     let panel = kernel.spec.panel;
     let mut out = vec![0.0; rows.len()];

@@ -1,5 +1,5 @@
-//! The exponential of every kernel: the possible error of its arithmetic, followed step by step, and its measured
-//! error. `kernels/src/exp2.rs` derives the formulas.
+//! Tests of the exponential of every kernel: the largest error that its arithmetic can have, computed step by step, and
+//! its measured error. `kernels/src/exp2.rs` derives the formulas.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,11 +10,11 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::exp2::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
 use elsa_kernels::registry::ATTENTION;
 
-/// Points of the reduced argument that the analysis visits; between adjacent points nothing changes by more than a
+/// Number of points at which the reduced argument is analysed. Between adjacent points the error changes by less than a
 /// millionth of the bound.
 const POINTS: u32 = 1 << 18;
 
-/// A number known up to an error of `off`.
+/// Number known up to an error of `off`.
 #[derive(Clone, Copy)]
 struct Near {
     x: f64,
@@ -26,7 +26,7 @@ impl Near {
         Near { x: x.into(), off: 0.0 }
     }
 
-    /// Adds the rounding to f32: half a unit in the last place of the largest possible value.
+    /// Adds the error of rounding to f32: half a unit in the last place of the largest possible value.
     fn rounded(self) -> Near {
         let largest = self.x.abs() + self.off;
         let half = if largest == 0.0 { 0.0 } else { (largest.log2().floor() - 24.0).exp2() };
@@ -47,7 +47,7 @@ impl Near {
     }
 }
 
-/// Evaluates Horner's form, with multiply-adds that round once, or twice.
+/// Evaluates a polynomial in Horner's form. A multiply-add rounds once if `fused`, twice if not.
 fn horner(c: [f32; 6], r: Near, fused: bool) -> Near {
     let step = |p: Near, c: f32| match fused {
         true => p.fma(r, Near::exactly(c)),
@@ -56,7 +56,7 @@ fn horner(c: [f32; 6], r: Near, fused: bool) -> Near {
     c[..5].iter().rev().fold(Near::exactly(c[5]), |p, c| step(p, *c))
 }
 
-/// Evaluates the form in pairs, whose linear coefficient is one.
+/// Evaluates a polynomial whose linear coefficient is one, with its terms in pairs.
 fn pairs(c: [f32; 6], r: Near) -> Near {
     let c = c.map(Near::exactly);
     let r2 = r.times(r).rounded();
@@ -96,7 +96,7 @@ fn declared_errors_follow_from_the_arithmetic() {
     }
 }
 
-/// Returns the error in units in the last place of the f32 value nearest to `exact`.
+/// Returns the difference of `got` and `exact`, in units in the last place of the f32 value nearest to `exact`.
 fn ulps(got: f32, exact: f64) -> f64 {
     let exponent = exact.abs().log2().floor().max(-126.0);
     (f64::from(got) - exact).abs() / (exponent - 23.0).exp2()

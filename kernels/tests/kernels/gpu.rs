@@ -1,4 +1,4 @@
-//! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
+//! Compares the table of GPU kernels with the modules and the manifest that `cargo xtask ptx` writes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx")
 }
 
-/// Returns the module of a kernel as `cargo xtask ptx` wrote it.
+/// Returns the PTX of a kernel as `cargo xtask ptx` wrote it.
 fn generated(kernel: &GpuKernel) -> String {
     std::fs::read_to_string(folder().join("sm_53").join(kernel.name).with_extension("ptx")).unwrap()
 }
@@ -52,7 +52,7 @@ fn the_table_agrees_with_the_manifest() {
     }
 }
 
-/// Returns the arguments with which the source of a kernel instantiates its template.
+/// Returns the template that the source of a kernel instantiates, and the template's arguments.
 fn instance(kernel: &GpuKernel) -> (String, Vec<String>) {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention").join(format!("{}.cu", kernel.name));

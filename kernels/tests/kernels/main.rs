@@ -1,4 +1,4 @@
-//! The tests of the kernels in one program, so that shared code is compiled and linked once.
+//! The tests of the kernels, in one program, so that shared code is compiled and linked once.
 
 mod backward;
 mod exponential;
@@ -14,7 +14,7 @@ mod series;
 mod subnormal;
 mod tangent;
 
-/// Numbers from −1 to 1.
+/// Returns `count` pseudorandom numbers from −1 to 1.
 fn noise(count: usize, seed: u64) -> Vec<f32> {
     elsa_core::random::noise(seed, count).collect()
 }

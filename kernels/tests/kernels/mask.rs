@@ -1,4 +1,5 @@
-//! The bias of a tile against its definition, for every instruction set of this machine and every form of mask.
+//! Tests of the bias of a tile against its definition, for every instruction set of this machine and every kind of
+//! mask.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,11 +10,12 @@ use elsa_kernels::attention::{Kernel, MaskTile, Seen, SideTile};
 use elsa_kernels::registry::ATTENTION;
 use half::{bf16, f16};
 
-/// The numbers of masks.
+/// Generator of mask elements.
 struct Numbers(Random);
 
 impl Numbers {
-    /// Returns an element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
+    /// Returns an element of an additive mask. In flavour 0 all elements are zero, in 1 all are masked, in 2 they are
+    /// small numbers, and in 3 anything.
     fn element(&mut self, flavour: usize) -> f32 {
         match flavour {
             0 => [0.0, -0.0][self.0.below(2)],
@@ -77,8 +79,8 @@ impl Data {
     }
 }
 
-/// Checks a tile of `rows` rows and `keys` keys, which start `before` elements into their rows, in a mask whose rows
-/// end with the last key.
+/// Checks a tile of `rows` rows and `keys` keys. In the mask, each row has `before` elements in front of these keys and
+/// ends with the last key.
 fn check(
     kernel: &Kernel,
     vectors: usize,
@@ -162,7 +164,7 @@ fn every_form_of_mask_becomes_the_bias_that_it_defines() {
     assert!(checked >= 48, "{checked}");
 }
 
-/// A masked key hides every other addend, and finite sums stay finite.
+/// Checks that a masked key stays masked with any addend, and that finite sums stay finite.
 #[test]
 fn biases_are_added_and_divided() {
     const OUT: f32 = f32::NEG_INFINITY;

@@ -1,5 +1,5 @@
-//! Measurements of rows, against f64 and element by element: every instruction set and type, sizes around the vector
-//! width, gaps of NaN between rows, and hostile elements.
+//! Tests of the measurements of rows against f64, element by element: every instruction set and type, sizes around the
+//! vector width, gaps of NaN between rows, infinite and NaN elements.
 
 use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;
@@ -8,14 +8,14 @@ use half::{bf16, f16};
 
 const ROWS: usize = 5;
 
-/// Returns numbers of a few magnitudes.
+/// Returns number `i` of a sequence with a few different magnitudes.
 fn number(i: usize) -> f32 {
     let x = ((i * 7919 + 13) % 1000) as f32 / 500.0 - 1.0;
     x * [1.0, 1e-3, 30.0][i % 3]
 }
 
-/// Returns rows of `dim` elements, `stride` apart and ending with the last element, in memory aligned for any type, and
-/// the rounded elements.
+/// Returns rows of `dim` elements, `stride` apart, in memory that is aligned for any type and ends with the last
+/// element. Also returns the elements, rounded to the type.
 fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (Vec<u32>, Vec<f32>) {
     let (mut bytes, mut values) = (Vec::new(), Vec::new());
     for i in 0..ROWS * stride - (stride - dim) {
@@ -38,7 +38,7 @@ fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (
     (words.collect(), values)
 }
 
-/// Returns `true` for equal numbers or two NaN.
+/// Returns `true` if two numbers are equal or both are NaN.
 fn same(a: f32, b: f32) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
@@ -110,7 +110,7 @@ fn rows_are_measured_whatever_their_length() {
     assert!(ran >= 2 * 3 * dims.len() * hostile.len());
 }
 
-/// Measuring zero rows changes nothing.
+/// Checks that measuring zero rows leaves earlier results unchanged.
 #[test]
 fn what_was_found_stays() {
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {

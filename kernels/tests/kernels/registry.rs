@@ -1,5 +1,5 @@
-//! Every micro-kernel of the registry that this machine can execute, in isolation: its exponential against
-//! f64, its merge against the definition bit by bit, its conversions against `half`, its declarations.
+//! Tests of each micro-kernel in the registry that this machine can execute: its exponential against f64, its merge
+//! against the definition bit by bit, its conversions against `half`, and its declared properties.
 
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
@@ -7,7 +7,7 @@ use elsa_core::state::State;
 use elsa_kernels::attention::{Ahead, Block, Kernel, Sums, Tile};
 use elsa_kernels::registry::{ATTENTION, BACKWARD, backward_of};
 
-/// Returns the kernels that are present. All instruction sets named by `ELSA_REQUIRE` must be.
+/// Returns the kernels that this machine can execute. Fails if an instruction set named by `ELSA_REQUIRE` is missing.
 fn present() -> Vec<&'static Kernel> {
     let found: Vec<_> = ATTENTION.iter().copied().filter(|k| k.is_present()).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
@@ -117,7 +117,7 @@ fn f16_and_bf16_widen_exactly() {
     }
 }
 
-/// Rows with gaps: every element is read and written at its place, and nothing else is written.
+/// Checks that rows with gaps between them are converted element by element, and that nothing is written to the gaps.
 #[test]
 fn rows_are_converted_where_they_lie() {
     const LEFT: f32 = 77.0;
@@ -201,8 +201,8 @@ fn f32_narrows_to_the_nearest() {
     }
 }
 
-/// Takes a step on one tile with data at the very ends of their allocations, so that AddressSanitizer and
-/// valgrind catch a read past the end; a masked NaN in key and value must not leak.
+/// Takes a step on one tile whose data end where their allocations end, so that AddressSanitizer and valgrind detect a
+/// read past the end. Also checks that a masked NaN in a key or a value reaches no output.
 #[test]
 fn a_step_reads_what_it_may_and_no_mask_leaks() {
     for kernel in present() {

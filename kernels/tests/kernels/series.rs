@@ -1,9 +1,9 @@
-//! The functions of the kernels of series, over all exponents, against f64.
+//! Tests of the functions of the per-channel kernels, over all exponents, against f64.
 
 use elsa_core::series::functions::{LEAST_LOG, gate_f64, sigmoid_f64, softplus_f64};
 use elsa_kernels::registry::SERIES;
 
-/// Values per call.
+/// Number of values per call.
 const COUNT: usize = 4096;
 
 #[test]

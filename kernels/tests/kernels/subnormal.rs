@@ -1,4 +1,4 @@
-//! Multiplications by powers of two that do not stall at subnormal numbers, against exact products, bit by bit.
+//! Tests of the multiplications that do not stall at subnormal numbers, against exact products, bit by bit.
 
 #![cfg(all(target_arch = "x86_64", not(any(elsa_without = "avx2", elsa_without = "avx512"))))]
 
@@ -22,7 +22,7 @@ fn numbers() -> Vec<f32> {
     bits.iter().flat_map(|b| [f32::from_bits(*b), -f32::from_bits(*b)]).collect()
 }
 
-/// Applies an operation on vectors to numbers.
+/// Applies an operation on vectors to the numbers `x`.
 fn apply<L: Lanes>(isa: L::Isa, x: &[f32], of: impl Fn(L) -> L) -> Vec<f32> {
     let mut y = Vec::new();
     for x in x.chunks(L::N) {
@@ -35,7 +35,7 @@ fn apply<L: Lanes>(isa: L::Isa, x: &[f32], of: impl Fn(L) -> L) -> Vec<f32> {
     y
 }
 
-/// Compares products with those by the power of two `factor`, rounded once. Products that overflow are not
+/// Compares `y` with the products of `x` and the power of two `factor`, rounded once. Products that overflow are not
 /// checked.
 fn compare(name: &str, x: &[f32], y: &[f32], factor: f64) {
     let mut subnormal = 0;

@@ -1,12 +1,12 @@
-//! The hyperbolic tangent of the soft cap against the error that the bounds assume for it.
+//! Tests the hyperbolic tangent of the soft cap against the error that the bounds assume for it.
 
 use elsa_core::attention::bound::tangent;
 use elsa_core::attention::plan::KeyLayout;
 use elsa_kernels::attention::{Ahead, Block, Kernel, Tile};
 use elsa_kernels::registry::ATTENTION;
 
-/// Computes the tangents of one number per row of a tile of one vector: the scores of one key under a soft cap of
-/// one.
+/// Computes the tangents of the numbers `x`, one per row of a tile of one vector, as the scores of one key under a soft
+/// cap of one.
 fn tangents(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let (w, d) = (kernel.spec.lanes, 4);
     assert_eq!(x.len(), w);

@@ -1,34 +1,34 @@
 //! Clocks of the cores, the GPU and the memory, and whether they are fixed.
 //!
 //! `jetson_clocks` leaves no file that records its run, but its effect is visible: the lowest and highest allowed
-//! clocks are equal, and the present clock equals them. It locks the memory at its highest rate without moving a limit,
-//! so for the memory only the present rate is compared with the highest.
+//! clocks are equal, and the current clock equals them. It locks the memory at its highest rate without changing the
+//! limits, so for the memory only the current rate is compared with the highest.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
 
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
-/// Folder of devices with their own clock.
+/// Folder of the devices that have a clock of their own, such as the GPU.
 const DEVICES: &str = "sys/class/devfreq";
-/// Names of Jetson GPUs in the device tree: TX1 and Nano (not confirmed), TX2, Xavier, Orin, and the generic name that
-/// kernels use for any of them.
+/// Names of Jetson GPUs in the device tree: of TX1 and Nano (not confirmed), TX2, Xavier and Orin, and the generic name
+/// that some kernels use for any GPU.
 const GPUS: [&str; 5] = ["gm20b", "gp10b", "gv11b", "ga10b", "gpu"];
-/// The memory clock of a TX2 and later, in debugfs.
+/// Folder of the memory clock on a TX2 and later boards, in debugfs.
 const BPMP: &str = "sys/kernel/debug/bpmp/debug/clk/emc";
-/// The memory clock of a Nano and a TX1, in debugfs.
+/// Folder of the memory clock's limits on a Nano and a TX1, in debugfs.
 const BWMGR: &str = "sys/kernel/debug/tegra_bwmgr";
-/// The present rate for [`BWMGR`].
+/// Folder of the current memory rate on boards that have [`BWMGR`].
 const OVERRIDE: &str = "sys/kernel/debug/clk/override.emc";
-/// The memory clock of kernels that list it among [`DEVICES`].
+/// Folder of the memory clock on kernels that list it among [`DEVICES`].
 const DEVICE: &str = "sys/class/devfreq/bwmgr";
-/// The highest memory clock of the power mode, in Hz; 0 if the mode sets none.
+/// File with the highest memory clock of the power mode, in Hz; 0 if the mode sets none.
 const CAP: &str = "sys/kernel/nvpmodel_emc_cap/emc_iso_cap";
 
-/// Relative difference below which two clocks are equal: limits are rounded to steps of the clock.
+/// Relative difference up to which two clocks count as equal: limits are rounded to steps of the clock.
 const SAME: f64 = 0.01;
 
-/// Returns `true` if two clocks are equal.
+/// Returns `true` if two clocks are equal within [`SAME`].
 fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= SAME * a.abs().max(b.abs())
 }
@@ -38,16 +38,16 @@ fn same(a: f64, b: f64) -> bool {
 pub struct Clock {
     /// Name of the core or device: `cpu3`, `gp10b`, `emc`.
     pub name: String,
-    /// Governor.
+    /// Governor that selects the rate; `None` if the clock has none.
     pub governor: Option<String>,
     now: Probe,
     low: Option<Probe>,
     high: Option<Probe>,
-    /// Units of the files per MHz.
+    /// Divisor that converts the numbers in the files to MHz.
     unit: f64,
-    /// Upper bound on the limit in the file `high`.
+    /// Power mode's upper bound in MHz, applied to the limit in the file `high`.
     cap: Option<f64>,
-    /// `true` if fixing the clock leaves the lower limit unchanged.
+    /// `true` if fixing the clock does not change its lower limit, as for the memory.
     locked: bool,
 }
 
@@ -56,18 +56,18 @@ pub struct Clock {
 pub struct Reading {
     /// Name of the core or device.
     pub name: String,
-    /// The present clock.
+    /// Current clock.
     pub mhz: Option<f64>,
     /// Lowest allowed clock.
     pub min_mhz: Option<f64>,
     /// Highest allowed clock.
     pub max_mhz: Option<f64>,
-    /// The governor.
+    /// Governor that selects the rate; `None` if the clock has none.
     pub governor: Option<String>,
 }
 
 impl Clock {
-    /// Returns the present clock in MHz.
+    /// Returns the current clock in MHz.
     #[must_use]
     pub fn mhz(&self) -> Option<f64> {
         // A GPU without power reports 0.
@@ -86,20 +86,20 @@ impl Clock {
         Some(self.cap.map_or(high, |cap| high.min(cap)))
     }
 
-    /// Returns whether the clock is at its highest.
+    /// Returns whether the clock runs at its highest allowed rate.
     #[must_use]
     pub fn at_highest(&self) -> Option<bool> {
         Some(same(self.mhz()?, self.high()?))
     }
 
-    /// Returns whether the clock is fixed at its highest.
+    /// Returns whether the clock is fixed at its highest allowed rate.
     #[must_use]
     pub fn fixed(&self) -> Option<bool> {
         let held = self.locked || same(self.low()?, self.high()?);
         Some(held && self.at_highest()?)
     }
 
-    /// Reads the clock now.
+    /// Reads the clock and its limits now.
     #[must_use]
     pub fn reading(&self) -> Reading {
         Reading {
@@ -146,7 +146,7 @@ pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
 /// The GPU of a Jetson.
 #[derive(Debug)]
 pub struct Gpu {
-    /// Clock.
+    /// Clock of the GPU.
     pub clock: Clock,
     load: Option<Probe>,
 }
@@ -160,7 +160,7 @@ impl Gpu {
     }
 }
 
-/// Finds the GPU by its name in the device tree. The folder's name differs from board to board: `57000000.gpu`,
+/// Finds the GPU by its name in the device tree, because the folder's name differs between boards: `57000000.gpu`,
 /// `17000000.gp10b`, `17000000.ga10b`.
 #[must_use]
 pub fn gpu(root: &Root) -> Option<Gpu> {
@@ -193,7 +193,7 @@ fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
 /// Finds the memory clock.
 ///
 /// # Errors
-/// Returns a line that names the unreadable file; `None` if the board has no such file.
+/// Returns a line that names the file if it exists but cannot be read, and `None` if the board has no such file.
 pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     let name = || "emc".to_owned();
     if let Some(clock) = device(root, DEVICE, name()) {
@@ -215,8 +215,8 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     Err(refused.map(|refused| format!("memory clock: {refused}; readable as root")))
 }
 
-/// Returns whether `jetson_clocks` is in effect: all of `clocks` are fixed at their highest. `None` if one of them is
-/// unknown and no other is loose, or if there are no clocks.
+/// Returns whether `jetson_clocks` is in effect, that is, whether all of `clocks` are fixed at their highest. Returns
+/// `None` if there are no clocks, or if some are unknown and all others are fixed.
 #[must_use]
 pub fn fixed<'a>(clocks: impl IntoIterator<Item = &'a Clock>) -> Option<bool> {
     let all: Vec<Option<bool>> = clocks.into_iter().map(Clock::fixed).collect();

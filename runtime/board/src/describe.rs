@@ -12,7 +12,7 @@ use serde::Serialize;
 /// A thermal zone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZoneReading {
-    /// Type.
+    /// Type of the zone, such as `GPU-therm`.
     pub name: String,
     /// Temperature; `None` if its sensor is off.
     pub temp_c: Option<f64>,
@@ -21,13 +21,13 @@ pub struct ZoneReading {
 /// A rail whose power is measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RailReading {
-    /// Name.
+    /// Name of the rail, such as `VDD_IN`.
     pub name: String,
-    /// Chip on the bus.
+    /// Measuring chip, by its address on the I2C bus.
     pub chip: String,
-    /// Location of the measurement.
+    /// Location of the chip: module or carrier board.
     pub place: Place,
-    /// Power.
+    /// Power in mW.
     pub power_mw: Option<f64>,
     /// `true` if the rail counts towards the total.
     pub total: bool,
@@ -46,17 +46,17 @@ pub struct Description {
     pub jetpack: Option<&'static str>,
     /// The release of the kernel.
     pub kernel: Option<String>,
-    /// The release of the GPU's driver, if it is separate from the system.
+    /// Release of the GPU's driver, if the driver is not a part of the system.
     pub driver: Option<String>,
     /// The power mode of `nvpmodel`.
     pub power_mode: Option<PowerMode>,
     /// `true` if the clocks are fixed at their highest.
     pub jetson_clocks: Option<bool>,
-    /// The governors of the cores, each once.
+    /// Governors of the cores, each listed once.
     pub governor: Option<String>,
-    /// The clocks of the cores that are on.
+    /// Clocks of the cores that are online.
     pub cores: Vec<Reading>,
-    /// The cores that are off.
+    /// Names of the cores that are offline.
     pub cores_off: Vec<String>,
     /// The clock of the GPU.
     pub gpu: Option<Reading>,
@@ -66,11 +66,11 @@ pub struct Description {
     pub emc: Option<Reading>,
     /// The thermal zones.
     pub zones: Vec<ZoneReading>,
-    /// Zones without a usable measurement.
+    /// Types of the zones that give no usable measurement.
     pub zones_left_out: Vec<String>,
-    /// The rails.
+    /// Rails whose power is measured.
     pub rails: Vec<RailReading>,
-    /// Names of the parts of the total power.
+    /// Names of the rails or counters that the total power is the sum of.
     pub total: Vec<String>,
     /// `true` if the processor is emulated.
     pub emulated: bool,
@@ -167,7 +167,7 @@ pub fn describe(root: &Root) -> Description {
     }
 }
 
-/// Lists the governors of the cores, each once.
+/// Lists the governors of the cores, without repetitions.
 fn governors(cores: &[Clock]) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     for name in cores.iter().filter_map(|core| core.governor.as_deref()) {
@@ -178,7 +178,7 @@ fn governors(cores: &[Clock]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" + "))
 }
 
-/// Reads the rail now.
+/// Reads a rail now; `total` says that it counts towards the total.
 fn reading(rail: &Rail, total: bool) -> RailReading {
     RailReading {
         name: rail.name.clone(),

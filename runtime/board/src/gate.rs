@@ -7,16 +7,16 @@ use elsa_core::telemetry::record::Throttling;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Limits on disturbances of a valid cell.
+/// Largest disturbances with which a measurement is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Load of other processes, in cores.
     pub others: f64,
-    /// Load of other machines of a hypervisor, in cores.
+    /// Load of a hypervisor's other virtual machines, in cores.
     pub stolen: f64,
-    /// Largest movement of a clock, as a share of its highest.
+    /// Largest variation of a clock, relative to its highest value.
     pub clock: f64,
-    /// Temperature of a zone whose limit is not known, in degrees Celsius.
+    /// Highest temperature of a zone for which the system reports no limit, in degrees Celsius.
     pub celsius: f64,
     /// Degrees by which a zone must stay below the temperature at which the system slows down.
     pub margin: f64,
@@ -38,8 +38,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the looser limits that apply before a cell is measured; if the disturbance persists, the cell is marked.
-    /// Desktop programs stay below them, a build or another benchmark does not.
+    /// Returns the looser limits for a check before a cell is measured. Desktop programs stay below these limits; a
+    /// build or another benchmark does not. The measured cell is still judged by [`Limits::default`].
     #[must_use]
     pub fn bearable() -> Limits {
         Limits { others: 0.5, stolen: 0.5, ..Limits::default() }
@@ -49,9 +49,9 @@ impl Limits {
 /// A reason why a measurement is invalid, and its remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// The disturbance.
+    /// Disturbance, as a phrase for a message.
     pub reason: String,
-    /// Number and name of the process that caused it.
+    /// Number and name of the process that caused it, if known.
     pub process: Option<(u32, String)>,
     /// The remedy: a command or an action.
     pub cure: Option<String>,
@@ -67,8 +67,8 @@ impl fmt::Display for Mark {
     }
 }
 
-/// Judges a measurement whose readings are `cell`; `gpu` says that it ran on the GPU. A pure function; values that the
-/// machine does not report count as good.
+/// Judges a measurement by its readings `cell`; `gpu` says that it ran on the GPU. Reads nothing from the machine.
+/// Values that the machine does not report count as good.
 #[must_use]
 pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits) -> Vec<Mark> {
     let mut marks = Vec::new();
@@ -135,17 +135,17 @@ pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits)
     marks
 }
 
-/// Returns the difference of two clocks as a share of the higher.
+/// Returns the difference between two clocks, relative to the higher one.
 fn moved(a: f64, b: f64) -> f64 {
     let high = a.max(b);
     if high > 0.0 { (a - b).abs() / high } else { 0.0 }
 }
 
-/// Waits until the machine is quiet, at most for `limit`; a limit of zero means one look. Clocks may move during the
-/// wait, as they do on an idle machine.
+/// Waits until the machine is quiet, at most for `limit`; a limit of zero means a single check. Clocks may change
+/// during the wait, as they do on an idle machine.
 ///
 /// # Errors
-/// Returns the disturbances that remain at the end of the time.
+/// Returns the disturbances that remain when the time is over.
 pub fn quiet(
     monitor: &Monitor,
     machine: &Description,

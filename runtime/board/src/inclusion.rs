@@ -1,16 +1,16 @@
-//! Checks whether the total power includes the rails that it should.
+//! Checks whether the total power includes the rails that are supposed to be a part of it.
 //!
-//! A rail such as `VDD_IN` counts as the total because it feeds the others. This is not verified for every board, but
-//! load shows it: a total that includes a rail rises at least as much as the rail.
+//! A rail such as `VDD_IN` counts as the total because it feeds the other rails. This is not verified for every board,
+//! but measurements under load show it: if the total includes a rail, it rises at least as much as the rail does.
 
 use super::sources::PARTS;
 use super::tally::Readings;
 use std::fmt;
 
-/// A rail that is part of the total, and the rise of both under load.
+/// Rail that should be a part of the total, and the rise of both under load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inclusion {
-    /// `GPU` or `CPU`.
+    /// Name of the part: `GPU` or `CPU`.
     pub part: &'static str,
     /// Rise of the total under load, in mW.
     pub total_mw: f64,
@@ -20,7 +20,7 @@ pub struct Inclusion {
 
 /// Rise of a rail, in mW, below which nothing can be concluded.
 const RISE: f64 = 500.0;
-/// Share of a part's rise that the total may lack: both are quantised means.
+/// Fraction of a part's rise that the total may miss: both are means of quantised readings.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {
@@ -43,8 +43,8 @@ impl fmt::Display for Inclusion {
     }
 }
 
-/// Compares the rise of the total with that of its parts, from the idle machine to a loaded one. Empty if no part rose
-/// enough.
+/// Compares the rise of the total with the rise of each part, between an idle and a loaded machine. Parts whose power
+/// hardly rose are left out.
 #[must_use]
 pub fn inclusions(idle: &Readings, load: &Readings) -> Vec<Inclusion> {
     let Some(total_mw) = load.power_mw.zip(idle.power_mw).map(|(load, idle)| load - idle) else {

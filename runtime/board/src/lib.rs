@@ -1,17 +1,17 @@
-//! The board under a benchmark: its description, its behaviour during a run, and the validity of the numbers.
+//! The board that runs a benchmark: its description, its behaviour during the run, and the validity of the numbers.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on `elsa-edge` instead: the interface of
+//! this crate may change in any version.
 //!
 //! | item | purpose |
 //! |---|---|
 //! | [`describe()`] | describes the machine: model, releases, power mode, clocks, zones, rails |
-//! | [`Monitor`] | a thread that watches it while a benchmark runs |
-//! | [`Readings`] | readings of a span: energy, temperature, clocks, throttling, load of others |
+//! | [`Monitor`] | a thread that watches the machine while a benchmark runs |
+//! | [`Readings`] | readings over a span: energy, temperature, clocks, throttling, load of other processes |
 //! | [`Inclusion`] | whether the total power includes its parts |
 //! | [`judge`], [`quiet`] | the validity of a measurement, and remedies |
 //! | [`serial`] | serial ports, and the sink that sends a benchmark's records through one |
-//! | [`Root`] | the root folder of all files, a parameter: tests simulate a board with a tree of files |
+//! | [`Root`] | the folder that contains `sys`, `proc` and `etc`; tests simulate a board with a tree of files |
 //!
 //! Everything is read from sysfs and procfs, without root if the system permits it. Values that the machine does not
 //! report are `None`; an unknown value is never replaced by a number.

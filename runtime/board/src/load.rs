@@ -1,43 +1,44 @@
 //! Measures the load of other processes on the machine, and finds the process that causes it.
 //!
-//! The load of others is the cores' busy time minus that of this process. A hypervisor's share (steal) is counted
-//! separately, because no process here causes it. Times are in ticks of 10 ms, so a short interval is imprecise.
+//! The load of the other processes is the busy time of all cores minus that of the measured process. Time that a
+//! hypervisor gives to other machines (steal) is counted separately, because no process on this machine causes it.
+//! Times are in ticks of 10 ms, so a short interval is imprecise.
 
 use super::root::{Probe, Root};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Ticks per second. Linux reports times in this unit for any kernel tick rate.
+/// Ticks per second. Linux reports times in this unit, independently of the kernel's timer frequency.
 const TICKS: f64 = 100.0;
 
 /// Longest line that is parsed.
 const LINE: usize = 1024;
 
-/// Times since the start of the system, in ticks.
+/// Times since the system started, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Time in which cores were busy.
+    /// Time during which cores were busy, summed over the cores.
     pub busy: u64,
     /// Time that a hypervisor gave to other virtual machines.
     pub stolen: u64,
-    /// Busy time of this process, in the kernel or not.
+    /// Busy time of the measured process, in user and kernel mode.
     pub own: u64,
 }
 
-/// Load over an interval, in cores, that this process did not cause.
+/// Load over an interval, in cores, that the measured process did not cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Others {
     /// Load of other processes.
     pub load: f64,
     /// Load of the hypervisor's other virtual machines.
     pub stolen: f64,
-    /// Maximum error of both loads: times are whole ticks.
+    /// Maximum error of both loads, because times are whole ticks.
     pub error: f64,
 }
 
 impl Times {
     /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
-    /// which lie `elapsed` apart. Returns `None` if `elapsed` is zero.
+    /// `elapsed` later. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();
@@ -58,27 +59,27 @@ impl Times {
 /// A process and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Busy {
-    /// Number.
+    /// Process number.
     pub pid: u32,
-    /// Name.
+    /// Name of the program.
     pub name: String,
     /// Load in cores.
     pub load: f64,
 }
 
-/// The times of the machine and of one process.
+/// Source of the busy times of the machine and of the measured process.
 #[derive(Debug)]
 pub struct Load {
     root: Root,
     pid: u32,
     machine: Probe,
     process: Option<Probe>,
-    /// Number of cores that the system counts.
+    /// Number of cores listed in `/proc/stat`.
     pub cores: usize,
 }
 
 impl Load {
-    /// Opens the times of the machine and of the process `pid`.
+    /// Opens the files with the times of the machine and of the process `pid`.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Option<Load> {
         let machine = Probe::open(root, "proc/stat")?;
@@ -105,14 +106,14 @@ impl Load {
         Some(Times { busy, stolen, own })
     }
 
-    /// Reads the busy time of every other process.
+    /// Reads the busy time of every other process, in ticks, by process number.
     #[must_use]
     pub fn processes(&self) -> HashMap<u32, u64> {
         self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
     }
 
-    /// Finds the other process with the highest load since `before`, `elapsed` ago. A new process counts with all its
-    /// time.
+    /// Finds the other process with the highest load since `before`, which was read `elapsed` ago. All busy time of a
+    /// process that is not in `before` counts.
     #[must_use]
     pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
         let took = |(pid, name, ticks): (u32, String, u64)| {
@@ -126,7 +127,7 @@ impl Load {
         })
     }
 
-    /// Iterates over number, name and busy time of every other process.
+    /// Iterates over the number, name and busy time of every other process.
     fn others(&self) -> impl Iterator<Item = (u32, String, u64)> + '_ {
         let names = self.root.entries("proc");
         names.into_iter().filter_map(|name| {
@@ -162,9 +163,9 @@ fn machine(line: &str) -> Option<(u64, u64)> {
     (found >= 4).then_some((busy, stolen))
 }
 
-/// Parses a process's busy time from `/proc/PID/stat`. Its name is in parentheses and may itself contain blanks and
-/// parentheses, so fields are counted from the last parenthesis on: the twelfth and thirteenth are user and system
-/// time.
+/// Parses a process's busy time from `/proc/PID/stat`. The name of the process is in parentheses and may contain blanks
+/// and parentheses, so fields are counted from the last parenthesis: the twelfth is the user time, the thirteenth the
+/// system time.
 fn spent(line: &[u8]) -> Option<u64> {
     let close = line.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;

@@ -1,10 +1,10 @@
 //! Runs a thread that watches the board during a benchmark.
 //!
-//! The power is sampled every 20 ms and everything else every 200 ms. Everything is also sampled when a span begins and
-//! when it ends, so a short span has at least two samples. A sample is a handful of reads of open files. The thread
-//! allocates nothing: sums are kept per span, and the history of the run is in a store of fixed size that is halved
-//! whenever it is full. The thread measures its own CPU time and samples less often if it exceeds half a percent of a
-//! core.
+//! Power is sampled every 20 ms and everything else every 200 ms. All values are also sampled when a span begins and
+//! when it ends, so even a short span has two samples. A sample reads a few files that stay open. The thread allocates
+//! nothing: sums are kept per span, and the history of the run is in an array of fixed size; whenever it is full, every
+//! second point is dropped. The thread measures its CPU time and samples less often if it uses more than half a percent
+//! of a core.
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest intervals that the thread backs off to.
+/// Longest intervals between samples when the thread samples less often: of the power, and of everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// Share of a core above which the thread samples less often.
+/// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
-/// Interval at which the thread checks its share.
+/// Interval at which the thread checks how much of a core it uses.
 const REVIEW: Duration = Duration::from_secs(1);
 /// Maximum number of points in the history of a run.
 const POINTS: usize = 2048;
-/// Load of others, in cores, above which the monitor identifies the process behind it.
+/// Load of other processes, in cores, above which the monitor identifies the busiest of them.
 pub const OTHERS: f64 = 0.1;
 
-/// The machine at one time.
+/// Sample of the machine in the history of a run.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     seconds: f64,
@@ -42,7 +42,7 @@ struct Point {
     load: Option<f64>,
 }
 
-/// State that the thread and its owner share.
+/// State shared by the watching thread and the [`Monitor`].
 #[derive(Debug)]
 struct State {
     sources: Sources,
@@ -50,22 +50,22 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// Largest rise seen for each part of the total.
+    /// Comparison with the largest rise seen, for each part of the total.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
-    /// Slow samples per point.
+    /// Number of slow samples per point of the history.
     stride: usize,
     skipped: usize,
-    /// Times at the last slow sample.
+    /// Busy times at the last slow sample, and when it was taken.
     times: Option<(Instant, Times)>,
     power: Option<f64>,
     stop: bool,
-    /// CPU time of the thread.
+    /// CPU time that the thread has used.
     spent: Duration,
 }
 
 impl State {
-    /// Reads the power and adds it to the tallies.
+    /// Reads the power and adds it to the tallies of all open spans.
     fn sample_power(&mut self, now: Instant) {
         let power = self.sources.power(now);
         self.power = power.map(|power| power.milliwatts);
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Reads everything except the power, and adds it to the tallies.
+    /// Reads everything except the power, and adds it to the tallies of all open spans.
     fn sample_slow(&mut self) -> Slow {
         let slow = self.sources.slow();
         for (_, tally) in &mut self.tallies {
@@ -109,7 +109,7 @@ impl State {
         self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
     }
 
-    /// Compares the rise of the total since the idle machine with that of its parts.
+    /// Compares the rise of the total power above the idle machine with the rise of its parts.
     fn compare(&mut self, readings: &Readings) {
         let found = self.idle.as_ref().map(|idle| inclusions(idle, readings)).unwrap_or_default();
         for found in found {
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// Converts a point to a record.
+    /// Converts a point of the history to a record.
     fn trace(&self, point: &Point) -> Trace {
         let zone = point.slow.hottest.and_then(|(place, _)| self.sources.zones.get(place));
         Trace {
@@ -156,7 +156,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads samples until the owner is dropped.
+    /// Samples at the given intervals until the monitor is dropped.
     fn watch(&self, power: Duration, slow: Duration) {
         let (mut power, mut slow) = (power, slow);
         let mut state = self.lock();
@@ -188,8 +188,8 @@ impl Shared {
     }
 }
 
-/// Returns the next interval after the thread used `share` of a core at `period`: doubled if that is too much, up to
-/// `longest`.
+/// Returns the next sampling interval, after sampling every `period` used the fraction `share` of a core: twice the
+/// period, at most `longest`, if `share` exceeds [`DEAREST`].
 fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
     if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }
@@ -201,7 +201,7 @@ fn processor_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// A span that [`Monitor::open`] began.
+/// Span begun by [`Monitor::open`].
 #[derive(Debug)]
 #[must_use = "a stretch of time is read by closing it"]
 pub struct Span(u64);
@@ -211,20 +211,20 @@ pub struct Span(u64);
 pub struct Monitor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Finds the process that causes the load of others.
+    /// Source of the processes' busy times, to identify the busiest other process.
     load: Option<Load>,
-    /// Time of the last look at the processes, and their busy times then.
+    /// Time at which the processes were last listed, and their busy times then.
     processes: Mutex<(Instant, HashMap<u32, u64>)>,
 }
 
 impl Monitor {
-    /// Starts to watch. `pid` is the measured process; its load does not count as that of others.
+    /// Starts to watch. `pid` is the measured process; its load does not count as load of others.
     #[must_use]
     pub fn start(root: &Root, pid: u32) -> Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch with other sampling intervals.
+    /// Starts to watch with sampling intervals other than 20 ms for the power and 200 ms for everything else.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
@@ -310,7 +310,8 @@ impl Monitor {
         readings
     }
 
-    /// Watches the machine for `time` while nothing is measured. Its mean power is the idle power from then on.
+    /// Watches the machine for `time` while nothing is measured. The mean power of this span is the idle power from
+    /// then on.
     pub fn idle(&self, time: Duration) -> Readings {
         let span = self.open();
         std::thread::sleep(time);
@@ -319,14 +320,15 @@ impl Monitor {
         readings
     }
 
-    /// Returns whether the total power includes its parts, as far as their rise since [`Monitor::idle`] shows it.
+    /// Returns the comparison of the total power with each of its parts whose power rose enough since
+    /// [`Monitor::idle`].
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()
     }
 
-    /// Returns the history of the run, at most 2048 points: those at least `spacing` seconds after `told`, and at least
-    /// `spacing` apart.
+    /// Returns points of the run's history, at most 2048. The first is at least `spacing` seconds after `told`, and
+    /// each of the following at least `spacing` seconds after the one before.
     #[must_use]
     pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {
         let state = self.shared.lock();
@@ -347,7 +349,7 @@ impl Monitor {
         state.course.last().map(|point| state.trace(point))
     }
 
-    /// Returns the share of a core that watching uses, once it has run for a second.
+    /// Returns the fraction of a core that watching uses; `None` in the first second.
     #[must_use]
     pub fn cost(&self) -> Option<f64> {
         let state = self.shared.lock();

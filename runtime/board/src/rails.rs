@@ -1,20 +1,20 @@
 //! Power: the rails that a board measures, the rails that the total consists of, and the resolution of a reading.
 //!
-//! A Jetson measures its rails with INA3221 chips of three channels each, found by their name on the I2C bus. Adding up
-//! all channels is wrong for two reasons:
+//! A Jetson measures its rails with INA3221 chips, which have three channels each and are found by their name on the
+//! I2C bus. The sum of all channels is not the total power, for two reasons:
 //!
 //! 1. The module's input, `VDD_IN` or `POM_5V_IN`, feeds its other rails. If it exists, it alone is the total.
-//! 2. The developer kit's carrier has its own chips, at the addresses 0x42 and 0x43, behind the same supply. They
-//!    say nothing about the module.
+//! 2. The carrier board of the developer kit has chips of its own, at the addresses 0x42 and 0x43, behind the same
+//!    supply. They say nothing about the module.
 //!
-//! Without an input rail the total is the sum of the module's rails. Channels named `NC` are not connected, and hwmon's
-//! seventh is the sum of the others. Kernels up to 4.9 expose the chip under IIO, in a folder `iio:device0` or
-//! `iio_device`, with a power in mW; later ones under hwmon, with voltage and current.
+//! Without an input rail the total is the sum of the module's rails. Channels named `NC` are not connected, and the
+//! seventh channel of hwmon is the sum of the others. Linux up to 4.9 exposes a chip under IIO, in a folder
+//! `iio:device0` or `iio_device`, with the power in mW; later versions expose it under hwmon, with voltage and current.
 //!
 //! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power is quantised too. It averages up
-//! to 1024 samples, so a reading taken too early repeats the last one.
+//! to 1024 samples, so a reading taken too early repeats the previous one.
 //!
-//! A PC counts energy instead (RAPL). The counters wrap at a range that the system reports.
+//! A PC counts energy instead (RAPL). The system reports the value at which a counter wraps to zero.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
@@ -28,14 +28,14 @@ const COUNTERS: &str = "sys/class/powercap";
 const INPUTS: [&str; 2] = ["VDD_IN", "POM_5V_IN"];
 /// The last two digits of the addresses of the carrier's chips.
 const CARRIER: [&str; 2] = ["42", "43"];
-/// The chip's step across a shunt, in mV.
+/// Resolution of the chip's shunt voltage, in mV.
 const SHUNT_STEP: f64 = 0.040;
-/// The chip's step on the bus, in V.
+/// Resolution of the chip's bus voltage, in V.
 const BUS_STEP: f64 = 0.008;
-/// The channel of hwmon that holds the sum of the others.
+/// Number of the hwmon channel that is the sum of the others.
 const SUM: &str = "7";
 
-/// Location of a measurement.
+/// Location of a measuring chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -45,33 +45,33 @@ pub enum Place {
     Carrier,
 }
 
-/// Access to a channel.
+/// Files from which the power of a channel is read.
 #[derive(Debug)]
 enum Channel {
-    /// IIO: mW.
+    /// IIO: power in mW, and where available voltage and current.
     Power { power: Probe, volt: Option<Probe>, current: Option<Probe> },
-    /// hwmon: mV and mA.
+    /// hwmon: voltage in mV and current in mA, whose product is the power.
     Product { volt: Probe, current: Probe },
 }
 
 /// A rail that is measured.
 #[derive(Debug)]
 pub struct Rail {
-    /// Name: `VDD_SYS_GPU`.
+    /// Name, such as `VDD_SYS_GPU`.
     pub name: String,
-    /// Chip on the bus: `0-0041`.
+    /// Address of the chip on the bus, such as `0-0041`.
     pub chip: String,
-    /// Location of the measurement.
+    /// Location of the chip.
     pub place: Place,
     channel: Channel,
-    /// The shunt in milliohm.
+    /// Resistance of the shunt in milliohm.
     shunt: Option<f64>,
     /// Time between two conversions of the chip.
     interval: Option<Duration>,
 }
 
 impl Rail {
-    /// Returns its power in mW.
+    /// Returns the power of the rail in mW.
     #[must_use]
     pub fn milliwatts(&self) -> Option<f64> {
         match &self.channel {
@@ -80,8 +80,8 @@ impl Rail {
         }
     }
 
-    /// Returns the resolution of its power in mW: a step across the shunt at the present voltage plus a step on the bus
-    /// at the present current. `None` if the system does not report the shunt.
+    /// Returns the resolution of the power in mW at the momentary voltage and current: the effect of one step of the
+    /// shunt voltage plus the effect of one step of the bus voltage. `None` if the system does not report the shunt.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         let (volt, current) = match &self.channel {
@@ -94,7 +94,7 @@ impl Rail {
     }
 }
 
-/// Finds all rails that the system reports, in the order of their chips.
+/// Finds all rails that the system reports, ordered by chip.
 #[must_use]
 pub fn find(root: &Root) -> Vec<Rail> {
     let mut rails = Vec::new();
@@ -109,12 +109,12 @@ pub fn find(root: &Root) -> Vec<Rail> {
     rails
 }
 
-/// Returns the location of a chip.
+/// Returns the location of a chip, given its address.
 fn place(chip: &str) -> Place {
     if CARRIER.iter().any(|address| chip.ends_with(address)) { Place::Carrier } else { Place::Module }
 }
 
-/// Returns `true` if a channel of that name measures a rail.
+/// Returns `true` if the channel named `name` measures a rail.
 fn connected(name: &str) -> bool {
     name != "NC"
 }
@@ -177,8 +177,8 @@ fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
     root.entries(&folder).into_iter().map(of).find(|rails| !rails.is_empty()).unwrap_or_default()
 }
 
-/// Returns the indices in `rails` whose powers add up to the total: the module's input, or without one all rails of the
-/// module.
+/// Returns the indices in `rails` of the rails whose powers add up to the total: the module's input, or all rails of
+/// the module if it has no input rail.
 #[must_use]
 pub fn total(rails: &[Rail]) -> Vec<usize> {
     let on_module = || (0..rails.len()).filter(|i| rails[*i].place == Place::Module);
@@ -188,7 +188,7 @@ pub fn total(rails: &[Rail]) -> Vec<usize> {
     }
 }
 
-/// Finds the module's first rail whose name contains `part` and that is a part of the total, not the total itself.
+/// Finds the module's first rail that is not the total and whose name contains `part`; the total should include it.
 #[must_use]
 pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
     let whole = total(rails);
@@ -199,7 +199,7 @@ pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
     })
 }
 
-/// A counter of energy.
+/// Energy counter.
 #[derive(Debug)]
 struct Counter {
     energy: Probe,
@@ -260,7 +260,7 @@ impl Meter {
         Some(Meter { source, last: None, fresh: None })
     }
 
-    /// Returns the names of the parts of the total.
+    /// Returns the names of the rails or counters whose sum is the total.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         match &self.source {
@@ -269,7 +269,7 @@ impl Meter {
         }
     }
 
-    /// Returns the resolution of the total in mW: the sum over all rails. `None` for a counter.
+    /// Returns the resolution of the total in mW, which is the sum over its rails. `None` for energy counters.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         match &self.source {
@@ -315,7 +315,8 @@ impl Meter {
     }
 }
 
-/// Opens the energy counters of a PC: its packages, and their memory, which a package does not include.
+/// Opens the energy counters of a PC: those of the processor packages, and those of the memory, which a package does
+/// not include.
 fn counters(root: &Root) -> Option<Source> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     for entry in root.entries(COUNTERS) {

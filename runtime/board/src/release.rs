@@ -4,7 +4,7 @@ use super::root::Root;
 use serde::Serialize;
 
 /// L4T releases and their JetPack. JetPack 4.6 to 4.6.6 as in jetson_stats and jetson-containers; 5 and 6 as in
-/// jetson-containers. A release not listed here has no JetPack: none is guessed.
+/// jetson-containers. The JetPack of any other release is unknown, not guessed.
 const JETPACKS: [(&str, &str); 27] = [
     ("32.4.2", "4.4 DP"),
     ("32.4.3", "4.4"),
@@ -35,13 +35,13 @@ const JETPACKS: [(&str, &str); 27] = [
     ("36.4.4", "6.2.1"),
 ];
 
-/// Returns the release of L4T, such as `32.7.1`.
+/// Returns the L4T release, such as `32.7.1`.
 #[must_use]
 pub fn l4t(root: &Root) -> Option<String> {
     number(&root.line("etc/nv_tegra_release")?)
 }
 
-/// Parses the release from a line such as `# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t186ref`.
+/// Parses the L4T release from a line such as `# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t186ref`.
 fn number(line: &str) -> Option<String> {
     let mut parts = line.split(',').map(str::trim);
     let major = parts.next()?.strip_prefix("# R")?.split_whitespace().next()?;
@@ -50,7 +50,7 @@ fn number(line: &str) -> Option<String> {
     (plain(major) && plain(minor)).then(|| format!("{major}.{minor}"))
 }
 
-/// Returns the JetPack of a release of L4T.
+/// Returns the JetPack that contains an L4T release.
 #[must_use]
 pub fn jetpack(l4t: &str) -> Option<&'static str> {
     JETPACKS.iter().find(|(release, _)| *release == l4t).map(|(_, jetpack)| *jetpack)
@@ -59,9 +59,9 @@ pub fn jetpack(l4t: &str) -> Option<&'static str> {
 /// A power mode of `nvpmodel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PowerMode {
-    /// The number that `nvpmodel -m` takes.
+    /// Number, the argument of `nvpmodel -m`.
     pub id: u32,
-    /// Name, if the configuration has it.
+    /// Name; `None` if the configuration of `nvpmodel` does not contain it.
     pub name: Option<String>,
 }
 
@@ -72,10 +72,10 @@ impl std::fmt::Display for PowerMode {
     }
 }
 
-/// Reads the present power mode from the files of `nvpmodel`. Its state holds `pmode:0000`, on some releases followed
-/// by `fmode:quiet`; its configuration holds `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier and Orin read
-/// them this way; that a TX2 has both is not confirmed. A board whose mode was never set may have no state; it has no
-/// mode here.
+/// Reads the current power mode from the files of `nvpmodel`. Its state file contains `pmode:0000`, on some releases
+/// followed by `fmode:quiet`; its configuration contains `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier
+/// and Orin read the mode this way; it is not confirmed that a TX2 has both files. Returns `None` if there is no
+/// state file, as on a board whose mode was never set.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;
@@ -85,7 +85,7 @@ pub fn power_mode(root: &Root) -> Option<PowerMode> {
     Some(PowerMode { id, name })
 }
 
-/// Parses number and name from a power mode's first line.
+/// Parses the number and name of a power mode from the first line of its configuration.
 fn model(line: &str) -> Option<(u32, String)> {
     let inside = line.trim().strip_prefix('<')?.strip_suffix('>')?.trim().strip_prefix("POWER_MODEL")?;
     let of = |key: &str| inside.split_whitespace().find_map(|word| word.strip_prefix(key));

@@ -5,26 +5,26 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Maximum number of bytes that are read of a file.
+/// Maximum number of bytes that are read from a file.
 const LONGEST: u64 = 1 << 16;
 
-/// The folder that holds `sys`, `proc` and `etc`: `/` for this machine, another for a tree that simulates a board.
+/// Folder that contains `sys`, `proc` and `etc`: `/` for this machine, or a tree of files that simulates a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// Uses the tree in `folder`.
+    /// Uses the tree of files in `folder`.
     pub fn new(folder: impl Into<PathBuf>) -> Root {
         Root(folder.into())
     }
 
-    /// Uses this machine.
+    /// Uses the files of this machine.
     #[must_use]
     pub fn machine() -> Root {
         Root::new("/")
     }
 
-    /// Returns the path of a file of the tree; `file` may begin with a slash.
+    /// Returns the path of a file in the tree; `file` may begin with a slash.
     #[must_use]
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file.trim_start_matches('/'))
@@ -33,7 +33,7 @@ impl Root {
     /// Reads a file as text, dropping bytes that are not UTF-8.
     ///
     /// # Errors
-    /// Returns errors of the system.
+    /// Returns errors of the operating system.
     pub(crate) fn read(&self, file: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
         File::open(self.path(file))?.take(LONGEST).read_to_end(&mut bytes)?;
@@ -62,7 +62,7 @@ impl Root {
         Some(u32::from_be_bytes(bytes.as_slice().try_into().ok()?))
     }
 
-    /// Lists a folder in numeric order: `cpu2` before `cpu10`. Empty if it cannot be read.
+    /// Lists the entries of a folder in numeric order, with `cpu2` before `cpu10`. Empty if the folder cannot be read.
     #[must_use]
     pub(crate) fn entries(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(folder)) else { return Vec::new() };
@@ -72,15 +72,15 @@ impl Root {
         names
     }
 
-    /// Returns the file name that a link leads to.
+    /// Returns the file name of the target of a symbolic link.
     #[must_use]
     pub(crate) fn target(&self, link: &str) -> Option<String> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Returns the reason why a file cannot be read, with its path on a board; `None` if it is readable or does not
-    /// exist.
+    /// Returns the reason why a file cannot be read, with the path that it has on a board; `None` if it is readable or
+    /// does not exist.
     #[must_use]
     pub(crate) fn refusal(&self, file: &str) -> Option<String> {
         let fault =
@@ -101,32 +101,32 @@ fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(words.next()?).ok()?.parse().ok()
 }
 
-/// A file that stays open and is read from its start each time. Sysfs and procfs generate the contents for each such
+/// File that stays open and is read from its start each time. Sysfs and procfs generate the contents anew for each such
 /// read.
 #[derive(Debug)]
 pub struct Probe(File);
 
 impl Probe {
-    /// Opens `file` of the tree; `None` if it does not exist or is not readable.
+    /// Opens `file` in the tree; `None` if it does not exist or is not readable.
     #[must_use]
     pub fn open(root: &Root, file: &str) -> Option<Probe> {
         File::open(root.path(file)).ok().map(Probe)
     }
 
-    /// Reads the present contents of the file, as far as they fit into `buffer`. Allocates nothing.
+    /// Reads the current contents of the file, up to the length of `buffer`. Allocates nothing.
     pub fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         let length = self.0.read_at(buffer, 0).ok()?;
         buffer.get(..length)
     }
 
-    /// Reads the present number in the file. Allocates nothing.
+    /// Reads the current number in the file. Allocates nothing.
     #[must_use]
     pub fn number(&self) -> Option<i64> {
         number(self.read(&mut [0; 64])?)
     }
 
-    /// Reads [`Probe::number`] divided by `unit`. Division is exact if the quotient is a short decimal;
-    /// multiplication is not.
+    /// Reads [`Probe::number`] and divides it by `unit`. Dividing is exact if the quotient is a short decimal number;
+    /// multiplying by the reciprocal is not.
     #[must_use]
     pub fn over(&self, unit: f64) -> Option<f64> {
         Some(self.number()? as f64 / unit)

@@ -1,4 +1,4 @@
-//! All sources that are read while a benchmark runs.
+//! All files that are read while a benchmark runs.
 
 use super::clocks::{self, Clock, Gpu};
 use super::load::{Load, Times};
@@ -8,56 +8,55 @@ use super::throttle::{Sign, Throttle};
 use super::zones::{self, Zone};
 use std::time::Instant;
 
-/// Substrings of rail names that are compared with the total.
+/// Texts in rail names. A rail whose name contains one of them is compared with the total power.
 pub const PARTS: [&str; 2] = ["GPU", "CPU"];
 
-/// The open files of a machine.
+/// Open files of a machine, from which all samples are read.
 #[derive(Debug)]
 pub struct Sources {
-    /// Thermal zones that measure.
+    /// Thermal zones that give a measurement.
     pub zones: Vec<Zone>,
     cores: Vec<Clock>,
     gpu: Option<Gpu>,
     emc: Option<Clock>,
     meter: Option<Meter>,
-    /// Rails that are a part of the total, in the order of [`PARTS`].
+    /// Rails whose power the total should include, in the order of [`PARTS`].
     pub parts: [Option<Rail>; 2],
     throttle: Throttle,
     load: Option<Load>,
 }
 
-/// Slowly changing values, at one time.
+/// Sample of the values that change slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slow {
-    /// The hottest zone, as its index in [`Sources::zones`], and its temperature in degrees Celsius.
+    /// Hottest zone: its index in [`Sources::zones`] and its temperature in degrees Celsius.
     pub hottest: Option<(usize, f64)>,
-    /// Clock of the slowest core that is on, in MHz.
+    /// Clock of the slowest online core, in MHz.
     pub slowest: Option<f64>,
-    /// Clock of the fastest core.
+    /// Clock of the fastest core, in MHz.
     pub fastest: Option<f64>,
-    /// Highest clock allowed for any core.
+    /// Highest clock allowed for any core, in MHz.
     pub limit: Option<f64>,
     /// Number of cores that report their clock.
     pub on: usize,
-    /// `true` if all of them are at their highest.
+    /// `true` if all of these cores run at their highest clock.
     pub at_highest: bool,
-    /// Clock of the GPU.
+    /// Clock of the GPU, in MHz.
     pub gpu: Option<f64>,
     /// Load of the GPU, from 0 to 1.
     pub gpu_load: Option<f64>,
-    /// Clock of the memory.
+    /// Clock of the memory, in MHz.
     pub emc: Option<f64>,
-    /// Power of [`Sources::parts`] in mW.
+    /// Power in mW of each rail in [`Sources::parts`].
     pub parts: [Option<f64>; 2],
-    /// Signs of throttling since the last time.
+    /// Signs of throttling since the previous sample.
     pub sign: Sign,
-    /// Times of the cores.
+    /// Busy times of the cores and the measured process.
     pub times: Option<Times>,
 }
 
 impl Sources {
-    /// Opens the sources of a machine; `pid` is the process whose load does not count as that of
-    /// others.
+    /// Opens the files of a machine; `pid` is the measured process, whose load does not count as load of others.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Sources {
         let mut rails = rails::find(root);
@@ -87,7 +86,7 @@ impl Sources {
         self.meter.as_ref()?.step()
     }
 
-    /// Returns the number of cores that the system counts.
+    /// Returns the number of cores listed in `/proc/stat`.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.load.as_ref().map_or(1, |load| load.cores)
@@ -98,7 +97,7 @@ impl Sources {
         self.meter.as_mut()?.read(now)
     }
 
-    /// Reads everything else. Allocates nothing.
+    /// Reads everything except the total power. Allocates nothing.
     pub fn slow(&mut self) -> Slow {
         let mut slow = Slow {
             hottest: zones::hottest(&self.zones),

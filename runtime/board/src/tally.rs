@@ -1,4 +1,4 @@
-//! Accumulators of a span: sums and extremes, updated with each sample, and the readings derived from them.
+//! Sums and extremes over a span, updated with each sample, and the readings derived from them.
 
 use super::load::{Busy, Others, Times};
 use super::rails::Power;
@@ -6,64 +6,65 @@ use super::sources::Slow;
 use elsa_core::telemetry::record::{Cell, Throttling, text};
 use std::time::{Duration, Instant};
 
-/// Number of fresh power readings below which no energy is reported.
+/// Smallest number of fresh power readings with which energy is reported.
 pub const FEWEST_READINGS: u32 = 20;
 
-/// Relative change of a clock above which it counts as changed.
+/// Relative difference between two samples above which a clock counts as changed.
 const CHANGE: f64 = 0.02;
 
-/// The board during a span, such as a cell of the benchmark. Values that the machine does not report are `None`.
+/// Readings of the board over a span, such as a cell of the benchmark. Values that the machine does not report are
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
     /// Length of the span.
     pub seconds: f64,
-    /// Mean total power. If methods alternate in the span, the mean covers all of them.
+    /// Mean total power. If several methods run alternately in the span, the mean covers all of them.
     pub power_mw: Option<f64>,
-    /// Mean total power when idle.
+    /// Mean total power of the idle machine.
     pub idle_power_mw: Option<f64>,
-    /// Energy of a call; `None` with too few readings.
+    /// Energy per call; `None` if there are too few power readings.
     pub energy_mj: Option<f64>,
-    /// Energy per call above the idle machine's.
+    /// Energy per call minus the energy that the idle machine uses in the same time.
     pub energy_net_mj: Option<f64>,
-    /// Fresh readings of the power.
+    /// Number of fresh power readings.
     pub power_readings: u32,
-    /// Resolution of the power; if the system does not report the shunt, the smallest change seen.
+    /// Resolution of the power. If the system does not report the shunt, the smallest change between two readings.
     pub power_quantum_mw: Option<f64>,
-    /// Mean power of the rails of GPU and CPU, if they are part of the total.
+    /// Mean power of the GPU's rail and of the CPU's rail, if the total should include them.
     pub parts_mw: [Option<f64>; 2],
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
-    /// The name of that zone.
+    /// Name of the hottest zone.
     pub temp_zone: Option<String>,
-    /// The temperature at which the system slows down for that zone.
+    /// Temperature of the hottest zone at which the system slows the board down.
     pub passive_c: Option<f64>,
-    /// Mean clock of the slowest core that is on.
+    /// Mean clock of the slowest online core.
     pub cpu_mhz: Option<f64>,
     /// Lowest and highest clock of the fastest core.
     pub cpu_range_mhz: Option<(f64, f64)>,
-    /// Highest allowed clock, at the start and at the end.
+    /// Highest clock allowed for any core, at the start and at the end of the span.
     pub cpu_limits_mhz: Option<(f64, f64)>,
-    /// Fewest and most cores that were on.
+    /// Smallest and largest number of online cores.
     pub cores_on: (usize, usize),
     /// Mean clock of the GPU.
     pub gpu_mhz: Option<f64>,
-    /// Lowest and highest.
+    /// Lowest and highest clock of the GPU.
     pub gpu_range_mhz: Option<(f64, f64)>,
     /// Mean load of the GPU, from 0 to 1.
     pub gpu_load: Option<f64>,
     /// Mean clock of the memory.
     pub emc_mhz: Option<f64>,
-    /// Lowest and highest.
+    /// Lowest and highest clock of the memory.
     pub emc_range_mhz: Option<(f64, f64)>,
-    /// Number of times that a clock differed from the sample before.
+    /// Number of times that a clock differed from the previous sample.
     pub clock_changes: u32,
-    /// Throttling of the board.
+    /// Throttling of the board: seen, not seen, or unknown.
     pub throttled: Throttling,
     /// Number of throttling events.
     pub throttle_events: u64,
     /// Load of other processes.
     pub others: Option<Others>,
-    /// The process with the largest share; identified only if others exceed the limit.
+    /// Other process with the highest load; identified only if the load of others exceeds a limit.
     pub busiest: Option<Busy>,
 }
 
@@ -85,7 +86,7 @@ impl Readings {
     }
 }
 
-/// Mean and extremes of an optional number.
+/// Mean, extremes and number of changes of a value that may be unknown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread {
     sum: f64,
@@ -112,22 +113,22 @@ impl Spread {
     }
 }
 
-/// Facts about the machine, in addition to its samples, at the end of a span.
+/// Facts about the machine that the readings need in addition to the samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     /// Mean total power when idle, in mW.
     pub idle_mw: Option<f64>,
     /// Resolution of the total power, in mW.
     pub step_mw: Option<f64>,
-    /// Cores that the system counts.
+    /// Number of cores listed in `/proc/stat`.
     pub cores: usize,
 }
 
-/// The sums of a span.
+/// Sums and extremes over a span.
 #[derive(Clone, Debug)]
 pub struct Tally {
     opened: Instant,
-    /// mJ.
+    /// Energy so far, in mJ.
     energy: f64,
     covered: Duration,
     /// Time up to which the energy is known.
@@ -148,7 +149,7 @@ pub struct Tally {
     signs: bool,
     /// `true` if every sample could have shown throttling.
     counted: bool,
-    /// `true` if at every sample cooling devices were at rest and the clocks at their highest.
+    /// `true` if at every sample the cooling devices were at rest and the clocks at their highest.
     free: bool,
     times: Option<(Times, Times)>,
 }
@@ -182,7 +183,7 @@ impl Tally {
         }
     }
 
-    /// Adds a power reading that held since the one before.
+    /// Adds a power reading, which counts for the time since the previous reading.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;
@@ -195,7 +196,8 @@ impl Tally {
         }
     }
 
-    /// Adds everything else. Events before the `first` sample of a span do not belong to it.
+    /// Adds a sample of everything except the power. In the `first` sample of a span, events are ignored because they
+    /// happened before the span.
     pub fn slow(&mut self, slow: &Slow, first: bool) {
         if let Some((place, celsius)) = slow.hottest
             && self.hottest.is_none_or(|(_, highest)| celsius > highest)
@@ -228,8 +230,8 @@ impl Tally {
         }
     }
 
-    /// Ends the span at the time `now`, after `calls` calls. The zone is an index into the sources; the caller adds its
-    /// name.
+    /// Ends the span at the time `now`, after `calls` calls. Also returns the index of the hottest zone in the sources,
+    /// with which the caller adds the zone's name.
     #[must_use]
     pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {
         let elapsed = now.saturating_duration_since(self.opened);

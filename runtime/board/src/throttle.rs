@@ -3,13 +3,13 @@
 //! | source | content | proves |
 //! |---|---|---|
 //! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | by difference: seen, or not seen |
-//! | `thermal_throttle` of x86 | thermal events of cores and packages since then | the same |
+//! | `thermal_throttle` of x86 | thermal events of cores and packages since the start of the system | by difference: seen, or not seen |
 //! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
-//! | `cur_state` of cooling devices | how far a clock is held down, now | seen |
+//! | `cur_state` of cooling devices | how far a clock is held down now | seen |
 //!
-//! Counters have 32 bits and wrap, so a decrease is a difference as well. Fans are cooling devices too, but do not slow
-//! anything down. A board without counters, such as a TX2, can rule out throttling only if at every sample the cooling
-//! devices were at rest and the clock was at its highest.
+//! Counters have 32 bits and wrap, so a lower value also means new events. Fans are cooling devices too, but do not
+//! slow anything down. On a board without counters, such as a TX2, throttling can be ruled out only if at every sample
+//! the cooling devices were at rest and the clocks at their highest.
 
 use super::root::{Probe, Root};
 
@@ -20,14 +20,14 @@ const COOLING: &str = "sys/class/thermal";
 /// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Substrings of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: an
-/// unrecognised name leaves open whether the board throttled.
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: if none is
+/// recognised, it stays unknown whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
-/// Throttling signs at one time.
+/// Signs of throttling in one sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sign {
-    /// Number of events since the last call.
+    /// Number of throttling events since the previous sample.
     pub events: u64,
     /// `true` if an alarm is on.
     pub alarm: bool,
@@ -45,7 +45,7 @@ struct Counter {
     last: Option<u32>,
 }
 
-/// The sources of a machine.
+/// Files of a machine that show throttling.
 #[derive(Debug)]
 pub struct Throttle {
     counters: Vec<Counter>,
@@ -54,7 +54,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Finds the sources.
+    /// Finds and opens the files.
     #[must_use]
     pub fn find(root: &Root) -> Throttle {
         let (mut counters, mut alarms, mut cooling) = (Vec::new(), Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ impl Throttle {
         Throttle { counters, alarms, cooling }
     }
 
-    /// Returns `true` if the machine counts events.
+    /// Returns `true` if the machine counts throttling events.
     #[must_use]
     pub fn counts(&self) -> bool {
         !self.counters.is_empty()
@@ -101,7 +101,7 @@ impl Throttle {
         !self.cooling.is_empty()
     }
 
-    /// Reads all sources. The first call counts no events. Allocates nothing.
+    /// Reads all files. The first call reports zero events. Allocates nothing.
     pub fn look(&mut self) -> Sign {
         let mut events = 0;
         let mut counted = self.counts();

@@ -1,7 +1,7 @@
-//! Selects the real thermal zones, and the hottest of them.
+//! Selects the thermal zones that really measure, and the hottest of them.
 //!
-//! Not every zone measures. `PMIC-Die` of a TX2 and a Nano always reports 100 °C, and an Orin's sensor that is
-//! switched off reports −256 °C or refuses the read. So zones whose type begins with `PMIC` are skipped, and
+//! Not every zone measures a temperature. `PMIC-Die` of a TX2 and a Nano always reports 100 °C, and a sensor that is
+//! switched off on an Orin reports −256 °C or cannot be read. So zones whose type begins with `PMIC` are skipped, and
 //! implausible readings are discarded.
 
 use super::root::{Probe, Root};
@@ -10,24 +10,24 @@ use std::ops::RangeInclusive;
 /// Folder of the zones.
 const FOLDER: &str = "sys/class/thermal";
 
-/// Temperatures that a running board can have, in degrees Celsius.
+/// Plausible temperatures of a running board, in degrees Celsius.
 const PLAUSIBLE: RangeInclusive<f64> = -40.0..=125.0;
 
-/// Trip points below this, in degrees Celsius, are not about heat.
+/// Lowest plausible trip point, in degrees Celsius. Trip points below it do not protect against heat.
 const LOWEST_TRIP: f64 = 40.0;
 
-/// A thermal zone that measures.
+/// Thermal zone that measures a temperature.
 #[derive(Debug)]
 pub struct Zone {
     /// Type, such as `GPU-therm`.
     pub name: String,
-    /// The lowest temperature at which the system slows the board down, in degrees Celsius.
+    /// Lowest temperature at which the system slows the board down, in degrees Celsius; `None` if unknown.
     pub passive_c: Option<f64>,
     probe: Probe,
 }
 
 impl Zone {
-    /// Returns its temperature in degrees Celsius; `None` if the sensor is off.
+    /// Returns the temperature of the zone in degrees Celsius; `None` if the sensor is off.
     #[must_use]
     pub fn celsius(&self) -> Option<f64> {
         self.probe.over(1e3).filter(|x| PLAUSIBLE.contains(x))
@@ -50,7 +50,7 @@ pub fn find(root: &Root) -> (Vec<Zone>, Vec<String>) {
     (zones, left_out)
 }
 
-/// Returns the lowest passive trip point of a zone.
+/// Returns the lowest passive trip point of a zone, in degrees Celsius.
 fn passive(root: &Root, folder: &str) -> Option<f64> {
     let points = root.entries(folder).into_iter().filter_map(|entry| {
         let point = entry.strip_suffix("_type")?.to_owned();

@@ -1,5 +1,5 @@
-//! Checks that the thread that watches a board allocates nothing: its allocations would count against the
-//! measured call. The memory of the process does not grow with the length of the watch.
+//! Checks that the thread that watches a board allocates nothing, because its allocations would count as those of the
+//! measured call. Also checks that the memory of the process does not grow with the length of the watch.
 #![allow(clippy::unwrap_used)]
 
 use elsa_board::{Monitor, Root};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// One source of every kind.
+/// Files of a board, one for each kind that the monitor reads.
 const FILES: [(&str, &str); 21] = [
     ("etc/nv_tegra_release", "# R36 (release), REVISION: 4.3\n"),
     ("proc/stat", "cpu  10 0 10 90 0 0 0 0 0 0\ncpu0 10 0 10 90 0 0 0 0 0 0\n"),
@@ -36,7 +36,7 @@ const FILES: [(&str, &str); 21] = [
     ("sys/kernel/debug/bpmp/debug/clk/emc/rate", "2133000000\n"),
 ];
 
-/// Returns the resident memory of this process, to the page.
+/// Returns the resident memory of this process, with the resolution of a page.
 fn resident() -> i64 {
     let sums = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = sums.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();

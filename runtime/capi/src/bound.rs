@@ -7,8 +7,9 @@ use crate::operator::{bind, fill, over};
 use crate::types::*;
 use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
 
-/// Binds tensors in host memory to a plan and a workspace as a frame, and checks them. Both structs are copied;
-/// the memory that they point to must stay valid as long as the frame is run. Buffers are kept alive by the frame.
+/// Checks tensors in host memory and binds them to a plan and a workspace, as a frame. The structs inputs and outputs
+/// are copied; the memory that they point to must stay valid as long as the frame is run. The frame keeps buffers
+/// alive.
 ///
 /// Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 ///
@@ -26,10 +27,10 @@ pub unsafe extern "C" fn elsa_bind(
     call(|| unsafe { bind::<Attention>(plan, workspace, inputs, outputs, bound) })
 }
 
-/// Runs a bound frame. Nothing is allocated once its plan has run. The report may be null.
+/// Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
 ///
 /// # Safety
-/// *write*; *tensors* of elsa_bind, or its like of another operator.
+/// *write*; *tensors* of elsa_bind, or of the function that bound the frame for another operator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
     call(|| {

@@ -13,15 +13,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 static BUFFERS: Table<Buffer> = Table::new("buffer");
 
-/// Live buffers, keyed by the address of their first byte, with their end address. A buffer has an entry for its host
-/// address and one for the address in its GPU's space.
+/// Live buffers: the address of the first byte is the key, the value contains the address of the end. A buffer has one
+/// entry for its host address and one for its address on the GPU.
 static SPANS: RwLock<BTreeMap<usize, (usize, Arc<Buffer>)>> = RwLock::new(BTreeMap::new());
 
 /// Host buffer. Dropping it waits for the GPU.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     memory: HostBuffer<u8>,
-    /// `true` if the engine's GPU uses host tensors in it without a copy.
+    /// `true` if the engine's GPU accesses tensors in this buffer without a copy.
     in_place: bool,
 }
 
@@ -30,19 +30,19 @@ impl Buffer {
         self.memory.device_address().and_then(|address| usize::try_from(address).ok())
     }
 
-    /// Addresses of the buffer in [`SPANS`].
+    /// Start addresses of the buffer, the keys of [`SPANS`]: on the host and, if it has one, on the GPU.
     fn starts(&self) -> impl Iterator<Item = usize> {
         [Some(self.memory.data().expose_provenance()), self.device_address()].into_iter().flatten()
     }
 }
 
-/// Buffers used by a call. They are not freed before this is dropped.
+/// Buffers used by a call or a bound frame. They are not freed before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
 }
 
-/// Retains every buffer that contains one of the addresses.
+/// Retains every buffer that contains one of `addresses`.
 pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
     let buffers = std::array::from_fn(|_| {
@@ -55,16 +55,17 @@ pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
 
 /// Allocates host memory for tensors: bytes zero bytes, aligned to 64. If the engine has a GPU, the memory is
 /// page-locked where the system allows it. Without a GPU, or if page-locking fails and the policy is ELSA_FALLBACK_CPU,
-/// it is ordinary memory, so that the same program runs everywhere. Any number of tensors may be anywhere in it.
+/// it is ordinary memory, so that the same program runs everywhere. A buffer may contain any number of tensors, at any
+/// position.
 ///
 /// Copies:
 ///  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
-///    place. Every other tensor is copied as a whole to or from GPU memory, before or after the kernels. copied_bytes
-///    of the report is the sum of their sizes.
+///    place. Every other tensor is copied completely to or from GPU memory, before or after the kernels. copied_bytes
+///    of the report is the sum of the sizes of the copied tensors.
 ///  - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
-///    faster than those from and to ordinary memory.
-///  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer there; a GPU
-///    that does not share the host's memory reads and writes it over its bus.
+///    faster than copies from and to ordinary memory.
+///  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer on the GPU; a
+///    GPU that does not share the host's memory reads and writes the buffer over its bus.
 ///
 /// A fork child must not use a buffer that its parent has page-locked.
 ///
@@ -123,8 +124,8 @@ pub unsafe extern "C" fn elsa_buffer_describe(
     })
 }
 
-/// Destroys the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that
-/// begins in it, and after all work submitted to the GPU's context, for which it waits. The caller must ensure that
+/// Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
+/// list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
 /// nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_buffer_destroy(buffer: elsa_buffer) -> elsa_status {
@@ -143,7 +144,7 @@ pub extern "C" fn elsa_buffer_destroy(buffer: elsa_buffer) -> elsa_status {
 mod tests {
     use super::*;
 
-    /// Elements from `at` on.
+    /// Input of 8 bytes at the address `at`.
     fn input(at: usize) -> elsa_input {
         elsa_input { data: ptr::without_provenance(at), bytes: 8 }
     }

@@ -33,11 +33,11 @@ fn certified(c: &Certified<'_>) -> elsa_certified {
 }
 
 /// Writes a bound on the error of the last run in a workspace, proven for the arithmetic of the plan and the tensors of
-/// the run. The plan must have been created with the option certify. It waits for a run that is pending on a GPU, and
-/// returns ELSA_STATUS_UNSUPPORTED if the last run was of another plan, failed, or did not take place.
+/// the run. The plan must have been created with the option certify. The call waits for a run that is pending on a GPU.
+/// It returns ELSA_STATUS_UNSUPPORTED if the last run used another plan, if it failed, or if there was none.
 ///
-/// absolute receives an upper bound of the error of every element of each channel of the output, at most count numbers;
-/// NaN without a claim. It may be null if count is 0.
+/// absolute receives one number for each channel of the output, at most count numbers: an upper bound on the error of
+/// every element in the channel, or NaN if nothing is claimed. absolute may be null if count is 0.
 ///
 /// # Safety
 /// *write*; absolute is writable for count numbers.

@@ -1,4 +1,4 @@
-//! From the numbers and structs of the ABI to the types of the runtime, and back.
+//! Conversion between the numbers and structs of the ABI and the types of the runtime.
 
 use crate::fault::Fault;
 use crate::types::*;
@@ -53,7 +53,7 @@ pub(crate) fn fallback_number(fallback: Fallback) -> elsa_fallback {
     }
 }
 
-/// Converts the options except cores and host, which they point to.
+/// Converts the options, except the list of cores and the hook of the host, which are behind pointers.
 pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, Fault> {
     let context = match o.cuda_context {
         ELSA_CUDA_CONTEXT_PRIMARY => CudaContext::Primary,
@@ -141,7 +141,7 @@ pub(crate) fn dtype_number(dtype: DType) -> elsa_dtype {
     }
 }
 
-/// A mask, or the bias of that name.
+/// Converts a mask or a dense bias; `argument` is its name in messages.
 fn mask(argument: &'static str, mask: &elsa_mask) -> Result<Option<MaskView>, Fault> {
     let kind = match mask.kind {
         ELSA_MASK_NONE => return Ok(None),
@@ -157,7 +157,7 @@ fn mask(argument: &'static str, mask: &elsa_mask) -> Result<Option<MaskView>, Fa
     }
 }
 
-/// The bias: a tensor or a table, not both.
+/// Converts the bias: a tensor or a table; both are an error.
 fn bias(tensor: &elsa_mask, table: &elsa_table) -> Result<Option<BiasView>, Fault> {
     let tensor = mask("bias", tensor)?;
     if *table == elsa_table::default() {
@@ -221,12 +221,12 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
     Ok(spec.check()?)
 }
 
-/// The view of an optional tensor, if the problem has it.
+/// Converts the view of an optional tensor; `None` if `has` is 0.
 fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option<View>, ArgumentError> {
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
-/// The type of most tensors and that of gates, which is the same or f32.
+/// Converts the type of most tensors and the type of the gates, which must be f32 or the type of the others.
 pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
     let most = dtype("dtype", most)?;
     match dtype("gate_dtype", gates)? {
@@ -269,7 +269,7 @@ pub(crate) fn linear_problem(p: &elsa_linear_problem) -> Result<linear::Problem,
     Ok(spec.check()?)
 }
 
-/// Forms by number.
+/// Algorithms of linear attention and their numbers in the ABI.
 const FORMS: [(elsa_form, Form); 5] = [
     (ELSA_FORM_RECURRENT, Form::Recurrent),
     (ELSA_FORM_CHUNK, Form::Chunk),
@@ -339,14 +339,14 @@ pub(crate) fn convolution_problem(p: &elsa_convolution_problem) -> Result<convol
     Ok(spec.check()?)
 }
 
-/// Choices in the options of a plan of series.
+/// Options of a plan of a recurrence, a selective scan or a convolution.
 struct SeriesOptions {
     parts: Option<usize>,
     budget: Option<usize>,
     method: Option<convolution::Method>,
 }
 
-/// The options of an operator, which may have parts or methods.
+/// Converts the options of one of these operators; parts or a method are an error if the operator does not have them.
 fn series_options(
     o: &elsa_series_options,
     has_parts: bool,

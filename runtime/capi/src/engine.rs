@@ -1,4 +1,4 @@
-//! Engines: a back end with its worker threads.
+//! Engines: back ends with their worker threads.
 
 use crate::fault::call;
 use crate::growing::{Room, take_or_default};
@@ -14,23 +14,23 @@ pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 /// Creates an engine: a back end with its worker threads. Null options select the defaults.
 ///
 /// Any number of threads may use an engine, and their calls run concurrently. On the CPU, calls that need several
-/// worker threads run one after another; a call that needs only its own thread, because of threads = 1 or because
+/// worker threads run one after another; a call that needs only the calling thread, because of threads = 1 or because
 /// it is small, never waits.
 ///
-/// An engine with parallel_for creates no threads of its own. Its calls use the host's threads for work that needs more
-/// than one, at most as many as threads says. The hook may be called by several threads at the same time, and by a host
-/// thread that is already inside the hook. It must return, must not throw, and may be called until the engine and
-/// everything created from it are gone. A hook that calls a task twice, too late or not at all does not change results:
-/// each share is computed once, the caller computes any shares left over, and a call waits for shares that have begun.
-/// A task needs as much stack as elsa_run.
+/// An engine with parallel_for creates no threads. For work that needs several threads, its calls use the host's
+/// threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and so
+/// may a host thread that is already inside the hook. The hook must return, must not throw, and must stay callable
+/// until the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all
+/// does not change results: each share of the work is computed once, the calling thread computes any shares left over,
+/// and a call waits for shares that have begun. A task needs the same stack size as elsa_run.
 ///
-/// In a fork child, engines of the parent compute on the CPU, on the calling thread alone, with the same bits; with
-/// ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child has its own
-/// threads, but no GPU if the parent has used one. No other thread of the parent may be in a call of this library
-/// during the fork.
+/// In a child process after fork, engines of the parent compute on the CPU, on the calling thread alone, with the same
+/// bits; with ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child
+/// has its own threads, but no GPU if the parent has used one. During the fork, no other thread of the parent may be in
+/// a call of this library.
 ///
 /// # Safety
-/// *read*, *write*, *hook*: parallel_for is null or such a function.
+/// *read*, *write*, *hook*: parallel_for is null or a function that obeys these rules.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_engine_create(
     options: *const elsa_engine_options,
@@ -86,23 +86,23 @@ pub unsafe extern "C" fn elsa_engine_describe(
     })
 }
 
-/// Loads all GPU kernels of the library, so that creating plans need not. Without a GPU it does nothing.
+/// Loads all GPU kernels of the library, so that creating plans does not have to load them. Does nothing without a GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_load_kernels(engine: elsa_engine) -> elsa_status {
     call(|| Ok(ENGINES.get(engine.id)?.load_kernels()?))
 }
 
 /// Cancels every call in progress on plans and streams of an engine: each returns ELSA_STATUS_CANCELLED. Any thread may
-/// call it, including from parallel_for, read and write, and it does not wait. Calls that begin later are not affected.
-/// If the cancel may come before the call has begun, repeat it until the call returns.
+/// cancel, including from within parallel_for, read and write; elsa_engine_cancel does not wait. Calls that begin later
+/// are not affected. If the call to be cancelled may not have begun yet, repeat elsa_engine_cancel until it returns.
 ///
 /// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of tokens;
 /// they start nothing else. On a GPU, the kernels and copies that the call has enqueued finish first, and a stream
-/// enqueues no further part; elsa_run_device and its counterparts of other operators are not cancelled. A callback that
-/// is running returns first.
+/// enqueues no further part; elsa_run_device and its counterparts for other operators are not cancelled. A callback
+/// that is running returns first.
 ///
-/// Outputs then hold any mixture of old and new elements; nothing else was written. Plan, workspace, frame and stream
-/// remain usable. Fallback does not apply to cancelled calls.
+/// After a cancelled call, its outputs contain any mixture of old and new elements; nothing else was written. Plan,
+/// workspace, frame and stream remain usable. Fallback does not apply to cancelled calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_cancel(engine: elsa_engine) -> elsa_status {
     call(|| {

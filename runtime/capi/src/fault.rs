@@ -22,7 +22,7 @@ pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |text| text.as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Reason of a failed call. Creating it makes its message the thread's [`last`].
+/// Reason for the failure of a call. Creating it stores its message as the thread's [`last`].
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub status: elsa_status,
@@ -164,8 +164,8 @@ thread_local! {
     pub(crate) static PANIC_NEXT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs the body of a function of the ABI, in the default floating-point environment. Panics end here, and the message
-/// of a failure is kept for [`last`].
+/// Runs the body of an ABI function in the default floating-point environment. Catches panics, and keeps the message
+/// of a failure for [`last`].
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
     let body = || in_default_float_environment(body);
     let caught = catch_unwind(AssertUnwindSafe(|| {

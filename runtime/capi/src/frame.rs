@@ -1,4 +1,4 @@
-//! The bound frames behind the handles.
+//! Bound frames, the objects that their handles name.
 
 use crate::buffer::Held;
 use crate::handles::Table;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
 
-/// Tensors of a frame, as named by its caller.
+/// Inputs and outputs of a frame, in the caller's structs.
 #[derive(Debug)]
 pub(crate) enum Named {
     Attention(elsa_inputs, elsa_outputs),
@@ -19,7 +19,7 @@ pub(crate) enum Named {
     Convolution(elsa_convolution_inputs, elsa_series_outputs),
 }
 
-/// Plan and workspace with the tensors of a frame.
+/// Plan, workspace and tensors of a bound frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub plan: Arc<Planned>,
@@ -29,7 +29,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A frame whose tensors were bound once.
+    /// Creates a frame; `held` keeps the buffers of its tensors alive.
     pub(crate) fn new(plan: Arc<Planned>, workspace: Arc<Mutex<Space>>, tensors: Named, held: Held) -> Frame {
         Frame { plan, workspace, tensors, _held: held }
     }

@@ -1,7 +1,8 @@
 //! Extensible structs: each begins with its size, which the caller sets.
 //!
-//! A zero field means its default, or absent. If a program was compiled against a newer header, this library reads its
-//! structs only if the fields unknown to it are zero, and rejects an output struct larger than its own.
+//! A field that is zero has its default, or is absent. If a program was compiled against a newer header, this library
+//! reads the program's structs only if the fields that it does not know are zero. It rejects an output struct that is
+//! larger than the one it knows.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
@@ -9,13 +10,13 @@ use crate::types::*;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Size limit of a struct. A larger size was never set by the caller.
+/// Largest plausible size of a struct. A larger number means that the caller has not set the size.
 const MOST: usize = 4096;
 
-/// Struct of the ABI that may grow.
+/// Struct of the ABI to which later versions may add fields.
 ///
 /// # Safety
-/// It is `repr(C)`, begins with its size as a `usize`, has no padding, and zero bytes are a value of it.
+/// It is `repr(C)`, begins with its size as a `usize`, and has no padding; all zero bytes are a valid value.
 pub(crate) unsafe trait Growing: Copy {
     /// Name in `elsa.h`.
     const NAME: &'static str;
@@ -29,7 +30,7 @@ macro_rules! growing {
         }
 
         impl Default for $name {
-            /// All zeros, with its size.
+            /// Sets the size; every other field is zero.
             fn default() -> $name {
                 // SAFETY: zero bytes are a value of a `Growing`.
                 let zero: $name = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -73,7 +74,7 @@ growing! {
     elsa_series_outputs
 }
 
-/// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
+/// Reads the size that the caller has stored in a struct. `pointer` must have passed [`aligned`].
 ///
 /// # Safety
 /// *read* for the first field.
@@ -99,10 +100,10 @@ fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
     )
 }
 
-/// A copy of the fields that this library knows.
+/// Copies the fields that this library knows.
 ///
 /// # Safety
-/// *read*, for as many bytes as the struct's size says.
+/// *read*, for the number of bytes that the struct gives as its size.
 pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Result<T, Fault> {
     aligned(argument, pointer)?;
     // SAFETY: *read*.
@@ -117,7 +118,7 @@ pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Resu
     Ok(unsafe { pointer.read() })
 }
 
-/// As [`take`]; the defaults in place of null.
+/// Copies as [`take`] does; a null pointer yields the defaults.
 ///
 /// # Safety
 /// As for [`take`].
@@ -129,17 +130,17 @@ pub(crate) unsafe fn take_or_default<T: Growing + Default>(
     if pointer.is_null() { Ok(T::default()) } else { unsafe { take(argument, pointer) } }
 }
 
-/// A struct of the caller's that has room for a value of this library.
+/// Output struct of the caller, large enough for the fields that this library writes.
 #[derive(Debug)]
 pub(crate) struct Room<T: Growing> {
     pointer: *mut T,
 }
 
 impl<T: Growing> Room<T> {
-    /// Checks pointer and size.
+    /// Checks the pointer and the size.
     ///
     /// # Safety
-    /// *write*, for as many bytes as the struct's size says, until the value is dropped.
+    /// *write*, for the number of bytes that the struct gives as its size, until the value is dropped.
     pub(crate) unsafe fn new(argument: &str, pointer: *mut T) -> Result<Room<T>, Fault> {
         aligned(argument, pointer)?;
         // SAFETY: *write*, which includes reading.
@@ -150,7 +151,7 @@ impl<T: Growing> Room<T> {
         Ok(Room { pointer })
     }
 
-    /// As [`Room::new`]; nothing for null.
+    /// Checks as [`Room::new`] does; a null pointer yields `None`.
     ///
     /// # Safety
     /// As for [`Room::new`].
@@ -159,7 +160,7 @@ impl<T: Growing> Room<T> {
         if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }
     }
 
-    /// Writes every field; the size stays.
+    /// Writes every field except the size, which keeps the caller's value.
     pub(crate) fn fill(self, value: T) {
         let word = size_of::<usize>();
         // SAFETY: `new` found as many bytes as a value has, and its clause makes them writable.

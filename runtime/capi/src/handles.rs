@@ -1,8 +1,8 @@
-//! Handles: numbers that name objects, and that stay errors once the object is destroyed.
+//! Handles: numbers that name objects. Once its object is destroyed, a handle stays invalid.
 //!
-//! A handle is the number of a slot (lower 32 bits, counted from one) and its generation (upper 32 bits). Destroying an
-//! object raises its slot's generation, so that no old handle ever names what takes the slot next; a slot whose
-//! generations are used up is not taken again.
+//! A handle consists of the number of a slot (lower 32 bits, counted from one) and the slot's generation (upper 32
+//! bits). Destroying an object raises its slot's generation, so an old handle never names the next object in the slot.
+//! A slot that has used up its generations is not used again.
 
 use crate::fault::Fault;
 use crate::types::ELSA_STATUS_HANDLE;
@@ -14,7 +14,7 @@ struct Slot<T> {
     object: Option<Arc<T>>,
 }
 
-/// Objects of one type.
+/// Live objects of one type, by handle.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     what: &'static str,
@@ -68,7 +68,7 @@ impl<T> Table<T> {
         Some((usize::try_from(index).ok()?, (id >> 32) as u32))
     }
 
-    /// Returns the object of a handle. It lives at least as long as the returned reference.
+    /// Returns the object that a handle names. The returned reference keeps the object alive.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let slots = self.slots();

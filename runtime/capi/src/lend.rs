@@ -1,4 +1,4 @@
-//! Targets of pointers in an engine's options: the list of cores, and the hook by which a host lends its
+//! Values behind the pointers in an engine's options: the list of cores, and the hook that lends the host's
 //! threads.
 
 use crate::fault::Fault;
@@ -11,7 +11,7 @@ use std::{ptr, slice};
 /// Maximum length of a list of cores.
 const MOST_CORES: usize = 1024;
 
-/// Hook with its first argument.
+/// Hook of the host, with the pointer that it receives as its first argument.
 struct Hook {
     call: unsafe extern "C" fn(*mut c_void, usize, elsa_parallel_task, *mut c_void),
     user: *mut c_void,
@@ -30,12 +30,12 @@ impl ParallelFor for Hook {
     }
 }
 
-/// Computes the share of a worker. Safe to call with any context, at any time, on any thread.
+/// Computes one worker's share of a task. Safe to call with any context, at any time, on any thread.
 extern "C" fn share(context: *mut c_void, worker: usize) {
     HostTask::from_number(context.addr()).call(worker);
 }
 
-/// Returns the threads that the host lends, if it does.
+/// Returns the threads that the host lends; `None` if the options have no hook.
 ///
 /// # Safety
 /// *hook* of elsa_engine_create.
@@ -43,10 +43,10 @@ pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> 
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
 }
 
-/// Returns the cores of the worker threads.
+/// Copies the list of cores that the worker threads run on.
 ///
 /// # Safety
-/// *read*: the list is readable for as many entries as the options say.
+/// *read*: the list is readable for the number of entries in the options.
 pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, Fault> {
     let count = options.core_count;
     if count == 0 {

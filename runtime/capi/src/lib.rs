@@ -1,19 +1,21 @@
 //! The C ABI. The headers that `elsa.h` includes are generated from this crate; `elsa.hpp` wraps them.
 //!
-//! Every function takes inputs first and outputs last, writes only on success (a run that fails on a device may leave
-//! outputs incomplete), and returns a status. No panic leaves it. Pointers are checked for null, alignment, size and
-//! overlap; the caller guarantees that the memory is valid.
+//! Every function has inputs before outputs, writes only on success (a run that fails on a device may leave outputs
+//! incomplete), and returns a status. No function lets a panic escape. Pointers are checked for null, alignment, size
+//! and overlap; the caller guarantees that the memory is valid.
 //!
 //! Clauses that unsafe blocks cite:
-//! - *read*: a pointer to a struct or an array that is read is null or valid for reads, and nothing writes there
+//! - *read*: a pointer to a struct or an array that a function reads is null or valid for reads, and nothing writes
+//!   there during the call.
+//! - *write*: a pointer to memory that a function writes is null or valid for writes, and nothing else uses that memory
 //!   during the call.
-//! - *write*: a pointer to written memory is null or valid for writes, and nothing else uses it during the call.
-//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their counterparts of other operators is as those
+//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their counterparts for other operators is as those
 //!   structs describe, and satisfies *read* and *write*, until the run is done.
-//! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns, `read` by
-//!   another thread and while `write` runs; they stay within the memory passed to them, return, and do not unwind.
-//! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and
-//!   everything created from it, is gone; it returns, and does not throw.
+//! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns. `read` may
+//!   be called by another thread and while `write` runs. Both stay within the memory passed to them, return, and do not
+//!   unwind.
+//! - *hook*: any thread may call `parallel_for` of the options with `parallel_user` until the engine and everything
+//!   created from it are gone; `parallel_for` returns, and does not throw.
 //!
 //! # Modules
 //!

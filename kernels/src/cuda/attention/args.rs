@@ -4,7 +4,7 @@
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// One sequence, and the interval of keys that each of its rows attends:
+/// One sequence, with the interval of keys that each of its rows attends:
 ///
 /// ```text
 /// diagonal = offset + row
@@ -18,61 +18,61 @@ pub struct Sequence {
     pub batch: i32,
     /// First query token in the query view.
     pub query0: i32,
-    /// Query tokens.
+    /// Number of query tokens.
     pub queries: i32,
     /// First token of the new keys in the key view.
     pub key0: i32,
-    /// Keys, including those of the past.
+    /// Number of keys, including the past.
     pub keys: i32,
-    /// Keys of the past.
+    /// Number of keys in the past.
     pub past: i32,
-    /// Keys that are valid and inside the mask.
+    /// Number of leading keys that are valid and that the mask covers.
     pub reach: i32,
-    /// Keys before the diagonal; −1 is open.
+    /// Number of keys attended before the diagonal; −1 means no limit.
     pub left: i32,
-    /// Keys after the diagonal; −1 is open, and causal is zero.
+    /// Number of keys attended after the diagonal; −1 means no limit, zero means causal.
     pub right: i32,
     /// Column of the diagonal in row zero.
     pub offset: i32,
 }
 
-/// [`Addend::kind`]: none.
+/// [`Addend::kind`]: no elements.
 pub const ADDEND_NONE: i32 = 0;
-/// [`Addend::kind`]: bytes; a key is attended where its byte is not zero.
+/// [`Addend::kind`]: bytes that mask; a key is attended if its byte is not zero.
 pub const ADDEND_BOOL: i32 = 1;
-/// [`Addend::kind`]: added, f32.
+/// [`Addend::kind`]: f32 elements, added to the scores.
 pub const ADDEND_F32: i32 = 2;
-/// [`Addend::kind`]: added, f16.
+/// [`Addend::kind`]: f16 elements, added to the scores.
 pub const ADDEND_F16: i32 = 3;
-/// [`Addend::kind`]: added, bf16.
+/// [`Addend::kind`]: bf16 elements, added to the scores.
 pub const ADDEND_BF16: i32 = 4;
 
 /// A mask or bias added to the scores, in natural-log units. The element of sequence `b`, head `h`, query `q` and key
-/// `k` has index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`, with the position `P(t) = t`, or
-/// `P(t) = t + (t / width) · (width − 1)` in the bias of [`Windows::positions`].
+/// `k` has index `batch · (b mod period) + head · h + query · P(q) + key · P(k)` with the position `P(t) = t`. For the
+/// bias, if [`Windows::positions`] is one, the position is `P(t) = t + (t / width) · (width − 1)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addend {
     /// Address of the first element.
     pub data: u64,
-    /// Stride in elements; zero if broadcast. The same holds for the next three.
+    /// Stride of sequences in elements; zero if all sequences have the same elements.
     pub batch: i64,
-    /// Stride of heads.
+    /// Stride of heads in elements; zero if broadcast.
     pub head: i64,
-    /// Stride of queries.
+    /// Stride of queries in elements; zero if broadcast.
     pub query: i64,
-    /// Stride of keys.
+    /// Stride of keys in elements; zero if broadcast.
     pub key: i64,
     /// Precomputed division by [`Addend::period`].
     pub by_period: Divisor,
-    /// Number of sequences with elements of their own.
+    /// Number of sequences after which the elements repeat.
     pub period: i32,
     /// Type of the elements: `ADDEND_NONE` to `ADDEND_BF16`.
     pub kind: i32,
 }
 
-/// The windows of pictures. In the last row of windows, rows from `side_row` on attend only one another and no other
-/// row attends them; in the last column of windows, the same holds for columns from `side_column` on.
+/// Windows of pictures. In the last row of windows, token rows from `side_row` on attend only one another, and no other
+/// token row attends them; in the last column of windows, the same holds for token columns from `side_column` on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
@@ -82,15 +82,15 @@ pub struct Windows {
     pub by_across: Divisor,
     /// Precomputed division by [`Windows::width`].
     pub by_width: Divisor,
-    /// Windows of a picture.
+    /// Number of windows per picture.
     pub windows: i32,
-    /// Windows of a row of windows.
+    /// Number of windows in a row of windows.
     pub across: i32,
-    /// Columns of a window.
+    /// Number of token columns per window.
     pub width: i32,
-    /// First row of the other side in a window of the last row; beyond any token if windows have no sides.
+    /// First token row of the second side, in windows of the last row; beyond any token if windows have no sides.
     pub side_row: i32,
-    /// First column of the other side in a window of the last column; beyond any token if windows have no sides.
+    /// First token column of the second side, in windows of the last column; beyond any token if windows have no sides.
     pub side_column: i32,
     /// One if the bias is a table of relative positions, else zero.
     pub positions: i32,
@@ -100,33 +100,33 @@ pub struct Windows {
 pub const CHANGED_BY_MASK: i32 = 1;
 /// [`AttentionArgs::changes`]: there is a bias.
 pub const CHANGED_BY_BIAS: i32 = 2;
-/// [`AttentionArgs::changes`]: windows have sides.
+/// [`AttentionArgs::changes`]: some windows have two sides, which do not attend each other.
 pub const CHANGED_BY_SIDES: i32 = 4;
-/// [`AttentionArgs::changes`]: the bias is a table whose entries an index names.
+/// [`AttentionArgs::changes`]: the bias is a table, and an index names the entry for each pair of query and key.
 pub const CHANGED_BY_INDEX: i32 = 8;
-/// [`AttentionArgs::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
-/// head size multiples of four, and rows less than [`NEAR`] elements apart.
+/// [`AttentionArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
+/// strides and head size are multiples of four, and rows are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 1;
-/// [`AttentionArgs::flags`]: key rows, past ones too, may be read four elements at a time.
+/// [`AttentionArgs::flags`]: key rows, including the past, may be read four elements at a time.
 pub const KEY_VEC4: i32 = 2;
-/// [`AttentionArgs::flags`]: value rows, past ones too, may be read four elements at a time.
+/// [`AttentionArgs::flags`]: value rows, including the past, may be read four elements at a time.
 pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
-/// [`AttentionArgs::flags`]: query, key and value rows, including the past, are read four elements at a time and have
-/// the head size of the kernel. For a kernel that sums scores in f32, queries and keys may have a smaller multiple of
-/// eight.
+/// [`AttentionArgs::flags`]: query, key and value rows, including the past, may be read four elements at a time and
+/// have the head size of the kernel. For a kernel that sums scores in f32, the head size of queries and keys may also
+/// be a smaller multiple of eight.
 pub const WHOLE_ROWS: i32 = 16;
-/// [`AttentionArgs::flags`]: a block takes all splits of its rows, so that nothing is left to merge.
+/// [`AttentionArgs::flags`]: a block computes all splits of its rows, so that no merge follows.
 pub const SERIAL_SPLITS: i32 = 32;
-/// [`AttentionArgs::flags`]: the blocks of the last rows come first, for all heads together.
+/// [`AttentionArgs::flags`]: the blocks of the last rows run first, for all heads together.
 pub const LONGEST_FIRST: i32 = 64;
-/// Row stride in elements below which the byte offsets of a tile fit 31 bits.
+/// Bound on the row stride in elements, below which the byte offsets within a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the attention and merge kernels. Query rows are numbered
-/// `r = (batch · heads + head) · tokens + token`, where `token` counts in the query view. The fields that every block
-/// reads come first and are adjacent, so that they arrive together.
+/// `r = (batch · heads + head) · tokens + token`, where `token` is the index in the query view. The fields that every
+/// block reads come first and are adjacent, so that they are loaded together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionArgs {
@@ -138,33 +138,35 @@ pub struct AttentionArgs {
     pub by_heads: Divisor,
     /// Precomputed division by [`AttentionArgs::group`].
     pub by_group: Divisor,
-    /// Number of consecutive blocks of one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
+    /// Number of consecutive blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// First of the blocks with the last rows of all splits and heads, which have fewer rows. [`AttentionArgs::first`]
-    /// is then one less than [`AttentionArgs::row_blocks`]. Beyond any block if the last rows have no blocks of their own.
+    /// Index of the first short block. If the last rows have fewer rows than a block, the blocks with them, for all
+    /// splits and heads, come after all other blocks, and [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`]
+    /// minus one. Beyond any block if there are no such blocks.
     pub short_from: i32,
-    /// Blocks of rows of the longest sequence.
+    /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,
-    /// Splits of the keys.
+    /// Number of splits of the keys.
     pub splits: i32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: i32,
-    /// Keys of a split, a multiple of the kernel's tile of keys.
+    /// Number of keys per split, a multiple of the kernel's tile of keys.
     pub chunk: i32,
-    /// Table of `sequence_count` sequences; zero if [`AttentionArgs::sequence`] describes every index of the batch.
+    /// Address of a table of `sequence_count` sequences; zero if [`AttentionArgs::sequence`] describes every index of
+    /// the batch.
     pub sequences: u64,
-    /// The sequence of every index of the batch without a table; its `batch` is ignored.
+    /// The sequence at every index of the batch, if there is no table; its `batch` is ignored.
     pub sequence: Sequence,
-    /// Changes of the scores other than the soft cap: a sum of `CHANGED_BY_MASK` and its siblings.
+    /// Modifications of the scores in addition to the soft cap: a sum of `CHANGED_BY_*` constants.
     pub changes: i32,
-    /// Layouts and orders that the kernel may rely on: a sum of `QUERY_VEC4` and its siblings.
+    /// Layouts and orders that the kernel may rely on: a sum of constants from `QUERY_VEC4` to `LONGEST_FIRST`.
     pub flags: i32,
     /// Factor that turns `q · k` into a score in base-2 units, or into the argument of the soft cap's tanh.
     pub query_factor: f32,
     /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero disables it.
     pub cap: f32,
-    /// `[batch, heads, tokens, head_dim]`.
+    /// Queries, `[batch, heads, tokens, head_dim]`.
     pub query: Tensor,
     /// New keys, `[batch, kv_heads, tokens, head_dim]`.
     pub key: Tensor,
@@ -174,15 +176,15 @@ pub struct AttentionArgs {
     pub part_ms: u64,
     /// Weighted sums of partial states, `[row][split][part_dim]`.
     pub part_w: u64,
-    /// f32 values from one partial weighted sum to the next: `value_dim` rounded up to a multiple of four.
+    /// Stride of partial weighted sums in f32 values: `value_dim` rounded up to a multiple of four.
     pub part_dim: i32,
-    /// Tokens of the query view.
+    /// Number of tokens in the query view.
     pub tokens: i32,
     /// Type of query, key, value, output and past: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
     /// Query heads per key head.
     pub group: i32,
-    /// `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
+    /// Output, `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
     pub output: Tensor,
     /// Precomputed division by [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,
@@ -190,9 +192,9 @@ pub struct AttentionArgs {
     pub head_dim: i32,
     /// Head size of values.
     pub value_dim: i32,
-    /// Query rows: `batch · heads · tokens`.
+    /// Number of query rows: `batch · heads · tokens`.
     pub query_rows: i32,
-    /// Sequences.
+    /// Number of sequences.
     pub sequence_count: i32,
     /// Log-sum-exp of each row, in natural-log units.
     pub lse: u64,
@@ -202,46 +204,46 @@ pub struct AttentionArgs {
     pub state_s: u64,
     /// Weighted sums of the states, `[row][value_dim]`.
     pub state_w: u64,
-    /// Earlier keys.
+    /// Keys of the past.
     pub past_key: Tensor,
-    /// Earlier values.
+    /// Values of the past.
     pub past_value: Tensor,
-    /// The mask.
+    /// The mask added to the scores.
     pub mask: Addend,
-    /// The bias. With `CHANGED_BY_INDEX` it is a table whose entries are [`Addend::query`] elements apart.
+    /// The bias. With `CHANGED_BY_INDEX` it is a table; [`Addend::query`] is the stride of its entries.
     pub bias: Addend,
-    /// With `CHANGED_BY_INDEX`, the table entry of each pair, i64 `[queries][index_keys]`.
+    /// With `CHANGED_BY_INDEX`, the table entry for each pair of query and key, i64 `[queries][index_keys]`.
     pub index: u64,
-    /// Keys of a row of the index.
+    /// Number of keys per row of the index.
     pub index_keys: i32,
-    /// Entries of the table.
+    /// Number of entries in the table.
     pub entries: i32,
     /// The windows of pictures.
     pub windows: Windows,
 }
 
-/// The only parameter of the kernel that writes the present, which concatenates earlier and new rows:
+/// The only parameter of the kernel that writes the present tensor, which concatenates past and new rows:
 /// `present[b][h][0 .. past + fresh]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PresentArgs {
-    /// Earlier rows.
+    /// Rows of the past.
     pub past: Tensor,
     /// New rows.
     pub fresh: Tensor,
-    /// Earlier rows, then new ones.
+    /// Present tensor: the past rows, then the new ones.
     pub present: Tensor,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: i32,
-    /// Key heads.
+    /// Number of key heads.
     pub heads: i32,
-    /// Earlier tokens.
+    /// Number of past tokens.
     pub past_tokens: i32,
-    /// New tokens.
+    /// Number of new tokens.
     pub fresh_tokens: i32,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub dim: i32,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub element_size: i32,
 }
 

@@ -3,28 +3,28 @@
 use super::args::AttentionArgs;
 use crate::cuda::tensor::Divisor;
 
-/// Rows and columns of a block of a product.
+/// Rows and columns per block of a product kernel.
 pub const MATH_TILE: usize = 64;
-/// Rows per block of the kernel that makes weights.
+/// Rows per block of the kernel that turns scores into weights.
 pub const MATH_ROWS: usize = 4;
 
-/// The only parameter of those kernels. Blocks are ordered by column block, then by block of [`MATH_TILE`] rows, then
-/// by head, then by sequence.
+/// The only parameter of the kernels of method math. Blocks are ordered by column block, then by block of [`MATH_TILE`]
+/// rows, then by head, then by sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MathArgs {
-    /// The call. [`AttentionArgs::part_ms`] always receives the reference and sum of each row. The output is written
-    /// only if [`AttentionArgs::part_w`] is zero.
+    /// The attention call. [`AttentionArgs::part_ms`] always receives the reference and sum of each row. The output is
+    /// written only if [`AttentionArgs::part_w`] is zero.
     pub call: AttentionArgs,
-    /// The scores, which become the weights, f32 `[row][stride]`.
+    /// Scores, overwritten by the weights, f32 `[row][stride]`.
     pub scores: u64,
-    /// f32 values from one row to the next, a multiple of [`MATH_TILE`].
+    /// Stride of rows in f32 values, a multiple of [`MATH_TILE`].
     pub stride: i64,
     /// Precomputed division by [`MathArgs::columns`].
     pub by_columns: Divisor,
-    /// Blocks of columns of the product, which are keys or dims of the values.
+    /// Number of column blocks of the product. Columns are keys, or dims of the values.
     pub columns: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
 }
 

@@ -3,21 +3,21 @@
 
 use super::args::AttentionArgs;
 
-/// Rows of a head per step of a block.
+/// Rows of a head that a block measures per step.
 pub const PIECE_ROWS: usize = 64;
 
-/// The only parameter of the kernel that measures. A record has the entries of `elsa_core::attention::measured`, then
-/// one entry per channel of the values.
+/// The only parameter of the measuring kernel. A record has the entries of `elsa_core::attention::measured`, then one
+/// entry per channel of the values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeasureArgs {
-    /// The call; its tensors, sequences and sizes are read.
+    /// The attention call; the kernel reads its tensors, sequences and sizes.
     pub call: AttentionArgs,
-    /// Further tensors to measure, and the records.
+    /// Mask, bias, records and sizes.
     pub measuring: Measuring,
 }
 
-/// Arguments of the kernel that measures, in addition to the call.
+/// Arguments of the measuring kernel in addition to the attention call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measuring {
@@ -35,13 +35,13 @@ pub struct Measuring {
     pub mask_dtype: i32,
     /// Type of the bias's elements.
     pub bias_dtype: i32,
-    /// f32 values from one record to the next.
+    /// Stride of records in f32 values.
     pub record: i32,
-    /// Pieces of [`PIECE_ROWS`] queries of the longest sequence.
+    /// Number of pieces of [`PIECE_ROWS`] queries in the longest sequence.
     pub query_pieces: i32,
-    /// Pieces of keys of the longest sequence.
+    /// Number of pieces of [`PIECE_ROWS`] keys in the longest sequence.
     pub key_pieces: i32,
-    /// Key heads.
+    /// Number of key heads.
     pub kv_heads: i32,
 }
 

@@ -1,4 +1,4 @@
-//! Attention on a GPU: the arguments of its kernels, and the table of them.
+//! Attention on a GPU: the arguments of its kernels, and the table of these kernels.
 
 mod args;
 mod math;
@@ -18,8 +18,8 @@ pub use within::{Budget, WithinArgs, WithinCounts};
 
 use super::kernel::{GpuKernel, Role};
 
-/// Returns the kernel of `kernels` that merges `splits` partial states of a row, and the number of states that it reads at
-/// once. Of the sufficient kernels it is the one with the lowest limit; `None` if no kernel suffices.
+/// Returns the kernel of `kernels` that merges `splits` partial states of a row, and the number of states that it reads
+/// at once; `None` if no kernel supports so many splits. Prefers the kernel that supports the fewest.
 #[must_use]
 pub fn merging(kernels: &[GpuKernel], splits: usize) -> Option<(&GpuKernel, usize)> {
     let suffices = |k: &'_ GpuKernel| match k.role {
@@ -30,14 +30,14 @@ pub fn merging(kernels: &[GpuKernel], splits: usize) -> Option<(&GpuKernel, usiz
     sufficient.min_by_key(|(most, ..)| *most).map(|(_, states, k)| (k, states))
 }
 
-/// Threads of a block of the merge, as in `merge.cuh`.
+/// Threads per block of the merge kernels, as in `merge.cuh`.
 const MERGE_THREADS: usize = 128;
 
-/// Returns the blocks of a merge of `states` states at once, for `rows` rows of `splits` partial states with `part_dim`
-/// columns each.
+/// Returns the number of blocks of a merge kernel that reads `states` states at once, for `rows` rows of `splits`
+/// partial states with `part_dim` columns each.
 ///
-///    Up to `states` splits, a team of lanes takes a row, with four columns per lane, and a block has several rows.
-///    Beyond that, a block has one row.
+///    Up to `states` splits, a team of lanes merges a row, with four columns per lane, and a block has several rows.
+///    A block has one row if there are more splits.
 #[must_use]
 pub const fn merge_blocks(states: usize, rows: usize, splits: usize, part_dim: usize) -> usize {
     if splits > states {

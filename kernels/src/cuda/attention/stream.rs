@@ -3,18 +3,18 @@
 
 use super::args::AttentionArgs;
 
-/// The only parameter of that kernel, which merges the partial states of a row over the splits of a chunk into the
-/// state of the chunk, and that state with those of earlier chunks.
+/// The only parameter of the kernel that merges the partial states of a row over the splits of a chunk to the state of
+/// the chunk, and the state of the chunk with the states of earlier chunks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamArgs {
-    /// The call that wrote the partial states.
+    /// The attention call that wrote the partial states.
     pub call: AttentionArgs,
     /// The states of earlier chunks.
     pub pending: Pending,
 }
 
-/// The states of earlier chunks, which wait in slots, and their merge with the state of the current chunk.
+/// States of earlier chunks, stored in slots, and how they merge with the state of the current chunk.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
@@ -22,11 +22,11 @@ pub struct Pending {
     pub ms: u64,
     /// Weighted sums, `[row][slot][part_dim]`.
     pub w: u64,
-    /// Slots of a row.
+    /// Number of slots per row.
     pub slots: i32,
-    /// Number of pending states to merge with that of the chunk, from the last slot back to slot `into`.
+    /// Number of pending states that merge with the state of the chunk, from the last one back to slot `into`.
     pub joins: i32,
-    /// Slot of the merged state if `more` is not zero.
+    /// Slot that receives the merged state, unless `more` is zero.
     pub into: i32,
     /// One if more chunks follow, else zero. After the last chunk the row's results are written.
     pub more: i32,

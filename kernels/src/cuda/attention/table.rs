@@ -1,12 +1,12 @@
 //! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_53`.
-//! Registers and shared memory are those of `kernels/ptx/manifest.json`.
+//! Their registers and shared memory are copied from `kernels/ptx/manifest.json`.
 
 use super::math::MATH_TILE;
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Paces, Summation};
 
-/// Defines an attention kernel; facts that differ from the defaults come last.
+/// Defines an attention kernel; fields that differ from the defaults come last.
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
@@ -43,8 +43,8 @@ macro_rules! attention {
     };
 }
 
-/// Defines an attention kernel for few rows, whose lanes share each row. A lane sums a score over four dims (eight
-/// beyond 128); a tree over the lanes adds these sums.
+/// Defines an attention kernel for few rows, in which several lanes share a row. To compute a score, each lane sums
+/// over four dims (eight if the head size exceeds 128), and a tree over the lanes adds these sums.
 macro_rules! rows {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal $(, $field:ident: $value:expr)*) => {
         attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers,
@@ -53,7 +53,7 @@ macro_rules! rows {
     };
 }
 
-/// Defines a kernel without scores.
+/// Defines a kernel that computes no scores, such as a merge.
 macro_rules! helper {
     ($name:literal, $role:ident { $($field:ident: $value:expr),* }, $registers:literal) => {
         kernel!($name, Role::$role {
@@ -63,40 +63,42 @@ macro_rules! helper {
     };
 }
 
-/// Keys of a tile.
+/// Keys per tile.
 const TILE: usize = 64;
-/// Returns the summation of a kernel whose lanes hold `columns` score columns each. It adds its sums to memory after every
-/// `tiles` tiles.
+/// Returns the summation of a kernel in which each lane has `columns` columns of scores. Sums are added to memory after
+/// every `tiles` tiles.
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// Returns the measured pace, approximately, of a kernel with `elements` query elements per block.
+/// Returns the approximate pace of a kernel with `elements` query elements per block.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel, counted then measured; each pair is for blocks that share an SM and for a lone block.
+/// Returns the paces of a kernel on early GPUs (counted in machine code) and on late GPUs (measured). Each pair is for
+/// blocks that share an SM and for a block alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
     Paces { early, late }
 }
-/// The error bound that the PTX ISA states for `ex2.approx.ftz.f32`: 2^-22.
+/// Relative error bound of `ex2.approx.ftz.f32` according to the PTX ISA: 2^-22.
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
-/// Any number of query rows.
+/// Limit of a kernel for any number of query rows.
 const ANY: usize = usize::MAX;
-/// No query rows.
+/// Limit of a kernel that is not used for a kind of problem.
 const NONE: usize = 0;
-/// Largest number of query rows for which blocks of half the rows fill a device better.
+/// Largest number of query rows for which blocks with half the rows occupy a device better.
 const FEW: usize = 960;
-/// Largest number of query rows for which the lowest blocks beat blocks of twice the rows when SMs are left idle.
+/// Largest number of query rows for which the blocks with the fewest rows are faster than blocks of twice the rows that
+/// leave SMs idle.
 const LOW: usize = 640;
-/// Largest number of query rows for which the edges of causal blocks should be fast.
+/// Largest number of query rows for which the tiles on the edge of a causal mask should be fast.
 const EDGY: usize = 3072;
-/// Largest number of query rows for which reading the keys dominates the time.
+/// Largest number of query rows for which the time is mostly spent on reading keys.
 const ROWS: usize = 8;
 
-/// The attention kernels of this build, with those that merge their states, measure tensors and write the present.
+/// Attention kernels of this build, including those that merge states, measure tensors and write the present tensor.
 pub const KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 168, tiles(8, 6), most_causal: EDGY, most_added: NONE,
         paces: exactly([107, 280], [100, 200])),

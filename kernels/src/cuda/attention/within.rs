@@ -1,45 +1,46 @@
-//! The arguments of launches inside an error budget. The twin of `kernels/cuda/attention/budget.cuh`, field for field.
+//! The arguments of launches within an error budget. The twin of `kernels/cuda/attention/budget.cuh`, field for field.
 
 use super::args::AttentionArgs;
 
-/// The only parameter of the kernels that attend or merge inside an error budget.
+/// The only parameter of the kernels that compute or merge attention within an error budget.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WithinArgs {
-    /// The call.
+    /// The attention call.
     pub call: AttentionArgs,
     /// The error budget of the call.
     pub budget: Budget,
 }
 
-/// The limit of the left-out share, and the outputs that record the left-out sums.
+/// Limit on the weights that may be left out, and the outputs that record the left-out weights.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budget {
-    /// `D` of partial states, f32 `[row][split]`; zero without partial states.
+    /// Sums `D` of left-out weights for partial states, f32 `[row][split]`; zero without partial states.
     pub part_d: u64,
-    /// Finished rows: references in base-2 units, then `S`, then `D`, f32 `[3][row]`.
+    /// For finished rows: references in base-2 units, then sums `S` of kept weights, then sums `D` of left-out weights,
+    /// f32 `[3][row]`.
     pub left_out: u64,
-    /// One [`WithinCounts`] per block of the attention kernel, in block order, or at the places of packed sequences.
+    /// One [`WithinCounts`] per block of the attention kernel, in block order or, for packed sequences, as in `places`.
     pub counts: u64,
-    /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
+    /// Largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// Places per head for packed sequences: the counts of sequence `i` start after as many places as blocks of rows
-    /// fit before it, plus `i`. Zero if counts are in block order.
+    /// Entries per head in `counts`, for packed sequences; zero if counts are in block order. The entries of sequence
+    /// `i` start at `i` plus the number of complete row blocks that the tokens before the sequence would fill.
     pub places: i32,
 }
 
-/// Counts of one block of threads.
+/// Counts of one thread block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WithinCounts {
-    /// Tiles of keys that at least one row attends.
+    /// Number of key tiles that at least one row attends.
     pub met: u32,
-    /// Tiles among them that were left out.
+    /// Number of these tiles that were left out.
     pub skipped: u32,
-    /// Rows of the block.
+    /// Number of rows of the block.
     pub rows: u32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: u32,
 }
 

@@ -4,40 +4,39 @@
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Tokens of a chunk. Chunks count from the first token of a sequence, or from the last one with [`REVERSE`].
+/// Tokens per chunk. Chunks are counted from the first token of a sequence, or from the last one with [`REVERSE`].
 pub const CHUNK: usize = 16;
-/// Largest number of output heads per state for a block of a sharing kernel: the rows of a tile of queries.
+/// Largest number of output heads per state in a sharing kernel: the rows of a tile of queries.
 pub const MOST_READERS: usize = CHUNK;
-/// State columns per block of the quadratic form.
+/// State columns per block of the quadratic kernels.
 pub const PARALLEL_COLUMNS: usize = 64;
-/// Tokens per block of the quadratic form without a delta rule and with at most one gate per head.
+/// Tokens per block of the quadratic kernel without a delta rule and with at most one gate per head.
 pub const PARALLEL_ROWS: usize = 64;
-/// Tokens or state rows per block of the other kernels of the quadratic form.
+/// Tokens or state rows per block of the other quadratic kernels.
 pub const QUADRATIC_ROWS: usize = 32;
 /// f32 values per record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;
-/// Rows per chunk in [`LinearArgs::tiles`], each with the kernel's number of dims.
+/// Rows per chunk in [`LinearArgs::tiles`]. A row has the kernel's number of dims.
 pub const TILE_ROWS: usize = 3 * CHUNK + 1;
 
-/// One sequence. Its index in the table is its index among the states.
+/// One sequence. Its index in the table of sequences is also the index of its states.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearSequence {
     /// Index along the batch axis; zero when packed.
     pub batch: i32,
-    /// First token in the views.
+    /// First token of the sequence in the views.
     pub first: i32,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: i32,
-    /// Index of its first chunk among the prepared chunks of all sequences. Unused for a sequence without prepared
-    /// chunks.
+    /// Index of the sequence's first chunk among the prepared chunks of all sequences. Unused without prepared chunks.
     pub chunk0: i32,
-    /// Chunks per part of this sequence in a scan.
+    /// Number of chunks per part of this sequence, in a scan.
     pub part_chunks: i32,
 }
 
-/// f32 states `[sequence][head][part][row][value_dim]`, with `key_dim` rows; strides in elements. A head is a value
-/// head.
+/// States in f32, `[sequence][head][part][row][value_dim]`, with `key_dim` rows; strides are in elements. A head is a
+/// value head.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
@@ -47,24 +46,24 @@ pub struct States {
     pub sequence: i64,
     /// Stride of heads.
     pub head: i64,
-    /// Stride of parts; zero if all parts share one state.
+    /// Stride of parts; zero if all parts have the same state.
     pub part: i64,
     /// Stride of rows.
     pub row: i64,
 }
 
-/// [`LinearArgs::flags`]: one token at a time, without [`LinearArgs::records`].
+/// [`LinearArgs::flags`]: tokens are processed one at a time, without [`LinearArgs::records`].
 pub const STEPS: i32 = 1;
-/// [`LinearArgs::flags`]: tokens run from the last of a sequence to its first.
+/// [`LinearArgs::flags`]: tokens are processed from the last of a sequence to its first.
 pub const REVERSE: i32 = 2;
 /// [`LinearArgs::flags`]: rows of queries and keys are divided by `sqrt(Σx² + epsilon)`.
 pub const NORMALIZE: i32 = 4;
-/// [`LinearArgs::flags`]: each part starts from the identity and values are zero, so that its last state is its
-/// transition `[key_dim, key_dim]`. `value_dim` is `key_dim`, and the launch has no output.
+/// [`LinearArgs::flags`]: each part starts from the identity and values are zero, so that the last state of a part is
+/// its transition `[key_dim, key_dim]`. `value_dim` is `key_dim`, and the launch has no output.
 pub const IDENTITY: i32 = 8;
-/// [`LinearArgs::flags`]: tokens read the first state of their part and change nothing.
+/// [`LinearArgs::flags`]: tokens read the first state of their part and do not change it.
 pub const READ: i32 = 16;
-/// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
+/// [`LinearArgs::flags`]: query rows may be read four elements at a time: their data is aligned to four elements,
 /// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
 /// [`LinearArgs::flags`]: key rows may be read four elements at a time, as for [`QUERY_VEC4`].
@@ -79,32 +78,32 @@ pub const OUTPUT_VEC4: i32 = 512;
 pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: rows of all [`States`] of the call may be read and written four elements at a time.
 pub const STATE_VEC4: i32 = 2048;
-/// [`LinearArgs::flags`]: all parts except the first start from zeros. With [`IDENTITY`] the first part, which folds to
-/// a state, is skipped.
+/// [`LinearArgs::flags`]: all parts except the first start from zeros. With [`IDENTITY`] the first part is skipped,
+/// because a scan needs its last state, not its transition.
 pub const FOLD: i32 = 4096;
-/// [`LinearArgs::flags`]: all parts except the first start from the state of the previous part at
-/// [`LinearArgs::boundaries`]. Only the last part with tokens, or the first part, has a last state; without an output
-/// no other part is computed.
+/// [`LinearArgs::flags`]: all parts except the first start from the state at the end of the previous part, in
+/// [`LinearArgs::boundaries`]. Only the last part that has tokens, or the first part if none has, writes a last state.
+/// No other part is computed if there is no output.
 pub const RESUME: i32 = 8192;
 /// [`LinearArgs::flags`]: values are f32, independent of the type of queries and keys.
 pub const VALUE_F32: i32 = 16384;
-/// [`LinearArgs::flags`]: each dim has a gate. Kernels of the quadratic form that handle both cases read it.
+/// [`LinearArgs::flags`]: each dim has a gate. Read by the quadratic kernels that handle gates per dim and per head.
 pub const DIM_GATES: i32 = 32768;
-/// Token stride in elements below which the byte offsets of a chunk fit 31 bits.
+/// Bound on the token stride in elements, below which the byte offsets within a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
-/// quadratic form a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] or
-/// [`QUADRATIC_ROWS`] tokens, or of that many rows of the last state; it reads [`LinearArgs::initial`].
+/// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and a part is a run of [`PARALLEL_ROWS`] or
+/// [`QUADRATIC_ROWS`] tokens, or as many rows of the last state; each part starts from [`LinearArgs::initial`].
 ///
 ///    Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
-///    divisors is one. State `s` uses key head `s / key_group`. If a state has several readers, each of them computes
-///    it, and the first writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads are
-///    states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
+///    divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
+///    it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads
+///    are states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
 ///    Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 ///    chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
-///    last state is their first.
+///    last state equals their first state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {
@@ -122,27 +121,28 @@ pub struct LinearArgs {
     pub by_key_group: Divisor,
     /// Precomputed division by [`LinearArgs::sequence_chunks`].
     pub by_sequence_chunks: Divisor,
-    /// Blocks of columns of a state.
+    /// Number of column blocks per state.
     pub columns: i32,
-    /// Parts of a sequence.
+    /// Number of parts per sequence.
     pub parts: i32,
     /// Number of output heads, or of states in a sharing kernel.
     pub heads: i32,
-    /// Sequences.
+    /// Number of sequences.
     pub sequence_count: i32,
-    /// Table of `sequence_count` [`LinearSequence`]s; zero if every index of the batch is one sequence with all tokens.
+    /// Address of a table of `sequence_count` [`LinearSequence`]s; zero if every index of the batch is one sequence of
+    /// `tokens` tokens.
     pub sequences: u64,
-    /// Tokens of each sequence without a table.
+    /// Number of tokens per sequence, if there is no table.
     pub tokens: i32,
-    /// Chunks of each sequence without a table.
+    /// Number of chunks per sequence, if there is no table.
     pub sequence_chunks: i32,
-    /// Prepared chunks of all sequences.
+    /// Number of prepared chunks, over all sequences.
     pub chunks: i32,
-    /// Chunks per part; zero if the table of sequences holds these numbers.
+    /// Number of chunks per part; zero if the table of sequences contains it.
     pub part_chunks: i32,
-    /// Rows of a state: the dims of a key.
+    /// Number of rows of a state: the dims of a key.
     pub key_dim: i32,
-    /// Columns of a state: the dims of a value.
+    /// Number of columns of a state: the dims of a value.
     pub value_dim: i32,
     /// Type of query, key and value: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
@@ -150,45 +150,45 @@ pub struct LinearArgs {
     pub gate_dtype: i32,
     /// Type of the output.
     pub output_dtype: i32,
-    /// A sum of [`STEPS`] and its siblings.
+    /// Sum of constants from [`STEPS`] to [`DIM_GATES`].
     pub flags: i32,
-    /// Output heads per state.
+    /// Number of output heads per state.
     pub readers: i32,
-    /// Chunks between consecutive [`LinearArgs::boundaries`].
+    /// Number of chunks between consecutive [`LinearArgs::boundaries`].
     pub boundary_chunks: i32,
     /// Factor applied to the output.
     pub scale: f32,
     /// Number that [`NORMALIZE`] adds to a sum of squares.
     pub epsilon: f32,
-    /// `[batch, query heads, tokens, key_dim]`.
+    /// Queries, `[batch, query heads, tokens, key_dim]`.
     pub query: Tensor,
-    /// `[batch, key heads, tokens, key_dim]`.
+    /// Keys, `[batch, key heads, tokens, key_dim]`.
     pub key: Tensor,
-    /// `[batch, states, tokens, value_dim]`.
+    /// Values, `[batch, states, tokens, value_dim]`.
     pub value: Tensor,
-    /// `[batch, heads, tokens, value_dim]`; the address is zero if the launch has no output.
+    /// Output, `[batch, heads, tokens, value_dim]`; the address is zero if the launch has no output.
     pub output: Tensor,
     /// Natural logarithms of the gates, `[batch, states, tokens, 1 or key_dim]`.
     pub decay: Tensor,
-    /// `[batch, states, tokens, 1]`; its head stride is zero if states share it.
+    /// Rates of the delta rule, `[batch, states, tokens, 1]`; the head stride is zero if states have the same rates.
     pub beta: Tensor,
-    /// f32 `[batch, heads, tokens, value_dim]`, added to the output before rounding; the address is zero if absent. May
-    /// alias the output.
+    /// Addends, f32 `[batch, heads, tokens, value_dim]`, added to the output before it is rounded. The address is zero
+    /// if there are none. May alias the output.
     pub partial: Tensor,
-    /// The states before the first chunk of each part; zeros if absent.
+    /// States before the first chunk of each part; zeros if absent.
     pub initial: States,
-    /// The states after the last chunk of each part. May alias [`LinearArgs::initial`].
+    /// States after the last chunk of each part. May alias [`LinearArgs::initial`].
     pub last: States,
-    /// The states before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence, indexed by part.
+    /// States before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence, indexed by part.
     pub boundaries: States,
     /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`.
     pub records: u64,
-    /// Gated keys and queries, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has its own gate.
+    /// Keys and queries multiplied by gates, f32 `[head][chunk][TILE_ROWS][dims]`; used if every dim has a gate.
     pub tiles: u64,
-    /// Least number of tokens of the sequences in the launch. The launch does not touch other sequences, their states and
-    /// outputs.
+    /// Smallest number of tokens of the sequences that the launch processes. Other sequences, with their states and
+    /// outputs, are left unchanged.
     pub least: i32,
-    /// Exclusive upper bound of the tokens of the sequences in the launch.
+    /// Exclusive upper bound on the number of tokens of the sequences that the launch processes.
     pub most: i32,
 }
 

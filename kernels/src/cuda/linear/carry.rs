@@ -4,17 +4,17 @@
 use super::args::LinearArgs;
 use crate::cuda::tensor::Divisor;
 
-/// Threads of a block of the carrying kernel, and transition rows per block.
+/// Threads per block of the carrying kernel. A block computes [`ROWS`] rows of transitions.
 const THREADS: usize = 128;
 const ROWS: usize = 32;
 
-/// The only parameter of the kernel that carries the state over parts. Its input is the state that the first part folds
-/// to and the map `S ← A S + b` of each other part; its output is the state after every part, by Blelloch's inclusive
-/// scan ([`elsa_core::scan::blelloch`]).
+/// The only parameter of the kernel that carries the state over parts, by Blelloch's inclusive scan
+/// ([`elsa_core::scan::blelloch`]). Its input is the state after the first part and the map `S ← A S + b` of each other
+/// part; its output is the state after every part.
 ///
-///    Rows of matrices are padded to a multiple of four elements, from `value_dim` or `key_dim`. With dense transitions
-///    a launch handles the nodes of one step of one sweep. Otherwise a part multiplies rows by its gates, whose
-///    logarithms are in [`CarryArgs::sums`], and one launch does the whole scan.
+///    Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions
+///    a launch computes the nodes of one step of one sweep. With diagonal transitions a part multiplies rows by its
+///    gates, whose logarithms are in [`CarryArgs::sums`], and one launch computes the entire scan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {
@@ -24,38 +24,38 @@ pub struct CarryArgs {
     pub by_nodes: Divisor,
     /// Precomputed division by [`CarryArgs::heads`].
     pub by_heads: Divisor,
-    /// Blocks per node, or per state: [`carry_blocks`].
+    /// Number of blocks per node, or per state: [`carry_blocks`].
     pub blocks: i32,
-    /// Nodes that the step combines; one if a launch does the whole scan. The first node of the down-sweep is not
-    /// counted, because nothing precedes it.
+    /// Number of nodes that the step combines; one if a launch computes the entire scan. The first node of the
+    /// down-sweep is not counted, because nothing precedes it.
     pub nodes: i32,
-    /// States of a sequence.
+    /// Number of states per sequence.
     pub heads: i32,
-    /// Places per state: the parts except the last.
+    /// Number of items of the scan per state: all parts except the last.
     pub items: i32,
-    /// Rows of a state.
+    /// Number of rows of a state.
     pub key_dim: i32,
-    /// Columns of a state.
+    /// Number of columns of a state.
     pub value_dim: i32,
-    /// Gates per token: zero, one, or [`CarryArgs::key_dim`]. Unused with dense transitions.
+    /// Number of gates per token: zero, one, or [`CarryArgs::key_dim`]. Unused with dense transitions.
     pub gates: i32,
-    /// The step of the scan, with dense transitions.
+    /// Level of the step, with dense transitions: its nodes combine runs of `2^step` items.
     pub step: i32,
     /// One for a step of the down-sweep, else zero.
     pub down: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
-    /// Folds of the parts, f32 `[sequence][state][item][key_dim][value_dim]`: a state for the first part, `b` for the
-    /// others. The scan replaces them by the state after each part.
+    /// Last state of the first part, then `b` of each other part, f32 `[sequence][state][item][key_dim][value_dim]`.
+    /// The scan replaces them by the state after each part.
     pub states: u64,
-    /// `A` of each part except the first, f32 `[sequence][state][item][key_dim][key_dim]`; zero if diagonal. The scan
-    /// overwrites it.
+    /// Transition `A` of each part except the first, f32 `[sequence][state][item][key_dim][key_dim]`; zero if
+    /// transitions are diagonal. The scan overwrites it.
     pub transitions: u64,
-    /// Sums of the logarithms of the gates of each part, f64 `[sequence][state][item][gates]`.
+    /// Sums of the logarithms of the gates over each part, f64 `[sequence][state][item][gates]`.
     pub sums: u64,
 }
 
-/// Returns the blocks per node with `dense` transitions, or per state otherwise.
+/// Returns the number of blocks: per node with `dense` transitions, per state with diagonal ones.
 #[must_use]
 pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usize {
     match dense {
@@ -64,17 +64,17 @@ pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usiz
     }
 }
 
-/// The only parameter of the kernel that sums the logarithms of the gates of each part.
+/// The only parameter of the kernel that sums the logarithms of the gates over each part.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SumsArgs {
-    /// The call; its parts, sequences and decay are read.
+    /// The linear attention call; the kernel reads its parts, sequences and decay.
     pub call: LinearArgs,
     /// The sums, f64 `[sequence][state][part][gates]`.
     pub sums: u64,
-    /// Gates per token: one, or `key_dim`.
+    /// Number of gates per token: one, or `key_dim`.
     pub gates: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
 }
 

@@ -1,27 +1,27 @@
-//! The table of the kernels of linear attention: the roles of the modules in `kernels/ptx/sm_53`. Registers and shared
-//! memory are those of `kernels/ptx/manifest.json`.
+//! The table of the kernels of linear attention: the roles of the modules in `kernels/ptx/sm_53`. Their registers and
+//! shared memory are copied from `kernels/ptx/manifest.json`.
 
 use super::{LinearQuadratic, LinearWalk};
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
 
-/// Returns a walk over states of `dims` dims, with four warps of eight columns.
+/// Returns the shape of a walk over states of at most `dims` rows, with four warps of eight columns.
 const fn walk(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { dims, per_dim, columns: 32, shares: false, pairs: false, steps: false }
 }
 
-/// Returns the same walk with warps that share their reads.
+/// Returns the shape of a share kernel: like [`walk`], with warps that share their reads.
 const fn share(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { shares: true, ..walk(dims, per_dim) }
 }
 
-/// Returns a walk in pairs, with four warps of four columns.
+/// Returns the shape of a pairs kernel, with four warps of four columns.
 const fn pairs(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 16, pairs: true, ..walk(dims, per_dim) }
 }
 
-/// Returns a walk step by step, with eight rows and eight columns of a state per thread.
+/// Returns the shape of a step kernel, with eight rows and eight columns of a state per thread.
 const fn steps(per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 8, steps: true, ..share(1024, per_dim) }
 }

@@ -1,16 +1,16 @@
-//! The arguments of the kernels of series. The twins of `kernels/cuda/series/call.cuh` and of the structures in the
-//! kernels there, field for field.
+//! The arguments of the kernels of the per-channel operators. The twins of `kernels/cuda/series/call.cuh` and of the
+//! structures in the kernels there, field for field.
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Flag: parts fold to their maps, which are written to `maps`.
+/// Flag: each part is folded to a map, which is written to `maps`.
 pub const FOLD: i32 = 1;
-/// Flag: the state is carried over the maps of all parts except the last. The states before the parts replace the
-/// factors.
+/// Flag: the state is carried over the maps of all parts except the last. In `maps`, the states before the parts
+/// replace the factors.
 pub const CARRY: i32 = 2;
-/// Flag: tokens run from the last to the first.
+/// Flag: tokens are processed from the last to the first.
 pub const REVERSE: i32 = 4;
 /// Flag of a recurrence: factors are natural logarithms.
 pub const LOG: i32 = 8;
@@ -24,9 +24,9 @@ pub const C_OF_CHANNEL: i32 = 64;
 pub const SILU: i32 = 128;
 /// Flag of a convolution: the last weight of a filter applies to the current token.
 pub const NEWEST_LAST: i32 = 256;
-/// Flag of a convolution: one filter serves all channels.
+/// Flag of a convolution: all channels have the same filter.
 pub const ONE_FILTER: i32 = 512;
-/// Flag of a convolution: the last inputs of each channel are written instead of outputs.
+/// Flag of a convolution: the launch writes the last inputs of each channel instead of outputs.
 pub const STATES: i32 = 1024;
 
 /// A tensor of tokens and channels. Channel `c` is element `c % dim` of head `c / dim`.
@@ -35,36 +35,36 @@ pub const STATES: i32 = 1024;
 pub struct SeriesTensor {
     /// Address and strides.
     pub tensor: Tensor,
-    /// Reciprocal form of [`SeriesTensor::dim`], which splits a channel into head and element.
+    /// Precomputed division by [`SeriesTensor::dim`], which splits a channel index into head and element.
     pub by_dim: Divisor,
-    /// Channels of a head.
+    /// Number of channels per head.
     pub dim: i32,
     /// Type of the elements: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
     /// One if the tokens of a channel are adjacent in memory, zero if the channels of a token are.
     pub lines: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
 }
 
-/// The parts of the tokens: the first [`Parts::more`] have one token more than [`Parts::each`].
+/// Division of the tokens into parts: the first [`Parts::more`] parts have one token more than [`Parts::each`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Number of parts.
     pub count: i32,
-    /// Least tokens of a part.
+    /// Smallest number of tokens of a part.
     pub each: i32,
-    /// Parts with one token more.
+    /// Number of parts that have one token more.
     pub more: i32,
-    /// Parts of the launch, counted from the first; one in a launch with [`CARRY`].
+    /// Number of parts in the launch, counted from the first part; one in a launch with [`CARRY`].
     pub listed: i32,
     /// Precomputed division by [`Parts::listed`].
     pub by_listed: Divisor,
 }
 
 impl Parts {
-    /// Splits `tokens` tokens into `count` parts, with `listed` of them in the launch.
+    /// Divides `tokens` tokens into `count` parts. The first `listed` parts are in the launch.
     pub fn of(tokens: usize, count: usize, listed: usize) -> Parts {
         let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let of = count.max(1);
@@ -84,23 +84,23 @@ impl Parts {
 pub struct RecurrenceArgs {
     /// Precomputed division by [`RecurrenceArgs::tiles`].
     pub by_tiles: Divisor,
-    /// Tiles of [`LANES`](super::LANES) channels.
+    /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Tiles of all sequences and listed parts: one per warp.
+    /// Number of tiles in all sequences and listed parts; a warp computes one of them.
     pub items: i32,
-    /// Channels.
+    /// Number of channels.
     pub channels: i32,
-    /// Tokens of a sequence.
+    /// Number of tokens per sequence.
     pub tokens: i32,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: i32,
-    /// A sum of [`FOLD`] and its siblings.
+    /// Sum of flags, from [`FOLD`] to [`LOG`].
     pub flags: i32,
-    /// The parts.
+    /// Division of the tokens into parts.
     pub parts: Parts,
-    /// Factors.
+    /// Factors `a` of the recurrence `h ← a h + b`.
     pub a: SeriesTensor,
-    /// Addends.
+    /// Addends `b` of the recurrence.
     pub b: SeriesTensor,
     /// States after each token.
     pub out: SeriesTensor,
@@ -108,7 +108,7 @@ pub struct RecurrenceArgs {
     pub past: u64,
     /// States after the last token, f32 `[batch][channel]`.
     pub present: u64,
-    /// With several parts, f32 `[2][batch][part][channel]`: factors and addends.
+    /// Factors of the parts, then their addends, if there are several parts, f32 `[2][batch][part][channel]`.
     pub maps: u64,
 }
 
@@ -124,55 +124,55 @@ pub struct SelectiveArgs {
     pub by_b: Divisor,
     /// Precomputed division by [`SelectiveArgs::c_group`].
     pub by_c: Divisor,
-    /// Tiles of channels: one per block.
+    /// Number of tiles of channels; a block computes one of them.
     pub tiles: i32,
-    /// Tiles of a group of channels that share all coefficients.
+    /// Number of tiles per group of channels that have the same coefficients.
     pub tiles_of_group: i32,
-    /// Channels of a group that shares all coefficients.
+    /// Number of channels in a group that have the same coefficients.
     pub group: i32,
-    /// Channels that share input coefficients.
+    /// Number of channels that have the same input coefficients.
     pub b_group: i32,
-    /// Channels that share output coefficients.
+    /// Number of channels that have the same output coefficients.
     pub c_group: i32,
-    /// Lanes per channel, as a power of two.
+    /// Base-2 logarithm of the number of lanes per channel.
     pub lanes: i32,
-    /// Channels.
+    /// Number of channels.
     pub channels: i32,
-    /// State elements per channel.
+    /// Number of state elements per channel.
     pub states: i32,
-    /// Tokens of a sequence.
+    /// Number of tokens per sequence.
     pub tokens: i32,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: i32,
-    /// A sum of [`FOLD`] and its siblings.
+    /// Sum of flags, from [`FOLD`] to [`C_OF_CHANNEL`].
     pub flags: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
-    /// The parts.
+    /// Division of the tokens into parts.
     pub parts: Parts,
-    /// Inputs.
+    /// Inputs of the scan.
     pub u: SeriesTensor,
     /// Time steps.
     pub delta: SeriesTensor,
     /// Gates of the output.
     pub z: SeriesTensor,
-    /// The output.
+    /// Outputs of the scan.
     pub out: SeriesTensor,
-    /// Input coefficients. With [`B_OF_CHANNEL`] only address and type are read.
+    /// Input coefficients. With [`B_OF_CHANNEL`] only the address and the type are read.
     pub b: SeriesTensor,
-    /// Output coefficients, likewise.
+    /// Output coefficients. With [`C_OF_CHANNEL`] only the address and the type are read.
     pub c: SeriesTensor,
-    /// Rates, f32 `[channel][state]`.
+    /// Decay rates, f32 `[channel][state]`.
     pub a: u64,
-    /// Factors of the input in the output, f32 `[channel]`.
+    /// Factors by which inputs are added to outputs, f32 `[channel]`.
     pub skip: u64,
-    /// Addends of the time steps, f32 `[channel]`.
+    /// Biases added to the time steps, f32 `[channel]`.
     pub bias: u64,
     /// States before the first token, f32 `[batch][channel][state]`.
     pub past: u64,
     /// States after the last token, f32 `[batch][channel][state]`.
     pub present: u64,
-    /// With several parts, f32 `[2][batch][part][channel][state]`: factors and addends.
+    /// Factors of the parts, then their addends, if there are several parts, f32 `[2][batch][part][channel][state]`.
     pub maps: u64,
 }
 
@@ -186,33 +186,33 @@ pub struct ConvolutionArgs {
     pub by_blocks: Divisor,
     /// Precomputed division by [`ConvolutionArgs::channels`].
     pub by_channels: Divisor,
-    /// Tiles of [`LANES`](super::LANES) channels.
+    /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Tiles of all sequences and blocks, or with [`STATES`] channels of all sequences: one per warp.
+    /// Number of tiles in all sequences and blocks, or of channels in all sequences with [`STATES`]; one per warp.
     pub items: i32,
-    /// Blocks of [`OUTPUTS`](super::OUTPUTS) tokens of a sequence.
+    /// Number of blocks of [`OUTPUTS`](super::OUTPUTS) tokens per sequence.
     pub blocks: i32,
-    /// Channels.
+    /// Number of channels.
     pub channels: i32,
-    /// Tokens of a sequence.
+    /// Number of tokens per sequence.
     pub tokens: i32,
-    /// Weights of a filter.
+    /// Number of weights per filter.
     pub taps: i32,
-    /// A sum of [`REVERSE`] and its siblings.
+    /// Sum of flags: [`REVERSE`], and those from [`SILU`] to [`STATES`].
     pub flags: i32,
-    /// Zero.
+    /// Padding, zero.
     pub unused: i32,
-    /// Inputs.
+    /// Inputs of the convolution.
     pub u: SeriesTensor,
-    /// The output.
+    /// Outputs of the convolution.
     pub out: SeriesTensor,
-    /// Filters, f32 `[channel or one][tap]`.
+    /// Filters, f32 `[channel][tap]`, with a single channel if [`ONE_FILTER`] is set.
     pub filter: u64,
-    /// Addends of the sums, f32 `[channel]`.
+    /// Biases added to the outputs, f32 `[channel]`.
     pub bias: u64,
     /// Inputs before the first token, f32 `[batch][channel][taps - 1]`.
     pub past: u64,
-    /// The last inputs, f32 `[batch][channel][taps - 1]`.
+    /// Last inputs of each sequence, f32 `[batch][channel][taps - 1]`.
     pub present: u64,
 }
 

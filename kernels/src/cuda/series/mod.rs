@@ -1,9 +1,9 @@
-//! The per-channel operators on a GPU: the arguments of their kernels, and the table of them.
+//! The per-channel operators on a GPU: the arguments of their kernels, and the table of these kernels.
 //!
 //! | operator | launches |
 //! |---|---|
-//! | recurrence, selective scan, one part | one |
-//! | the same, several parts | with [`FOLD`], all parts but the last; with [`CARRY`], one listed part; then all parts |
+//! | recurrence or selective scan, one part | one |
+//! | recurrence or selective scan, several parts | one with [`FOLD`], all parts except the last; one with [`CARRY`], one listed part; one with all parts |
 //! | convolution | one for the outputs; one with [`STATES`] for the present state |
 
 mod args;
@@ -16,7 +16,7 @@ pub(super) use table::KERNELS;
 
 use elsa_core::series::bound::Precision;
 
-/// Accuracy of the functions of the kernels, which are those of the CPU kernels.
+/// Accuracy of the exponential, softplus and silu in these kernels, which are the functions of the CPU kernels.
 pub const PRECISION: Precision = Precision { exp: 1.8e-7, softplus: 3e-7, silu: 3e-7 };
 
 /// Channels per warp in recurrences and convolutions.
@@ -31,10 +31,10 @@ pub const TOKENS_OF_SELECTIVE: usize = 8;
 pub const OUTPUTS: usize = 16;
 /// State elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
-/// Largest number of state elements per channel: as many as the lanes of a warp hold.
+/// Largest number of state elements per channel, which is the number that the lanes of a warp have room for.
 pub const MOST_STATES: usize = LANES * NUMBERS;
 
-/// Returns the base-2 logarithm of the number of lanes of a channel with `states` state elements.
+/// Returns the base-2 logarithm of the number of lanes for a channel with `states` state elements.
 #[must_use]
 pub const fn lanes_of(states: usize) -> u32 {
     states.div_ceil(NUMBERS).next_power_of_two().trailing_zeros()

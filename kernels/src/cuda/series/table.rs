@@ -1,10 +1,11 @@
-//! The table of the kernels of series. Registers and shared memory are those of `kernels/ptx/manifest.json`.
+//! The table of the kernels of the per-channel operators. Their registers and shared memory are copied from
+//! `kernels/ptx/manifest.json`.
 
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
 
-/// The kernels of series of this build.
+/// Kernels of the per-channel operators in this build.
 pub const KERNELS: &[GpuKernel] = &[
     kernel!(
         "series_recurrence__sm53",

@@ -1,26 +1,26 @@
-//! A head of linear attention: its data, the definition in f64, and a kernel's walk over it.
+//! One head of linear attention: its data, its definition in f64, and its computation by a kernel.
 
 use crate::noise;
 use elsa_core::linear::Gates;
 use elsa_kernels::linear::{Ahead, Columns, Head, Kernel, Segment, Strip, head_room, strip_room};
 
-/// The strips of a state.
+/// Arrangement of a state in strips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strips {
     /// Packed, with the widest strips possible.
     Packed,
     /// Packed, one vector wide.
     Narrow,
-    /// Columns of the state in place, with a row stride larger than a row.
+    /// Strips that are columns of the complete state, with a row stride larger than a strip's width.
     InPlace,
 }
 
 /// Location of the state before the first segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// In the memory of the present state.
+    /// In the memory that also receives the state after the segments.
     Here,
-    /// In memory of its own.
+    /// In separate memory.
     Elsewhere,
     /// No state in memory: the segment starts with zeros.
     Nowhere,
@@ -35,19 +35,19 @@ pub struct Case {
     pub group: usize,
     pub per: Gates,
     pub delta: bool,
-    /// `[tokens][group][dim]`.
+    /// Queries, `[tokens][group][dim]`.
     pub queries: Vec<f32>,
     pub keys: Vec<f32>,
     pub values: Vec<f32>,
     pub gates: Vec<f32>,
     pub betas: Vec<f32>,
-    /// `[dim][value_dim]`.
+    /// State before the first token, `[dim][value_dim]`.
     pub past: Vec<f32>,
     pub strips: Strips,
     pub start: Start,
 }
 
-/// Factor of the outputs.
+/// Factor applied to the outputs.
 pub const SCALE: f32 = 0.75;
 
 impl Case {
@@ -77,8 +77,8 @@ impl Case {
         }
     }
 
-    /// Computes outputs `[tokens][group][value_dim]` and the last state by the definition, each with the sum of the
-    /// magnitudes of its terms.
+    /// Computes the outputs `[tokens][group][value_dim]` and the last state by the definition. Each value comes with
+    /// the sum of the magnitudes of its terms.
     pub fn reference(&self) -> (Vec<[f64; 2]>, Vec<[f64; 2]>) {
         let (d, n) = (self.dim, self.value_dim);
         let wide = |x: f32| f64::from(x);
@@ -127,9 +127,9 @@ impl Case {
         (out, state)
     }
 
-    /// Computes outputs and the last state with a kernel, in passes of `pass` and blocks of `block` tokens. Adds the
-    /// padding of rows and strips and removes it from the results; `reversed` stores the tokens from the last to the
-    /// first. Outputs are added to ones.
+    /// Computes the outputs and the last state with a kernel, in passes of `pass` and blocks of `block` tokens. Pads
+    /// rows and strips, and removes the padding from the results. `reversed` stores the tokens from the last to the
+    /// first. The kernel adds its outputs to ones.
     pub fn run(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool) -> (Vec<f32>, Vec<f32>) {
         let (lanes, wide) = (kernel.spec.lanes, kernel.spec.columns);
         let (dim, tokens, group) = (self.dim.next_multiple_of(4), self.tokens, self.group);
@@ -281,7 +281,7 @@ impl Case {
         (out, last)
     }
 
-    /// Compares with the definition; NaN must be at the same places.
+    /// Compares the results of a kernel with the definition; NaN must be in the same elements.
     pub fn check(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool, what: &str) {
         let (out, last) = self.run(kernel, pass, block, reversed);
         let (want, state) = self.reference();

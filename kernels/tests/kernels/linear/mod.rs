@@ -1,5 +1,5 @@
-//! The kernels of linear attention that this machine can execute, in isolation: segments, strips and readings against
-//! the recurrence in f64.
+//! Tests of each kernel of linear attention that this machine can execute: segments, strips and readings against the
+//! recurrence in f64.
 
 mod case;
 
@@ -17,7 +17,7 @@ fn present() -> Vec<&'static Kernel> {
     found
 }
 
-/// Returns the largest number of tokens in one pass of a recurrence over the state.
+/// Returns the largest number of tokens that a kernel of the recurrent algorithm processes in one pass over the state.
 fn together(kernel: &Kernel, delta: bool) -> usize {
     if delta { kernel.spec.delta_tokens } else { kernel.spec.steady_tokens }
 }
@@ -56,7 +56,7 @@ fn tokens_pass_as_the_definition_has_them() {
     }
 }
 
-/// Gates that clear, vanish, grow or are NaN; equal keys; states that are not finite.
+/// Tests gates that clear, underflow, grow or are NaN; equal keys; and states that are not finite.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn hard_gates_and_keys_pass_as_the_definition_has_them() {
@@ -128,7 +128,7 @@ fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
     }
 }
 
-/// Checks that bits depend on the division into blocks, and not on the first token of a call.
+/// Checks that bits depend on how tokens are divided into blocks, and not on the token with which a call begins.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_stream_cut_where_blocks_end_keeps_its_bits() {
@@ -161,8 +161,8 @@ fn a_stream_cut_where_blocks_end_keeps_its_bits() {
     }
 }
 
-/// A constant gate does not repeat the same rounding error for thousands of tokens, if the product of a multiply-add is
-/// not rounded separately.
+/// Checks that a constant gate does not repeat the same rounding error for thousands of tokens, on kernels whose
+/// multiply-add rounds once.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
@@ -186,7 +186,7 @@ fn a_steady_gate_keeps_its_precision() {
     }
 }
 
-/// Sums of gates are f64: the test detects the small gates that an f32 sum would lose to a large one.
+/// Checks that sums of gates are f64: an f32 sum would lose small gates to a large one.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_large_gate_hides_no_small_one() {
@@ -203,9 +203,9 @@ fn a_large_gate_hides_no_small_one() {
     }
 }
 
-/// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes, for 1024 tokens in a single pass,
-/// and for more tokens without decay. Under the delta rule without gates the error grows with the square root of the number of
-/// tokens in a pass, so 4096 tokens also stay below the limit.
+/// Checks the relative error of all outputs with unit keys: for 1024 tokens in several passes, for 1024 tokens in a
+/// single pass, and for more tokens without decay. Under the delta rule without gates the error grows with the square
+/// root of the number of tokens in a pass, so 4096 tokens also stay below the limit.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
@@ -303,8 +303,8 @@ fn readings_and_factors_are_products() {
     }
 }
 
-/// Checks that a gate whose exponential underflows does not clear the state as a gate of `−∞` does: it multiplies, and a NaN
-/// stays.
+/// Checks that a gate whose exponential underflows does not clear the state as a gate of `−∞` does: it multiplies the
+/// state by zero, and a NaN remains.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn only_infinite_gates_clear() {
@@ -324,8 +324,8 @@ fn only_infinite_gates_clear() {
     }
 }
 
-/// No bit depends on the width of a strip, on the location of its rows or on their previous location, for whole passes,
-/// lone tokens and gates that multiply the state.
+/// Checks that bits depend neither on the width of a strip nor on the present or previous location of its rows: for
+/// complete passes, single tokens and gates that multiply the state.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn strips_in_place_get_the_bits_of_packed_ones() {
@@ -365,7 +365,7 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
     }
 }
 
-/// The factors of a token's values and outputs are as exact as declared.
+/// Checks that the factors of a token's values and outputs have the declared accuracy.
 #[test]
 fn exponentials_are_as_exact_as_declared() {
     for kernel in present() {
@@ -455,9 +455,9 @@ fn a_state_that_decays_ends_at_zero() {
     }
 }
 
-/// Arithmetic does not stall when a state vanishes, if the product of a multiply-add is not rounded separately. A stall
-/// multiplies the time of each operation on subnormal numbers; other differences between processors are less than a
-/// factor of two.
+/// Checks that arithmetic does not stall when a state decays to zero, on kernels whose multiply-add rounds once. A
+/// stall multiplies the time of each operation on subnormal numbers; other differences between processors are less than
+/// a factor of two.
 #[test]
 #[cfg_attr(any(miri, elsa_sanitized, target_arch = "aarch64"), ignore = "times nothing")]
 fn a_state_that_decays_costs_no_more_than_another() {

@@ -1,4 +1,4 @@
-//! Serial ports: names, opening, and the [`Sink`] that sends the records of a benchmark.
+//! Serial ports: how they are named and opened, and the [`Sink`] that sends the records of a benchmark.
 
 mod sink;
 
@@ -11,78 +11,78 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Syntax of a port.
+/// Syntax of a port, for messages.
 pub const VALUE: &str = "PORT[:BAUD]";
 
-/// The rate of a port that is named without one.
+/// Baud rate of a port that is named without a rate.
 pub const BAUD: u32 = 115_200;
 
-/// Rates that a port may have.
+/// Allowed baud rates.
 const BAUDS: std::ops::RangeInclusive<u32> = 50..=4_000_000;
 
-/// Timeout of one attempt to read or write.
+/// Longest time that one read or write waits.
 const ATTEMPT: Duration = Duration::from_millis(100);
 
-/// Time between two attempts to open a port that has gone.
+/// Time between two attempts to open a port that has disappeared.
 pub const RETRY: Duration = Duration::from_millis(200);
 
-/// Error of a port that cannot be used.
+/// Reason why a port cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
-    /// An invalid rate.
+    /// The rate after the colon is invalid.
     #[error(
         "{port}: rate '{found}'; allowed: {VALUE} with BAUD from {} to {}, {BAUD} without it",
         BAUDS.start(),
         BAUDS.end()
     )]
     Baud {
-        /// The port.
+        /// Port, without its rate.
         port: String,
-        /// Text after its colon.
+        /// Text after the colon.
         found: String,
     },
-    /// There is no device of this name.
+    /// No device has this name.
     #[error("{}: no such port; allowed: a serial port, such as /dev/ttyTHS1 or /dev/ttyUSB0", path.display())]
     Absent {
-        /// The port.
+        /// Path of the port.
         path: PathBuf,
     },
-    /// A port that others may use.
+    /// The user has no permission to use the port.
     #[error(
         "{}: no permission; allowed: a port that the user may use. This one is for the group {group}{}",
         path.display(),
         joining(group)
     )]
     Denied {
-        /// The port.
+        /// Path of the port.
         path: PathBuf,
-        /// The group that may use it.
+        /// Group whose members may use the port.
         group: String,
     },
-    /// A port that another process uses.
+    /// Another process uses the port.
     #[error(
         "{path}: in use by another process; allowed: a port that nobody else uses (fuser -v {path} names who does)",
         path = path.display()
     )]
     Busy {
-        /// The port.
+        /// Path of the port.
         path: PathBuf,
     },
-    /// A device that is not a serial port, or a port that fails.
+    /// The path is not a serial port, or the port fails.
     #[error("{}: {reason}; allowed: a serial port", path.display())]
     Unfit {
-        /// The path.
+        /// Path that was to be opened.
         path: PathBuf,
-        /// The fault.
+        /// Explanation of the fault.
         reason: String,
     },
-    /// A thread that the system does not start.
+    /// The system did not start the thread that writes to the port.
     #[error("{}: the system started no thread: {reason}", path.display())]
     Thread {
-        /// The port that it was for.
+        /// Path of the port.
         path: PathBuf,
-        /// The cause.
+        /// Error of the system.
         reason: String,
     },
 }
@@ -95,7 +95,7 @@ impl PortError {
     }
 }
 
-/// Explains how to join a group that owns ports. A port of the group tty is a console that belongs to a service.
+/// Explains how to get access to a port of the group. A port of the group tty is a console that belongs to a service.
 fn joining(group: &str) -> String {
     match group {
         "tty" => ", a console: sudo systemctl stop nvgetty frees that of a Jetson".to_owned(),
@@ -104,18 +104,18 @@ fn joining(group: &str) -> String {
     }
 }
 
-/// A port and its rate.
+/// Serial port and its baud rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Device file of the port.
     pub path: PathBuf,
-    /// Bits per second.
+    /// Baud rate, in bits per second.
     pub baud: u32,
 }
 
 impl Port {
-    /// Parses the port of `text`, a path or a path and a rate. A path may contain colons, as those of
-    /// `/dev/serial/by-path` do: if a file has the whole text as its name, it is the port.
+    /// Parses `text`: a path, or a path, a colon and a rate. Paths may contain colons, as in `/dev/serial/by-path`: if
+    /// the complete text is the name of an existing file, that file is the port.
     ///
     /// # Errors
     /// Returns an error for an invalid rate.
@@ -131,16 +131,16 @@ impl Port {
         }
     }
 
-    /// Returns `true` if a file of its name exists. Like opening, it allocates nothing.
+    /// Returns `true` if the port's device file exists. Allocates nothing, like the attempts to open it.
     fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// Opens the port for this process alone: eight bits, no parity, no flow control, and above 115200 baud the second
-    /// stop bit that the fast ports of a Jetson need. Reads and writes wait for a tenth of a second.
+    /// Opens the port for exclusive use: eight bits, no parity, no flow control, and above 115200 baud a second stop
+    /// bit, which the fast ports of a Jetson need. Reads and writes wait for at most a tenth of a second.
     ///
     /// # Errors
-    /// Returns an error if the port fails.
+    /// Returns an error if the port cannot be opened.
     pub fn open(&self) -> Result<TTYPort, PortError> {
         let Port { path, baud } = self;
         let path = || path.clone();
@@ -176,7 +176,7 @@ impl Display for Port {
     }
 }
 
-/// Returns the name of a group, or its number where it has none.
+/// Returns the name of a group, or its number if it has no name.
 fn group(id: u32) -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let name = groups.lines().find_map(|line| {

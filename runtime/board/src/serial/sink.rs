@@ -1,9 +1,10 @@
 //! The sending end of a serial line.
 //!
-//! A port may be slower than the benchmark, stall, or disappear, and none of it may disturb a measurement. So
-//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size; a thread writes. If the queue is full,
-//! the record is dropped, and its missing number shows the loss to the reader. A port that fails is opened again when
-//! there is something to write. Sending allocates nothing, so the benchmark counts only its own allocations.
+//! A port may be slower than the benchmark, stall, or disappear; none of this may disturb a measurement. So
+//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size; a thread writes to the port. If the queue
+//! is full, the record is dropped, and the gap in the record numbers shows the loss to the reader. A port that has
+//! failed is opened again when there is something to write. Sending allocates nothing, so the allocations that the
+//! benchmark counts are only those of the measured code.
 
 use super::{Port, PortError, RETRY, waits};
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -14,42 +15,42 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Frames that may wait.
+/// Maximum number of frames in the queue.
 const WAITING: usize = 128;
 
-/// The longest that [`Sink::close`] waits, however slowly bytes flow.
+/// Longest time that [`Sink::close`] waits, even while bytes are still written.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes that the system takes at once from a port that is behind.
+/// Number of bytes that the system may buffer at once for a slow port.
 const BURST: u32 = 4096;
 
-/// Fate of the records.
+/// Numbers of records that were sent and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Complete records that the port took. A stalled port may hold them forever.
+    /// Complete records that the port accepted. A stalled port may keep them forever.
     pub sent: u64,
-    /// Records that it did not take.
+    /// Records that the port did not accept.
     pub dropped: u64,
     /// Number of times that the port was opened again.
     pub reconnects: u64,
 }
 
-/// A frame on its way to the thread.
+/// Encoded record on its way to the writing thread.
 struct Frame {
     bytes: [u8; FRAME],
     len: usize,
 }
 
-/// State that the thread reports.
+/// State that the writing thread reports to the sink.
 #[derive(Default)]
 struct State {
     sent: u64,
     reconnects: u64,
-    /// Grows with every byte that is written.
+    /// Number of bytes written so far.
     bytes: u64,
-    /// Set by the sink when nothing more is worth waiting for.
+    /// Set by the sink when it no longer waits; the thread then stops.
     abandoned: bool,
-    /// Set by the thread at its end.
+    /// Set by the thread when it ends.
     done: bool,
 }
 
@@ -73,7 +74,7 @@ impl Shared {
         self.lock().abandoned
     }
 
-    /// Waits until the state changes, for at most `time`.
+    /// Waits until the state changes, at most for `time`.
     fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -82,16 +83,16 @@ impl Shared {
 /// Sends records through a serial port.
 pub struct Sink {
     encoder: Encoder,
-    /// None when closing.
+    /// Queue to the writing thread; `None` while closing.
     queue: Option<SyncSender<Frame>>,
     made: u64,
-    /// The longest time between two bytes that reach a port in order.
+    /// Longest time between two written bytes after which a port still counts as working.
     pause: Duration,
     shared: Arc<Shared>,
 }
 
 impl Sink {
-    /// Opens a sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
+    /// Opens a sink for the port that `text` names: a path with an optional rate, `PORT[:BAUD]`.
     ///
     /// # Errors
     /// Returns an error if the port cannot be opened, or if the system does not start the thread.
@@ -111,7 +112,7 @@ impl Sink {
         Ok(Sink { encoder: Encoder::new(run()), queue: Some(queue), made: 0, pause, shared })
     }
 
-    /// Puts a record into the queue, or drops it where the queue is full. Never waits.
+    /// Puts a record into the queue, or drops it if the queue is full. Never waits.
     pub fn send(&mut self, record: &Record) {
         let mut bytes = [0; FRAME];
         self.made += 1;
@@ -122,8 +123,8 @@ impl Sink {
         }
     }
 
-    /// Waits until the port has passed everything on: while it takes bytes, at most ten seconds. Data still queued then
-    /// is dropped.
+    /// Waits until the port has accepted all queued records. Stops waiting if the port accepts no bytes for a while, or
+    /// after ten seconds; records that are still queued then are dropped.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;
@@ -154,14 +155,14 @@ impl Drop for Sink {
     }
 }
 
-/// Returns a number that two runs are unlikely to share.
+/// Returns a number for this run, which another run is unlikely to have.
 fn run() -> u32 {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     // The lower bits change fastest.
     (since.as_nanos() as u32) ^ std::process::id().rotate_left(16)
 }
 
-/// A port that may come and go.
+/// Port that may disappear and come back.
 struct Line {
     port: Port,
     tty: Option<TTYPort>,
@@ -170,7 +171,7 @@ struct Line {
 }
 
 impl Line {
-    /// Writes frames until there are no more, or no caller waits for them.
+    /// Writes frames until the queue is closed and empty, or the sink no longer waits.
     fn serve(&mut self, frames: &Receiver<Frame>, shared: &Shared) {
         for frame in frames {
             if self.deliver(&frame.bytes[..frame.len], shared) {
@@ -189,7 +190,7 @@ impl Line {
         shared.note(|state| state.done = true);
     }
 
-    /// Writes one complete frame, and reconnects as often as necessary. Returns `true` if it succeeded.
+    /// Writes one complete frame, reopening the port as often as necessary. Returns `true` if it succeeded.
     fn deliver(&mut self, frame: &[u8], shared: &Shared) -> bool {
         loop {
             let Some(tty) = &mut self.tty else {
@@ -213,7 +214,7 @@ impl Line {
         }
     }
 
-    /// Waits for the port to come back. Returns `true` if it does while a caller still waits.
+    /// Waits for the port to come back and opens it. Returns `false` if the sink no longer waits.
     fn reopen(&mut self, shared: &Shared) -> bool {
         loop {
             let state = shared.lock();
@@ -238,8 +239,8 @@ impl Line {
     }
 }
 
-/// Writes all of `bytes`, waiting for the port as long as necessary. Returns `false` if the port fails or no caller
-/// waits any more.
+/// Writes all of `bytes`, waiting for the port as long as necessary. Returns `false` if the port fails or the sink no
+/// longer waits.
 fn write(to: &mut impl Write, mut bytes: &[u8], shared: &Shared) -> bool {
     while !bytes.is_empty() {
         match to.write(bytes) {

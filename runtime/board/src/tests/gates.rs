@@ -1,4 +1,4 @@
-//! Disturbances of a cell, and the messages about them.
+//! Tests of the disturbances that invalidate a cell, and of the messages about them.
 
 use super::tree::{self, OWN};
 use crate::describe::{Description, describe};

@@ -1,4 +1,5 @@
-//! Compares the results on each board's misleading files with those of a program that trusts all files.
+//! Compares, for each board's misleading files, the results of this crate with those of a program that trusts all
+//! files.
 
 use super::tree::{self, OWN, Tree};
 use crate::clocks;
@@ -14,7 +15,7 @@ fn described(tree: &Tree) -> Description {
     describe(&tree.root())
 }
 
-/// Finds the hottest zone as a program does that trusts every file.
+/// Finds the temperature of the hottest zone as a program does that trusts every file.
 fn naive_hottest(tree: &Tree) -> f64 {
     let root = tree.root();
     let names = root.entries("sys/devices/virtual/thermal");

@@ -1,5 +1,5 @@
 //! Trees of files that simulate boards: paths, names and contents follow the boards' documentation and programs that
-//! read them. Each tree contains that board's traps.
+//! read them. Each tree contains the traps of its board: files that mislead a program that trusts them.
 
 use crate::root::Root;
 use std::fs;
@@ -7,11 +7,11 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// The process that is measured.
+/// Number of the measured process.
 pub const OWN: u32 = 4242;
 
-/// Replaces a file atomically. A reader never sees it empty, and the file system does not wait for the disk, as it
-/// does when a file is truncated and rewritten.
+/// Replaces a file atomically, so that a reader never sees it empty. Truncating and rewriting it would also make the
+/// file system wait for the disk.
 pub fn overwrite(path: &Path, contents: &[u8]) {
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
     file.write_all(contents).unwrap();
@@ -22,7 +22,7 @@ pub fn overwrite(path: &Path, contents: &[u8]) {
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// Creates a tree, in memory if the system has such a folder: hundreds of small files take seconds on a disk.
+    /// Creates a tree, in memory if the system has a folder for that: hundreds of small files take seconds on a disk.
     fn new() -> Tree {
         Tree(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -35,7 +35,7 @@ impl Tree {
         self.0.path()
     }
 
-    /// Writes a file and the folders above it.
+    /// Writes a file, and creates its parent folders.
     pub fn put(&self, file: &str, contents: impl AsRef<[u8]>) {
         let path = self.0.path().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -52,12 +52,12 @@ impl Tree {
         fs::remove_file(self.0.path().join(file)).unwrap();
     }
 
-    /// Reads the number in a file, as a program without knowledge of the traps would.
+    /// Reads the number in a file, as a program that does not know the traps would.
     pub fn number(&self, file: &str) -> f64 {
         fs::read_to_string(self.0.path().join(file)).unwrap().trim().parse().unwrap()
     }
 
-    /// Writes the zones by type and temperature, with the system's folders and links.
+    /// Writes thermal zones, each with its type and temperature, using the system's folders and links.
     fn zones(&self, zones: &[(&str, i64)]) {
         for (n, (name, millidegrees)) in zones.iter().enumerate() {
             let folder = format!("sys/devices/virtual/thermal/thermal_zone{n}");
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Writes a core: whether it is on, its present, lowest and highest clock in kHz.
+    /// Writes a core: whether it is online, and its current, lowest and highest clock in kHz.
     pub fn core(&self, core: usize, on: bool, khz: [u64; 3]) {
         let folder = format!("sys/devices/system/cpu/cpu{core}");
         self.put(&format!("{folder}/online"), if on { "1\n" } else { "0\n" });
@@ -88,7 +88,7 @@ impl Tree {
         self.put(&format!("{folder}/cpufreq/scaling_governor"), "schedutil\n");
     }
 
-    /// Writes a device with its own clock, in Hz.
+    /// Writes a device that has a clock of its own, in Hz.
     fn device(&self, folder: &str, name: &str, hz: [u64; 3], load: Option<u64>) {
         let folder = format!("sys/class/devfreq/{folder}");
         self.put(&format!("{folder}/device/of_node/name"), format!("{name}\0"));
@@ -107,7 +107,7 @@ impl Tree {
         self.put(&format!("{folder}/max_rate"), format!("{max}\n"));
     }
 
-    /// Writes a chip under IIO: the folder's name, and rails with mV, mA, mW and the shunt in milliohm.
+    /// Writes a chip under IIO: the name of its folder, and rails with mV, mA, mW and the shunt in milliohm.
     fn iio(&self, chip: &str, device: &str, rails: &[(&str, i64, i64, i64, u32)]) {
         let folder = format!("sys/bus/i2c/devices/{chip}");
         self.put(&format!("{folder}/name"), "ina3221x\n");
@@ -147,7 +147,7 @@ impl Tree {
         );
     }
 
-    /// Writes counters of over-current events.
+    /// Writes the counters of over-current events.
     fn events(&self, number: usize, tail: &str, counts: [u32; 3]) {
         let folder = format!("sys/class/hwmon/hwmon{number}");
         self.put(&format!("{folder}/name"), "soctherm_oc\n");
@@ -279,8 +279,8 @@ pub fn xavier() -> Tree {
     tree
 }
 
-/// Builds an Orin Nano, JetPack 6.2, as a user without root sees it: sensors that are off, an unconnected channel,
-/// closed debugfs, and a counter that is about to wrap.
+/// Builds an Orin Nano, JetPack 6.2, as a user without root sees it: switched-off sensors, an unconnected channel,
+/// a debugfs that the user may not read, and a counter that is about to wrap.
 pub fn orin() -> Tree {
     let tree = Tree::new();
     let release = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: x\n";
@@ -311,7 +311,7 @@ pub fn orin() -> Tree {
     tree
 }
 
-/// Builds a PC: energy counters that count their packages in several places and wrap, and thermal events of every
+/// Builds a PC: energy counters that wrap and that count each package in several places, and thermal events of every
 /// core.
 pub fn pc() -> Tree {
     let tree = Tree::new();

@@ -1,4 +1,4 @@
-//! Readings of a board over a span.
+//! Tests of the readings of a board over a span.
 
 use super::tree::{self, OWN, Tree};
 use crate::load::Load;
@@ -289,7 +289,7 @@ fn hostile_files_make_no_hostile_numbers() {
     }
 }
 
-/// Lists the files of a folder, all the way down, without links.
+/// Lists all files in a folder and its subfolders, without following links.
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries
