@@ -1,4 +1,4 @@
-//! The library as a whole: its version, its last error, its back ends.
+//! Functions about the library: its version, the last error of a thread, and the back ends that are present.
 
 use crate::convert;
 use crate::fault::{self, call};
@@ -14,8 +14,9 @@ pub extern "C" fn elsa_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Returns ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the loaded library: major in the upper 16 bits, minor in the lower. A
-/// program, whose numbers are those of its header, runs if the majors are equal and the library's minor is not lower.
+/// Returns the ABI version of the loaded library: ELSA_ABI_MAJOR in the upper 16 bits, ELSA_ABI_MINOR in the lower. A
+/// program can use the library if the major version equals that of the header with which the program was compiled, and
+/// the minor version is not lower than that of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_abi_version() -> u32 {
     ELSA_ABI_MAJOR << 16 | ELSA_ABI_MINOR
@@ -42,8 +43,8 @@ pub extern "C" fn elsa_status_text(status: elsa_status) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns the message of this thread's last call that did not return ELSA_STATUS_OK; empty if there was none.
-/// The text is valid until the next such call of this thread, or the end of the thread. Never null.
+/// Returns the message of the last call on this thread that returned a status other than ELSA_STATUS_OK; empty if no
+/// call has. Never null. The text is valid until the next failing call on this thread or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_last_error() -> *const c_char {
     fault::last()
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn elsa_backend_present(backend: elsa_backend, present: *m
     })
 }
 
-/// Makes the next call of this thread panic inside. For tests.
+/// Makes the next call on this thread panic inside the library. For tests.
 #[cfg(feature = "inject")]
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_test_panic_next() {

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn elsa_linear_run(
 /// elsa_run_device apply; cu_seqlens is in host memory.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_run_device(
     plan: elsa_plan,

@@ -1,7 +1,7 @@
-//! The tensors of a frame of linear attention: from pointers to checked slices, or to addresses of a GPU.
+//! Conversion of the tensors of a linear-attention frame: from pointers to checked slices, or to GPU addresses.
 //!
-//! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it, and [`host`]
-//! and [`device`] take operands by name.
+//! Only [`fields`] pairs each [`Operand`] with its field of the ABI. [`check`] goes through these pairs; [`host`] and
+//! [`device`] look operands up by name.
 
 use crate::convert;
 use crate::fault::Fault;
@@ -39,7 +39,7 @@ struct Tensors {
 
 impl Tensors {
     /// # Safety
-    /// The list is readable as long as `'a`, and nothing writes there.
+    /// For `'a`, the list is readable and nothing writes to it.
     unsafe fn cu_seqlens<'a>(&self) -> Option<&'a [i64]> {
         // SAFETY: the clause of this function; `check` makes the list of i64.
         self.cu_seqlens.map(|list| unsafe { list.read() })
@@ -71,8 +71,8 @@ fn check(
 /// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// As long as `'a`, every input is readable for its bytes and nothing writes there, and every output is writable and
-/// nothing else uses it.
+/// For `'a`, every input is readable for its bytes and nothing writes to it; every output is writable and nothing else
+/// uses it.
 unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_linear_inputs,

@@ -8,12 +8,12 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where messages go: the callback of elsa_log_set with its user pointer. Every call of it that is under way holds a
-/// reference.
+/// Destination of messages: the callback of elsa_log_set and its user pointer. Each running call of the callback has a
+/// reference to it.
 struct Sink {
     callback: unsafe extern "C" fn(*mut c_void, elsa_log_level, *const std::ffi::c_char),
     user: *mut c_void,
-    /// The process that set it.
+    /// Id of the process that set the callback; a forked child has a different id.
     process: u32,
 }
 
@@ -25,8 +25,8 @@ unsafe impl Sync for Sink {}
 /// The logger of the process, which forwards to [`SINK`].
 struct Forward;
 
-/// Held only to copy, drop or replace the reference, never while the callback runs: a message waits for no callback, and
-/// a callback for no message.
+/// The current destination; `None` if logging is disabled. The lock is held only to copy, drop or replace the
+/// reference, never while the callback runs, so a message never waits for a callback, nor a callback for a message.
 static SINK: Mutex<Option<Arc<Sink>>> = Mutex::new(None);
 /// Signalled when a call of the callback has returned.
 static RETURNED: Condvar = Condvar::new();
@@ -36,7 +36,7 @@ fn sink() -> MutexGuard<'static, Option<Arc<Sink>>> {
 }
 
 thread_local! {
-    /// Whether this thread is in the callback, whose own messages are dropped.
+    /// `true` while this thread runs the callback. Messages that the callback itself causes are dropped.
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -77,7 +77,7 @@ impl Log for Forward {
 }
 
 /// # Safety
-/// The clauses of elsa_log_set.
+/// As for elsa_log_set.
 unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_void) -> Result<(), Fault> {
     let filter = match most {
         ELSA_LOG_OFF => LevelFilter::Off,

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 /// integers already is an ELSA_MASK_BOOL.
 ///
 /// # Safety
-/// *read*: from has count elements of the source; *write*: to has count elements of what they become.
+/// *read*: from holds count elements of the source type; *write*: to has room for count converted elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_mask_convert(
     source: elsa_mask_source,

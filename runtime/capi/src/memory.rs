@@ -15,7 +15,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Returns `false` only for null with 0 bytes.
+    /// Returns `true` unless the address is null with 0 bytes, which means that the tensor is absent.
     pub(crate) fn any(self) -> bool {
         !self.data.is_null() || self.bytes != 0
     }
@@ -40,10 +40,11 @@ impl From<elsa_integers> for Given {
     }
 }
 
-/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only without elements.
+/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only if there are no
+/// elements.
 ///
-/// A flag in the struct, not an `Option`, marks absence. `None` initialises only its tag, and a compiler that reads
-/// the number of elements before the tag makes memory checkers report a jump that depends on uninitialised memory.
+/// `present` is a flag because an `Option` would initialise only its tag for `None`. A compiler that reads `elements`
+/// before the tag then makes memory checkers report a jump that depends on uninitialised memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     name: &'static str,
@@ -105,7 +106,8 @@ impl Buffer {
         Ok(Buffer::ABSENT)
     }
 
-    /// Checks a past in the memory of the present; the frame may name it by the address of the present.
+    /// Checks the memory that a frame names for a past tensor stored in the memory of the present tensor: null with 0
+    /// bytes, or the address of the present.
     pub(crate) fn within(
         name: &'static str,
         given: Given,
@@ -129,7 +131,7 @@ impl Buffer {
         self.address()..self.address() + self.elements * self.size
     }
 
-    /// Rejects a buffer that shares bytes with this one, which is written.
+    /// Rejects `other` if it shares bytes with this buffer, which is written.
     fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
@@ -142,7 +144,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is readable as long as `'a` and nothing writes there.
+    /// The buffer was made for elements of the size of `T`. For `'a`, its memory is readable and nothing writes to it.
     pub(crate) unsafe fn read<'a, T>(&self) -> &'a [T] {
         if self.elements == 0 {
             return &[];
@@ -153,7 +155,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is writable as long as `'a` and nothing else uses it.
+    /// The buffer was made for elements of the size of `T`. For `'a`, its memory is writable and nothing else uses it.
     pub(crate) unsafe fn write<'a, T>(&self) -> &'a mut [T] {
         if self.elements == 0 {
             return &mut [];

@@ -1,4 +1,4 @@
-//! The operands of a frame: from the memory that its fields name to checked buffers.
+//! Conversion of the operands of a frame: from the memory that its fields name to checked buffers.
 
 use crate::fault::Fault;
 use crate::memory::{Buffer, Given};
@@ -6,8 +6,9 @@ use elsa_core::memory::Memory;
 use elsa_core::operands::{Operand, Operands};
 use std::ffi::c_void;
 
-/// Checks addresses and sizes of the operands, in the order of `fields`. `memory` has the memory of an operand, and whether a
-/// frame may leave it out; `within` the present in whose memory a past lies, by whose address the frame may name it.
+/// Checks the address and the size of each operand, in the order of `fields`. `memory` returns the memory that an
+/// operand needs, and whether a frame may leave the operand out. `within` returns the present tensor in whose memory a
+/// past operand is stored, and its address, which the frame may pass for the past.
 pub(crate) fn buffers<O: Operand>(
     fields: &[(O, Given)],
     output: O,

@@ -1,5 +1,5 @@
-//! Functions of all operators. The trait [`Called`] captures the differences; the handling of handles, structs and
-//! tensors is generic over it.
+//! Functions that all operators share. The trait [`Called`] captures the differences between operators; the handling of
+//! handles, structs and tensors is generic over it.
 
 use crate::buffer::{Held, held};
 use crate::convert;
@@ -19,36 +19,36 @@ use std::sync::Mutex;
 
 /// Operator of the runtime, as exposed by the C interface.
 pub(crate) trait Called: Sized {
-    /// Name of the function that creates its plans.
+    /// Name of the C function that creates plans of the operator, for messages.
     const CREATE: &'static str;
-    /// Struct of its problem.
+    /// C struct that describes a problem.
     type Described: Growing;
-    /// Struct of its options.
+    /// C struct of the options of a plan.
     type Options: Growing + Default;
-    /// Struct of its inputs.
+    /// C struct of the input tensors.
     type Read: Growing;
-    /// Struct of its outputs.
+    /// C struct of the output tensors.
     type Written: Growing;
-    /// Optional argument of a call besides its tensors.
+    /// Optional argument of a call in addition to its tensors: the chunk for attention, nothing for other operators.
     type Part: Copy + Default;
-    /// Type of its plans.
+    /// Type of the operator's plans.
     type Plan;
-    /// Type of its workspaces.
+    /// Type of the workspaces for these plans.
     type Workspace;
 
     /// Creates a plan.
     fn create(engine: &Engine, problem: &Self::Described, options: &Self::Options) -> Result<Planned, Fault>;
 
-    /// Returns the plan if it is one of this operator.
+    /// Returns the plan if it belongs to this operator.
     fn plan(planned: &Planned) -> Option<&Self::Plan>;
 
-    /// Returns the workspace if it is one of this operator's plans.
+    /// Returns the workspace if it was created for plans of this operator.
     fn workspace(space: &mut Space) -> Option<&mut Self::Workspace>;
 
     /// Creates a workspace for several plans.
     fn shared(plans: &[&Self::Plan]) -> Result<Space, Fault>;
 
-    /// Returns the name of the kernel of a run on a back end.
+    /// Returns the name of the kernel that runs the plan on a back end.
     fn kernel(plan: &Self::Plan, backend: Backend) -> &'static str;
 
     /// Returns the addresses of all tensors and lists.
@@ -73,13 +73,13 @@ pub(crate) trait Called: Sized {
 
 /// Operator that accepts tensors in GPU memory.
 pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
-    /// Plan type of the runtime.
+    /// Returns the runtime's plan inside a plan of the C interface.
     fn of_runtime(plan: &<Self as Called>::Plan) -> &Plan<Self>;
 
-    /// Checks every property of the tensors except that they are on the device.
+    /// Checks every property of the tensors except whether their memory is on the device.
     ///
     /// # Safety
-    /// As long as `'a`, the lists are readable for their entries and nothing writes there.
+    /// For `'a`, the lists are readable for their entries and nothing writes to them.
     unsafe fn device<'a>(
         plan: &<Self as Called>::Plan,
         read: &Self::Read,
@@ -87,14 +87,14 @@ pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
     ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
 }
 
-/// Returns the plan of an operator.
+/// Returns the plan as one of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn plan_of<O: Called>(planned: &Planned) -> Result<&O::Plan, Fault> {
     let (found, create) = (planned.name(), O::CREATE);
     O::plan(planned)
         .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
 }
 
-/// Returns the workspace of plans of an operator.
+/// Returns the workspace as one of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Workspace, Fault> {
     let (found, create) = (space.name(), O::CREATE);
     O::workspace(space).ok_or_else(|| {
@@ -107,8 +107,8 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs the bound frame if the call runs it, and returns the report. It is separate from checking and binding because a
-/// bound frame is large, and a call must stay within `ELSA_STACK_BYTES`.
+/// Runs the bound frame if `runs` is set, and returns the report. This function is separate from checking and binding
+/// because a bound frame is large, and a call must stay within `ELSA_STACK_BYTES`.
 #[inline(never)]
 pub(crate) fn ran<O: Operator>(
     bound: &mut Result<Bound<'_, O>, BindError>,
@@ -204,10 +204,11 @@ pub(crate) unsafe fn run<O: Called>(
     Ok(())
 }
 
-/// Runs a plan over tensors in GPU memory. It waits only in a stream of its own. The report may be null.
+/// Runs a plan over tensors in GPU memory. If `stream` is null, the run uses its own stream and the call waits for it.
+/// The report may be null.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is null, or a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 pub(crate) unsafe fn run_device<O: OnDevice>(
     plan: elsa_plan,
     workspace: elsa_workspace,

@@ -58,8 +58,8 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
     })
 }
 
-/// Writes the published error bound of a run of attention on a back end: that of a report, or ELSA_BACKEND_AUTO for the
-/// back end of the plan.
+/// Writes the certificate of an attention plan for runs on a back end: the published error bound, compared with the
+/// operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's.
 ///
 /// # Safety
 /// *write*.

@@ -6,13 +6,13 @@ use elsa_runtime::{ConvolutionPlan, LinearPlan, Plan, RecurrencePlan, SelectiveP
 
 pub(crate) static PLANS: Table<Planned> = Table::new("plan");
 
-/// A plan whose problem leaves the types of elements to the call, with those that the caller has named.
+/// A plan whose problem does not fix the element types of the tensors, with the types that the caller has chosen.
 #[derive(Debug)]
 pub(crate) struct Typed<P> {
     pub plan: P,
-    /// That of most tensors.
+    /// Element type of most tensors.
     pub dtype: DType,
-    /// That of gates or time steps.
+    /// Element type of gates or time steps.
     pub gate: DType,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Planned {
     Convolution(Box<Typed<ConvolutionPlan>>),
 }
 
-/// Calls a method that plans of all operators have.
+/// Evaluates `$call` with `$plan` bound to the runtime's plan, whichever operator it belongs to.
 macro_rules! of_any {
     ($planned:expr, $plan:ident => $call:expr) => {
         match $planned {
@@ -50,7 +50,7 @@ macro_rules! of_any {
 pub(crate) use of_any;
 
 impl Planned {
-    /// The operator.
+    /// Returns the name of the operator, for messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Planned::Attention(_) => "attention",

@@ -6,7 +6,7 @@ use elsa_runtime::{Excerpt, PieceError, RowSink, RowSource, StreamError};
 use std::ffi::c_void;
 use std::{fmt, io};
 
-/// Non-zero value returned by a callback.
+/// Error of a run that a callback ended by returning a non-zero value.
 #[derive(Debug)]
 struct Ended {
     name: &'static str,
@@ -21,7 +21,8 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Returns the operand and the value of the callback that ended the run; `None` if something else did.
+/// Returns the operand for which a callback ended the run, and the value that the callback returned; `None` if the run
+/// failed for another reason.
 pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
     let (StreamError::Read { operand, source, .. } | StreamError::Write { operand, source, .. }) = e else {
         return None;
@@ -45,7 +46,7 @@ fn rows_of(operand: Operand, excerpt: &Excerpt) -> elsa_rows {
     }
 }
 
-/// Converts the value that a callback returned for an excerpt.
+/// Converts the value that a callback returned for an excerpt to a result.
 fn done(name: &'static str, code: i32, excerpt: &Excerpt) -> Result<(), PieceError> {
     match code {
         0 => Ok(()),
@@ -57,7 +58,7 @@ fn failed(excerpt: &Excerpt, source: io::Error) -> PieceError {
     PieceError { offset: excerpt.offset(), bytes: excerpt.bytes(), source }
 }
 
-/// Error of an excerpt beyond its buffer.
+/// Returns the error for an excerpt that does not fit into its buffer.
 fn outside(excerpt: &Excerpt) -> PieceError {
     failed(excerpt, io::ErrorKind::UnexpectedEof.into())
 }
@@ -71,23 +72,23 @@ pub(crate) struct Reader {
 // SAFETY: *callbacks*: another thread may call it with its pointer.
 unsafe impl Send for Reader {}
 
-/// Write callback with its first argument, and the units whose outputs it has received.
+/// Write callback with its first argument, and the number of units whose outputs it has received.
 pub(crate) struct Writer {
     call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *const c_void, usize) -> i32,
     user: *mut c_void,
-    /// Number of finished units, including those before the first of the run.
+    /// Number of finished units, including the units before the first one of this run.
     pub finished: usize,
 }
 
 impl Reader {
-    /// Returns the callback of the data, if there is one.
+    /// Returns the read callback in `data`, if it has one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Reader> {
         data.read.map(|call| Reader { call, user: data.user })
     }
 }
 
 impl Writer {
-    /// Returns the callback of the data, if there is one.
+    /// Returns the write callback in `data`, if it has one.
     pub(crate) fn new(data: &elsa_stream_data) -> Option<Writer> {
         data.write.map(|call| Writer { call, user: data.user, finished: data.first_unit })
     }

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 /// Runs a plan over tensors in host memory, and waits. A GPU copies the tensors, unless it shares the host's memory and
 /// they are in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run or elsa_plan_warm has warmed
-/// it up. The report may be null. Of out, lse and the states, absent outputs are not computed; at least one must be
+/// it up. The report may be null. Absent outputs are not computed; at least one of out, lse and the states must be
 /// present.
 ///
 /// # Safety
@@ -29,15 +29,15 @@ pub unsafe extern "C" fn elsa_run(
     call(|| unsafe { run::<Attention>(plan, workspace, inputs, outputs, report) })
 }
 
-/// Runs a plan over a subset of the keys: q against the keys in k yields the states (m, S, W) of that subset, which
-/// must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish converts them
-/// to the output. The rules of elsa_run apply otherwise.
+/// Runs a plan over a subset of the keys: attention of q over the keys in k yields the states (m, S, W) of that subset.
+/// The states must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish
+/// converts them to the output. In all other respects, the rules of elsa_run apply.
 ///
-/// With a chunk, the keys are those from key_offset on of a whole of key_total keys, and the queries those from
-/// query_offset on of query_total. key_lengths, causal diagonals and windows refer to the whole and need no mask. A
-/// mask of the problem covers the queries and keys of the call. A row that attends no key of the chunk gets the empty
-/// state. Chunks of the same shape share a plan. Chunks are not supported for problems with a past, a present or packed
-/// sequences. Without a chunk (null), the keys of the call are the whole.
+/// With a chunk, the keys of the call are part of key_total keys and start at key key_offset; the queries are part of
+/// query_total queries and start at query query_offset. key_lengths, causal diagonals and windows refer to all of these
+/// keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row that
+/// attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not supported
+/// for problems with a past, a present or packed sequences. Without a chunk (null), the call has all keys and queries.
 ///
 /// # Safety
 /// As for elsa_run.
@@ -78,22 +78,22 @@ pub unsafe extern "C" fn elsa_partial(
 }
 
 /// Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
-/// memory too; its entries are not checked, and one outside the table counts as the first or last. The other lists are
-/// in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. If stream is
-/// null, the call uses its own stream and always waits before it returns, even on failure; the device's default stream
-/// is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no fallback: a plan
-/// that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
+/// memory too. Its entries are not checked: an entry outside the table counts as the first or last of the table. The
+/// other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait.
+/// If stream is null, the call uses its own stream and always waits before it returns, even on failure; the device's
+/// default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no
+/// fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 ///
-/// A stream that is being captured, in any mode, records the run in its CUDA graph. Since it cannot wait for work
-/// outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
+/// A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
+/// work outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
 /// capture, because that loads kernels. Each launch of the graph reads the current contents of the tensors and uses the
-/// workspace, which must outlive the graph. Nothing else may use the workspace during a launch; the caller alone orders
-/// launches and other calls with it. The graph also uses the lists of lengths as they were at capture: later calls with
-/// this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
+/// workspace, which must outlive the graph. Nothing else may use the workspace during a launch, and the caller must
+/// order launches relative to other calls with it. The graph keeps using the lists of lengths as they were at capture:
+/// later calls with this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
 /// elsa_workspace_certified describes that launch.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_run_device(
     plan: elsa_plan,

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn elsa_recurrence_run(
 /// rules of elsa_run_device apply.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_run_device(
     plan: elsa_plan,
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn elsa_selective_run(
 /// Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_run_device(
     plan: elsa_plan,
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn elsa_convolution_run(
 /// Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_run_device(
     plan: elsa_plan,

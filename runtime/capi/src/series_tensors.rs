@@ -20,18 +20,18 @@ use elsa_runtime::{
     SeriesDeviceOutputs,
 };
 
-/// Returns the address of a tensor on a device, if the frame has it.
+/// Returns the address of a tensor on a device, if the frame has the tensor.
 fn address(buffer: &Buffer) -> Option<u64> {
     buffer.map(|buffer| buffer.data as u64)
 }
 
-/// Returns a series on a device, if the frame has it.
+/// Returns a series on a device, if the frame has the series.
 fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
     buffer.map(|buffer| DeviceElements { address: buffer.data as u64, dtype })
 }
 
-/// Makes an operator of a module of `elsa_core::series` one of the C interface. `$fields` has the operands with the memory that
-/// their fields name, in the order in which they are checked, and `$dtype` the type of an operand's elements.
+/// Implements the C interface for an operator in a module of `elsa_core::series`. `$fields` lists the operands in the
+/// order of the checks, each with the memory that its field names. `$dtype` returns the element type of an operand.
 macro_rules! called {
     (
         $operator:ident of $module:ident: $plan:ty, $workspace:ty, $read:ty, $described:ty, $name:literal;
@@ -129,7 +129,7 @@ macro_rules! called {
         }
 
         impl Typed<$plan> {
-            /// The checked memory of a frame's tensors, and the types of their elements.
+            /// Returns the checked memory of a frame's tensors, and the types of their elements.
             fn tensors(
                 &self,
                 inputs: &$read,

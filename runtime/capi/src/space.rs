@@ -21,7 +21,7 @@ pub(crate) enum Space {
 }
 
 impl Space {
-    /// The operator.
+    /// Returns the name of the operator, for messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Space::Attention(_) => "attention",
@@ -33,7 +33,7 @@ impl Space {
     }
 }
 
-/// Takes the workspace for one call.
+/// Locks the workspace for one call, or returns ELSA_STATUS_BUSY if another call is using it.
 pub(crate) fn lock(workspace: &Mutex<Space>) -> Result<MutexGuard<'_, Space>, Fault> {
     match workspace.try_lock() {
         Ok(guard) => Ok(guard),

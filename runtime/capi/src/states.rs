@@ -1,5 +1,5 @@
-//! States of rows in host memory, merged by [`NaturalMerge`] in the natural-log units of the caller. An output may
-//! alias an input: each row is read before it is written, element by element.
+//! Merging and finishing of row states in host memory, by [`NaturalMerge`] in the natural-log units of the caller. An
+//! output may alias an input: each row is read before it is written, element by element.
 
 use crate::fault::{Fault, call};
 use crate::pointer::get;
@@ -28,7 +28,7 @@ fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, u
     }
 }
 
-/// Number of elements of the weighted sums.
+/// Returns the number of elements in the weighted sums.
 fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
     rows.checked_mul(dim).ok_or_else(|| {
         Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
@@ -38,7 +38,7 @@ fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
 /// Rejects states with a row that no run and no merge can produce.
 ///
 /// # Safety
-/// The arrays of `states` are readable, aligned, for `rows` and `rows * dim` values.
+/// The arrays of `states` are aligned and readable: `m` and `s` for `rows` values, `w` for `rows * dim`.
 unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) -> Result<(), Fault> {
     for row in 0..rows {
         // SAFETY: row < rows, and the clause of this function. Without a dim the pointer of w may be null.
@@ -59,7 +59,7 @@ unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) ->
     Ok(())
 }
 
-/// Rejects a written array that overlaps another, unless they may be the `same` array and are.
+/// Rejects a written array that overlaps another. With `same`, the two may be the same array.
 fn apart(
     written: (&str, Option<(usize, usize)>),
     other: (&str, Option<(usize, usize)>),
@@ -79,8 +79,8 @@ fn apart(
 }
 
 /// # Safety
-/// The arrays of `earlier` and `later` are readable and those of `merged` writable, for `rows` f32 values and `w`
-/// for `rows * dim`, and nothing else uses `merged`.
+/// The arrays of `earlier` and `later` are readable and those of `merged` writable: `m` and `s` for `rows` f32 values,
+/// `w` for `rows * dim`. Nothing else uses the arrays of `merged`.
 unsafe fn merge(
     rows: usize,
     dim: usize,
@@ -133,8 +133,8 @@ unsafe fn merge(
 }
 
 /// # Safety
-/// The arrays of `states` are readable, `out` is writable for `rows * dim` f32 values and `lse`, if it is not null,
-/// for `rows`; nothing else uses those two.
+/// The arrays of `states` are readable. `out` is writable for `rows * dim` f32 values and `lse`, if it is not null, for
+/// `rows`; nothing else uses `out` or `lse`.
 unsafe fn finish(
     rows: usize,
     dim: usize,
@@ -212,7 +212,8 @@ pub unsafe extern "C" fn elsa_states_merge(
 }
 
 /// Converts states to the output, out = W / S as f32 [rows, dim], and to the log-sum-exp, one f32 per row, which may
-/// be null. A row with no key has zeros and minus infinity. States that elsa_states_merge rejects are rejected.
+/// be null. For a row with no key, the output is zero and the log-sum-exp minus infinity. States that elsa_states_merge
+/// rejects are rejected here too.
 ///
 /// # Safety
 /// *read*, *write*.

@@ -11,7 +11,7 @@ use crate::{convert, tensors, text};
 use elsa_core::attention::plan::Part;
 use elsa_runtime::{Backend, Fallback, StreamPlan, StreamReport};
 
-/// Stream, with a flag for the CPU computing instead of a GPU.
+/// Stream behind a handle. `fallback` is `true` if the CPU computes although the engine has a GPU.
 #[derive(Debug)]
 struct Stream {
     plan: StreamPlan,
@@ -21,17 +21,17 @@ struct Stream {
 static STREAMS: Table<Stream> = Table::new("stream");
 
 /// Creates a stream: attention within a memory budget, over tensors that callbacks supply and receive part by part, so
-/// that keys and values may be larger than memory. Everything that depends on the shape is decided here. Null options
-/// select the defaults, which have no budget. A budget that is too small returns ELSA_STATUS_MEMORY, and the message
-/// gives the required bytes.
+/// that keys and values may be larger than memory. Everything that depends on the shape is decided here. A budget that
+/// is too small returns ELSA_STATUS_MEMORY, and the message gives the required bytes. Null options select the defaults,
+/// with a budget of 0, which is always too small.
 ///
 /// As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
 /// Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 ///
 /// The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
 /// ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
-/// the process's memory when the stream is created. Later allocations of the program, including its callbacks, come on
-/// top.
+/// the memory that the process has when the stream is created. It does not include later allocations of the
+/// program or its callbacks.
 ///
 /// # Safety
 /// *read*, *write*.
@@ -132,15 +132,15 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// take any time; and write to the rows that they fill. They must return normally, without an exception, a longjmp or
 /// ending the thread, and preserve the floating-point environment. They must not use data or rows after they return.
 ///
-/// A callback that returns a non-zero value ends the run early. After a read, nothing else is read, and the data read
-/// before it is computed and written. After a write, nothing else is written, and at most two more chunks are read. The
-/// call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the number of finished
-/// units, from which another run of the same stream may resume by first_unit. Any other failure leaves the report
-/// unchanged. Invalid data is detected before any callback is called, except an entry of bias_index outside the table,
-/// which is detected when it has been read.
+/// A callback that returns a non-zero value ends the run early. After a failed read, nothing else is read, and the data
+/// read before it is still computed and written. After a failed write, nothing else is written, and at most two more
+/// chunks are read. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
+/// number of finished units. Another run of the same stream may resume after these units: see first_unit of
+/// elsa_stream_data. Any other failure leaves the report unchanged. Invalid data is detected before any callback is
+/// called, except an entry of bias_index outside the table, which is detected when it has been read.
 ///
-/// Several runs of a stream may take place at the same time if the callbacks allow it; each needs the bytes of the
-/// account except the fixed ones.
+/// Several runs of a stream may take place at the same time if the callbacks allow it; each needs all bytes of the
+/// memory account except fixed_bytes.
 ///
 /// # Safety
 /// *read*, *write*, *callbacks*.

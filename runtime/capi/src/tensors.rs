@@ -1,7 +1,7 @@
-//! Tensors of a frame: from pointers to checked slices, or to GPU addresses.
+//! Conversion of the tensors of a frame: from pointers to checked slices, or to GPU addresses.
 //!
-//! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it and
-//! makes [`Tensors`], from which [`host`] and [`device`] take operands by name.
+//! Only [`fields`] pairs each [`Operand`] with its field of the ABI. [`check`] goes through these pairs and makes
+//! [`Tensors`], in which [`host`] and [`device`] look operands up by name.
 
 use crate::convert;
 use crate::fault::Fault;
@@ -47,7 +47,7 @@ struct Tensors {
 }
 
 impl Tensors {
-    /// The three state arrays, which are either all present or all absent.
+    /// Returns the three state arrays, which are either all present or all absent.
     fn states(&self) -> Option<[Buffer; 3]> {
         let states = [Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
         let states = states.map(|operand| self.operands[operand]);
@@ -55,7 +55,7 @@ impl Tensors {
     }
 
     /// # Safety
-    /// The lists are readable as long as `'a`, and nothing writes there.
+    /// For `'a`, the lists are readable and nothing writes to them.
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the clause of this function.
         unsafe { lengths_of(&self.lists) }
@@ -84,7 +84,7 @@ fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fa
 /// checked.
 ///
 /// # Safety
-/// As long as `'a`, the lists are readable for their entries and nothing writes there.
+/// For `'a`, the lists are readable for their entries and nothing writes to them.
 pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -> Result<Lengths<'a>, Fault> {
     let lists = lists(problem, given)?;
     // SAFETY: the clause of this function.
@@ -92,7 +92,7 @@ pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -
 }
 
 /// # Safety
-/// The lists are readable as long as `'a`, and nothing writes there.
+/// For `'a`, the lists are readable and nothing writes to them.
 unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
     // SAFETY: the clause of this function; `lists` makes lists of i64.
     let [keys, cu_seqlens_q, cu_seqlens_k] =
@@ -134,8 +134,8 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
 /// Returns the tensors of a frame in host memory.
 ///
 /// # Safety
-/// As long as `'a`, every input is readable for its bytes and nothing writes there, and every output is writable and
-/// nothing else uses it.
+/// For `'a`, every input is readable for its bytes and nothing writes to it; every output is writable and nothing else
+/// uses it.
 #[inline(never)]
 unsafe fn host<'a>(
     problem: &Problem,
@@ -281,7 +281,7 @@ mod tests {
     use elsa_core::series::{convolution, recurrence, selective};
     use elsa_core::{attention, linear};
 
-    /// The fields of the structs that frames consist of are the operands of the operators, and lists of lengths.
+    /// The fields of the input and output structs are exactly the operands of the operators and the lists of lengths.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
         let abi: &'static str = include_str!("../abi.txt");

@@ -43,10 +43,10 @@ fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
 }
 
 /// Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
-/// plans may use it, one call at a time. The workspace also serves every other plan, of any shape and created at any
-/// time, whose workspace_bytes do not exceed those of the most demanding plan, if its engine has the same GPU or if
-/// both engines have none. A plan that needs more is rejected when it runs or binds. Host memory that a GPU needs in
-/// addition is allocated when a call first needs it. Plans that compute on a GPU must belong to one engine.
+/// plans may use it, one call at a time. Other plans, of any shape and created at any time, may use it too if their
+/// workspace_bytes do not exceed those of the most demanding plan, and if their engine has the same GPU or neither
+/// engine has one. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory, the first
+/// call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 ///
 /// # Safety
 /// *read*: plans for count handles; *write*.
@@ -80,9 +80,9 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
 }
 
 /// Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
-/// alignment. It clears and uses the first workspace_bytes of the memory and leaves the rest alone. The memory must
-/// stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use it
-/// have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+/// alignment. The first workspace_bytes of the memory are cleared and used, and the rest is not touched. The memory
+/// must stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use
+/// it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -170,9 +170,9 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
 /// the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
 /// caller.
 ///
-/// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the
-/// reports of later runs say whether that lasts. For a workspace in GPU memory of the caller, it prepares
-/// elsa_run_device and frees the memory for copies again.
+/// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
+/// reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up
+/// prepares elsa_run_device and then frees the memory for copies.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
     call(|| {

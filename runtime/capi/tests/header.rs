@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Source files with declarations of the headers, in the order of the functions.
+/// Source files with the declarations of the headers, in the order in which the functions appear in the headers.
 const SOURCES: [&str; 23] = [
     "types/numbers",
     "types/engine",
@@ -37,11 +37,11 @@ struct Part {
     what: &'static str,
     /// Header that it includes.
     over: Option<&'static str>,
-    /// Prefixes of names of its types and functions, without `elsa_`. A constant belongs where its type is.
+    /// Prefixes, without `elsa_`, of the types and functions in this header. A constant is in the header of its type.
     begins: &'static [&'static str],
 }
 
-/// Everything that no other part contains.
+/// The header of everything that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
 const PARTS: [Part; 5] = [
@@ -90,7 +90,7 @@ const PARTS: [Part; 5] = [
     },
 ];
 
-/// Returns the part of a type or a function.
+/// Returns the name of the part that contains a type or a function.
 fn part(name: &str) -> &'static str {
     let begins = |part: &Part| {
         let rest = |begin| name.strip_prefix("elsa_")?.strip_prefix(begin);
@@ -136,7 +136,8 @@ impl<'a> Declared<'a> {
     }
 }
 
-/// Functions that clear the structs of a part that begin with their size and that a program fills or has filled.
+/// Generates the `_init` functions of a part: one for each struct that begins with its size and whose memory the
+/// program provides.
 fn initialisers(sources: &str, part: &Part) -> String {
     let mut text = String::new();
     let structs = sources.split("\npub struct ").skip(1).filter_map(|rest| rest.split_once(" {"));
@@ -169,7 +170,7 @@ static inline void {name}_init({name} *{argument}) {{
     )
 }
 
-/// Header of a part.
+/// Generates the header of a part.
 fn generated(root: &Path, sources: &[(PathBuf, String)], part: &Part) -> Result<String, String> {
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml"))?;
     let guard = format!("ELSA_{}_H", part.name.to_uppercase());

@@ -1,6 +1,6 @@
-//! States of parts of the keys, merged and finished through the C functions, against the softmax of the same scores
-//! in f64: references up to 10^9 and beyond, parts without keys, and parts that are poisoned. And the arrays of such a
-//! call: rows keep their places, an output may be an input, and what overlaps otherwise is refused.
+//! States of parts of the keys, merged and finished by the C functions, compared with the softmax of the same scores in
+//! f64: references up to 10^9 and beyond, parts without keys, and poisoned parts. Also the arrays of these calls: rows
+//! keep their places, an output may be an input, and any other overlap is refused.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::f64::consts::LN_2;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-/// Elements of a value.
+/// Number of elements of a value.
 const DIM: usize = 3;
 /// Unit roundoff of f32.
 const U: f64 = 5.960_464_477_539_063e-8;
@@ -52,7 +52,8 @@ impl Row {
     }
 }
 
-/// Merges into memory of its own, which holds NaN, or into that of the earlier state.
+/// Merges two states into the memory of the earlier one if `in_place` is set, or else into separate memory that holds
+/// NaN.
 fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
     let nan = Row { m: [f32::NAN], s: [f32::NAN], w: [f32::NAN; DIM] };
     let mut out = if in_place { earlier.clone() } else { nan };
@@ -64,7 +65,7 @@ fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
     out
 }
 
-/// Output and log-sum-exp.
+/// Returns the output and the log-sum-exp of a row.
 fn finished(row: &Row) -> ([f32; DIM], f32) {
     let (mut out, mut lse) = ([f32::NAN; DIM], f32::NAN);
     // SAFETY: *read*, *write*: arrays of one row, which live until the call is over.
@@ -73,8 +74,8 @@ fn finished(row: &Row) -> ([f32; DIM], f32) {
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys. `tests/tests/crossing/laws.rs` derives the error of a state; the
-/// library's output adds two roundings, and each merge one.
+/// Panics unless the state is that of the keys. `tests/tests/crossing/laws.rs` derives the error of a state; the output
+/// of the library adds two roundings, and each merge adds one.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);
     let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();
@@ -177,7 +178,7 @@ fn garbage_beside_no_key_stays_outside() {
     }
 }
 
-/// The message of a call that refuses its arguments; `None` of one that succeeds.
+/// Returns the message of a call that refused its arguments; `None` if the call succeeded.
 fn refusal(status: elsa_status) -> Option<String> {
     // SAFETY: a string of the library's, which lives until the thread's next call.
     let message = || unsafe { CStr::from_ptr(elsa_last_error()) }.to_str().unwrap().to_owned();
@@ -187,9 +188,9 @@ fn refusal(status: elsa_status) -> Option<String> {
     })
 }
 
-/// Rows of the calls below, all in one piece of memory: every array is named by the place where it begins.
+/// Number of rows in the calls below. All arrays of a call are in one [`Memory`], and an index says where each begins.
 const ROWS: usize = 2;
-/// Places of `m`, `s` and `w` one after the other.
+/// Number of elements of `m`, `s` and `w` together.
 const STATE: usize = ROWS * (2 + DIM);
 
 struct Memory([f32; 3 * STATE]);
@@ -203,7 +204,7 @@ fn write(memory: *mut f32, [m, s, w]: [usize; 3]) -> elsa_states_out {
 }
 
 impl Memory {
-    /// States of both sides with keys.
+    /// Creates memory in which both the earlier and the later states have keys.
     fn new() -> Memory {
         Memory(std::array::from_fn(|i| 1.0 + i as f32 / 8.0))
     }
@@ -229,7 +230,7 @@ impl Memory {
     }
 }
 
-/// The places of a state that begins at `at`.
+/// Returns the indices of `m`, `s` and `w` of states that are stored one after the other from `at` on.
 fn dense(at: usize) -> [usize; 3] {
     [at, at + ROWS, at + 2 * ROWS]
 }
@@ -319,15 +320,15 @@ fn addresses_and_sizes_that_are_refused() {
     assert_eq!(refusal(unsafe { elsa_states_finish(0, DIM, &none, null_mut(), null_mut()) }), None);
 }
 
-/// NaN next to the reference of an empty row is poison, not an empty row.
+/// NaN in the sum of a row whose reference is minus infinity is poison; such a row does not count as empty.
 #[test]
 fn poison_without_a_reference_stays_poison() {
     let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [f32::NAN; DIM] });
     assert!(out.iter().all(|x| x.is_nan()) && lse.is_nan(), "{out:?} {lse}");
 }
 
-/// A row that no run and no merge leaves is refused by its array and number, on either side and in place of an output; nothing
-/// is written.
+/// A row that neither a run nor a merge can produce is refused, in `earlier`, in `later` and in `states` of the finish.
+/// The message gives its array and row number, and nothing is written.
 #[test]
 fn states_that_no_run_writes_are_refused() {
     const INF: f32 = f32::INFINITY;

@@ -1,5 +1,5 @@
-//! `elsa.map`, the version script with which `cargo xtask build` links, names the functions of `elsa.h` and their ABI;
-//! `abi.txt` has the fields of its structs in their order.
+//! Checks that `elsa.map`, the version script with which `cargo xtask build` links, lists the functions of `elsa.h` and
+//! the ABI version, and that `abi.txt` lists the fields of the structs in the order of the header.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,15 +9,15 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The headers of `elsa.h`, in the order of their names.
+/// Returns the text of the headers that `elsa.h` includes, in the order of their inclusion.
 fn headers() -> String {
     let umbrella = read("include/elsa.h");
     let included = umbrella.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
     included.map(|header| read(&format!("include/{header}"))).collect()
 }
 
-/// The functions that the header declares: their declarations begin at the start of a line, those that it defines
-/// itself with `static`.
+/// Returns the names of the functions that the header only declares. Their declarations begin at the start of a line;
+/// functions that the header defines begin with `static` and are left out.
 fn declared(header: &str) -> BTreeSet<&str> {
     let lines = header.lines().filter(|line| !line.starts_with([' ', '#', '/', '}']));
     let lines = lines.filter(|line| !line.starts_with("static ") && !line.starts_with("typedef "));
@@ -51,7 +51,7 @@ fn the_version_script_has_the_number_of_the_abi() {
     assert_eq!(nodes, [number], "elsa.map");
 }
 
-/// The fields of the header's structs in its order, each behind the name of its struct.
+/// Returns the fields of the header's structs in the order of the header, each preceded by the name of its struct.
 fn fields(header: &str) -> Vec<String> {
     let without_comments = |text: &str| {
         let pieces = text.split("/*").map(|piece| piece.split_once("*/").map_or(piece, |(_, code)| code));

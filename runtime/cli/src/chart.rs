@@ -1,12 +1,12 @@
-//! Curves as SVG: scales, ticks and paths. NaNs are skipped.
+//! Curves as SVG: scales, ticks and paths. Points that are not finite are skipped.
 
 use askama::Template;
 
 /// Size of a picture in its own units, which are the pixels of a small screen.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
-/// Colours of curves.
+/// Number of colours. The last one is faint.
 pub const COLORS: usize = 8;
-/// Space for labels: left, top, right and bottom of the curves.
+/// Width of the margins for labels: left, top, right and bottom.
 pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
 
 /// A mark of an axis.
@@ -34,13 +34,13 @@ pub struct Dot {
 pub struct Curve {
     /// Name in the legend.
     pub name: String,
-    /// The number of its colour.
+    /// Index of the colour.
     pub color: usize,
-    /// The line.
+    /// Path of the line.
     pub line: String,
-    /// The area between low and high values; empty without.
+    /// Path of the area between low and high values; empty if the points have none.
     pub band: String,
-    /// Points of the curve.
+    /// Marked points of the curve.
     pub dots: Vec<Dot>,
 }
 
@@ -53,13 +53,13 @@ pub struct Chart {
     pub x_name: &'static str,
     /// Label of the y axis.
     pub y_name: &'static str,
-    /// Marks of the axes.
+    /// Marks of the x axis.
     pub x_ticks: Vec<Tick>,
-    /// Marks of the other axis.
+    /// Marks of the y axis.
     pub y_ticks: Vec<Tick>,
     /// The curves.
     pub curves: Vec<Curve>,
-    /// Left, top, right and bottom of the curves.
+    /// Left, top, right and bottom edges of the area that the curves fill.
     pub frame: [f64; 4],
 }
 
@@ -74,8 +74,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Creates a scale for the given numbers, with positions from `begin` to `end`. `None` without two different
-    /// numbers, or if one is not positive on a logarithmic scale.
+    /// Creates a scale that shows all finite numbers, with positions from `begin` to `end`. `None` if there are no
+    /// finite numbers, or if the scale is logarithmic and one of them is not positive.
     #[must_use]
     pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool, begin: f64, end: f64) -> Option<Scale> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -94,7 +94,7 @@ impl Scale {
         Some(Scale { low, high, logarithmic, begin, end })
     }
 
-    /// Returns the place of a number.
+    /// Returns the position of a number.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let of = |x: f64| if self.logarithmic { x.ln() } else { x };
@@ -102,7 +102,7 @@ impl Scale {
         ((self.begin + share * (self.end - self.begin)) * 10.0).round() / 10.0
     }
 
-    /// Returns at most `most` marks at round numbers.
+    /// Returns at most `most + 1` marks at round numbers.
     #[must_use]
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
@@ -129,7 +129,7 @@ impl Scale {
     }
 }
 
-/// Formats a number in few letters.
+/// Formats a number with few characters.
 fn short(x: f64) -> String {
     let text = format!("{x:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -141,14 +141,14 @@ fn short(x: f64) -> String {
     }
 }
 
-/// A point before it has a scale.
+/// A point of a curve, in the units of the axes.
 #[derive(Debug)]
 pub struct Point {
-    /// Position on the x axis.
+    /// Value on the x axis.
     pub x: f64,
-    /// Position on the y axis.
+    /// Value on the y axis.
     pub y: f64,
-    /// Low and high values.
+    /// Low and high values on the y axis.
     pub band: Option<(f64, f64)>,
     /// Tooltip.
     pub tip: String,
@@ -162,26 +162,26 @@ impl Point {
     }
 }
 
-/// A curve before it has a scale.
+/// A curve to be drawn, in the units of the axes.
 #[derive(Debug)]
 pub struct Raw {
     /// Name in the legend.
     pub name: String,
     /// Points in any order.
     pub points: Vec<Point>,
-    /// `true` if it has the last colour, which is the faint one.
+    /// `true` if the curve has the last colour, which is faint.
     pub faint: bool,
 }
 
 impl Raw {
-    /// Creates a curve with a colour of its own.
+    /// Creates a curve that is not faint.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = Point>) -> Raw {
         Raw { name: name.into(), points: points.into_iter().collect(), faint: false }
     }
 }
 
-/// Draws curves; `None` if no curve has two points. A scale is logarithmic if `x_log` or `y_log` is set, and `dots`
-/// marks the points.
+/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scale of an axis logarithmic, and
+/// `dots` marks the points.
 #[must_use]
 pub fn chart(
     title: String,
@@ -242,7 +242,7 @@ pub fn chart(
     Some(Chart { title, x_name, y_name, x_ticks, y_ticks, curves, frame: [left, top, right, bottom] })
 }
 
-/// A curve's name with its place below a chart.
+/// Name of a curve, with its position in the legend below a chart.
 struct Named {
     x: f64,
     y: f64,
@@ -250,7 +250,7 @@ struct Named {
     name: String,
 }
 
-/// A chart with its place.
+/// A chart with its position on the page.
 struct Placed {
     x: f64,
     y: f64,
@@ -260,10 +260,10 @@ struct Placed {
     notes: Vec<(f64, String)>,
 }
 
-/// Space above a chart for its title, and below it for its legend and its crossovers.
+/// Height of the space for the title above a chart. Each line of the legend or the notes below it is `LINE` high.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
-/// Number of curve names per line, and the width of each.
+/// Number of curve names per line of the legend. Each is `NAME` wide.
 const NAMES: usize = 3;
 const NAME: f64 = 115.0;
 /// Number of charts per line.
@@ -281,7 +281,8 @@ struct Page<'a> {
     height: f64,
 }
 
-/// Returns one SVG picture of charts, each with its notes below it. `label` is its text alternative.
+/// Returns one SVG picture of several charts, each with its notes below it. `label` is the text alternative of the
+/// picture.
 ///
 /// # Errors
 /// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.

@@ -1,7 +1,7 @@
 //! `elsa demo`: a twenty-second tour of the workloads that this machine computes, with their speed and accuracy.
 //!
-//! Every workload has the shape of a real model. A slow machine repeats a call less often; the shapes stay. Each answer
-//! is certified by its own run, and 64 of its rows are compared with f64.
+//! Every workload has the shape of a real model. A slow machine makes fewer calls, with the same shapes. The bound on
+//! each output comes from the run itself, and 64 rows of the output are compared with f64.
 
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
@@ -19,11 +19,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Rows of each answer that are compared with f64.
+/// Number of rows of each output that are compared with f64.
 const ROWS: usize = 64;
-/// Time for the timed calls of a workload. A longer call is made [`FEWEST`] times.
+/// Time for the timed calls of a workload. At least [`FEWEST`] calls are made, even if they take longer.
 const TIME: Duration = Duration::from_millis(700);
-/// Fewest timed calls.
+/// Minimum number of timed calls per workload.
 const FEWEST: u64 = 3;
 
 /// The workloads: display name and shapes.
@@ -53,11 +53,11 @@ struct Row {
     gflops: f64,
     /// Bytes of the tensors and the workspace.
     bytes: usize,
-    /// Bytes of the tensors and of all scores.
+    /// Bytes of the tensors and of a matrix of all scores in f32.
     materialised: usize,
-    /// Relative L2 error of the compared rows.
+    /// Relative L2 error over the compared rows.
     error: f64,
-    /// The certified bound on the error of every element; `None` without a claim.
+    /// Certified bound on the error of every element; `None` if nothing can be claimed.
     bound: Option<f64>,
     /// `true` if something disturbed the timed calls.
     disturbed: bool,
@@ -66,7 +66,8 @@ struct Row {
 /// Runs the command.
 ///
 /// # Errors
-/// Flags that the engine refuses, a folder that cannot be written, failing devices, and answers that are wrong.
+/// Returns an error for flags that the engine refuses, a folder that cannot be written, a failing device, or a wrong
+/// output.
 pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     let engine = args.engine.engine()?;
     let mut writer = prepare(&args.out)?;
@@ -175,12 +176,12 @@ fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
     Ok(Some(writer))
 }
 
-/// Returns the command that started this program.
+/// Returns the name by which this program was started, for the commands that the demo suggests.
 fn program() -> String {
     std::env::args().next().map_or_else(|| "elsa".to_owned(), |name| crate::foreign::one_line(&name))
 }
 
-/// Runs a workload: first with a certificate, comparing the answer with f64, then timed.
+/// Runs a workload: first with a certificate, to compare its output with f64, then repeatedly, to time it.
 fn measure(
     engine: &Engine,
     options: &PlanOptions,
@@ -245,7 +246,7 @@ fn measure(
     Ok((row, answer))
 }
 
-/// Formats a row.
+/// Formats the line of a workload.
 fn line(row: &Row) -> String {
     let Row { name, ms, gflops, bytes, materialised, error, bound, disturbed } = row;
     let bound = bound.map_or_else(|| "no claim".to_owned(), |bound| format!("{bound:.1e}"));

@@ -17,14 +17,14 @@ use std::sync::OnceLock;
 pub const REQUEST: u8 = 2;
 /// Exit status when the device or the system failed.
 pub const SYSTEM: u8 = 3;
-/// Exit status when verification failed, or when a comparison found something slower.
+/// Exit status when verification failed, or when a comparison found that something became slower.
 pub const VERIFICATION: u8 = 4;
 /// Exit status when something disturbed a measurement.
 pub const UNCLEAN: u8 = 5;
-/// Exit status when verification could say nothing about an answer.
+/// Exit status when verification can make no claim about an output.
 pub const NO_CLAIM: u8 = 6;
-/// Exit status when the reader of standard output has closed it: that of a process that SIGPIPE ends, as a shell
-/// reports it.
+/// Exit status when the reader of standard output has closed it: the status that a shell reports for a process that
+/// SIGPIPE ended.
 pub const CLOSED: u8 = 141;
 
 /// Error of a command. Each message names the argument, its value and the allowed values.
@@ -41,18 +41,18 @@ pub enum Error {
         /// Allowed values.
         allowed: String,
     },
-    /// A file that is not read or written.
+    /// A file that cannot be read or written.
     #[error("{}", .0.message(dashed))]
     File(#[from] FileError),
-    /// Numbers that are not a valid problem. Its text starts with the argument.
+    /// Numbers that do not make a valid problem. The message starts with the argument.
     #[error("--{}", flag::problem(*.0))]
     Problem(#[from] ArgumentError),
-    /// Tensors of files that are not a valid problem. The text of `fault` starts with the argument.
+    /// Tensors in files that do not make a valid problem. The message starts with the argument.
     #[error("--{}{advice} ({files})", flag::problem(*fault))]
     Tensors {
-        /// The fault.
+        /// The rule of the library that the tensors violate.
         fault: ArgumentError,
-        /// The next step, after a semicolon, or nothing.
+        /// Advice to the user, after a semicolon; may be empty.
         advice: String,
         /// The tensors that disagree: flag, file, type and shape of each.
         files: String,
@@ -62,25 +62,25 @@ pub enum Error {
     Quorum {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// The fault.
+        /// The reason for the refusal.
         source: Refused,
     },
-    /// Files of tasks that do not add up to a complete problem.
+    /// Files of tasks that do not make a complete problem.
     #[error("STATES: {0}")]
     States(String),
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// An engine or a plan that cannot be made. Its text starts with the argument, or with an environment variable.
+    /// An engine or a plan that cannot be made. The message starts with the argument, or with an environment variable.
     #[error("{}", dashed(&flag::plan(.0)))]
     Plan(#[from] PlanError),
-    /// Data that cannot be bound. Its text starts with the argument.
+    /// Data that cannot be bound. The message starts with the argument.
     #[error("--{}", flag::bind(.0))]
     Bind(#[from] BindError),
     /// A run that failed.
     #[error("{0}")]
     Run(#[from] RunError),
-    /// A failed write to a writable folder: the disk is full, or the device fails.
+    /// A failed write to a file in a writable folder: the disk is full, or the device fails.
     #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
     Write {
         /// The flag, without its dashes.
@@ -93,15 +93,15 @@ pub enum Error {
     /// A streamed run that failed.
     #[error("{0}")]
     Stream(String),
-    /// Standard output failed.
+    /// A failed write to standard output.
     #[error("standard output: {0}")]
     Print(#[from] std::io::Error),
-    /// A serial port that cannot be used. The text of `source` starts with the port.
+    /// A serial port that cannot be used. The message of `source` starts with the port.
     #[error("{argument}: {source}")]
     Port {
-        /// The argument, with its dashes where it is a flag.
+        /// The argument; a flag includes its dashes.
         argument: &'static str,
-        /// The fault.
+        /// The error of the port.
         source: PortError,
     },
     /// A serial line that lost or damaged records.
@@ -109,16 +109,16 @@ pub enum Error {
     Line {
         /// The port.
         port: String,
-        /// The amount.
+        /// Description of the losses and damage, with numbers.
         what: String,
     },
-    /// Memory that the system refuses.
+    /// Memory that the system refused.
     #[error("{}", dashed(&.0.to_string()))]
     Memory(#[from] MemoryError),
-    /// The answer is wrong.
+    /// A wrong output.
     #[error("verification failed: {0}")]
     Verification(String),
-    /// No claim can be made about the answer.
+    /// An output about which no claim can be made.
     #[error("no claim: {0}")]
     NoClaim(String),
     /// A file that is not a table of results.
@@ -128,23 +128,23 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// The fault.
+        /// The invalid content.
         found: String,
     },
-    /// A file that is not a model that can be rewritten.
+    /// A file that is not a model, or that is a model that cannot be rewritten.
     #[error("{}: {}: {source}", dashed(argument), path.display())]
     Model {
         /// The argument.
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// The fault.
+        /// The error of the model.
         source: ModelError,
     },
-    /// A GPU whose events report no time.
+    /// A GPU whose events do not report times.
     #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
     Untimed,
-    /// Something became slower than the results that it was compared with.
+    /// Measurements that are slower than those that they were compared with.
     #[error("slower: {0}")]
     Slower(String),
     /// Cells of a benchmark that were refused or disturbed.
@@ -153,9 +153,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for
-    /// one that became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a
-    /// standard output that its reader has closed.
+    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong output or a
+    /// slowdown, 5 for disturbed measurements, 6 for an output about which no claim can be made, 141 if the reader of
+    /// standard output closed it.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -206,8 +206,8 @@ impl Error {
     }
 }
 
-/// Adds the dashes to a flag, or to a message that starts with one. An argument without a flag has its name in capitals and is
-/// returned unchanged.
+/// Adds the dashes to a flag, or to a message that starts with one. Arguments that are not flags have names in capitals
+/// and are returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -217,16 +217,16 @@ pub fn dashed(argument: &str) -> String {
     }
 }
 
-/// The name of the program.
+/// The name of the program, with which the lines of [`say`] begin.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
 
-/// Lets every line that [`say`] prints begin with the program's name. The first call counts.
+/// Sets the name of the program. Only the first call has an effect.
 pub fn begin_with(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Prints `line` on standard error, on one line after the program's name. A failing standard error is ignored: there is no
-/// other place to report it.
+/// Prints `line` on standard error, as one line after the name of the program. If standard error fails, the line is
+/// lost: there is no other place to report it.
 pub fn say(line: &str) {
     let program = PROGRAM.get().unwrap_or(&"elsa");
     let _ = writeln!(std::io::stderr(), "{program}: {}", one_line(line));

@@ -1,34 +1,34 @@
-//! Contents of a call's files, for messages: flag, path, type and shape.
+//! Descriptions of a call's input files for messages: flag, path, type and shape.
 
 use crate::error::Error;
 use crate::flag::flag;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Spec;
 
-/// The tensors of a call in words, by flag.
+/// Flags with descriptions of their tensors.
 #[derive(Default)]
 pub struct Files(Vec<(&'static str, String)>);
 
 impl Files {
-    /// Adds the tensor of the flag `argument`.
+    /// Adds the description of the tensor of flag `argument`.
     pub fn add(&mut self, argument: &'static str, path: &str, dtype: &str, shape: &[usize]) {
         self.0.push((argument, format!("--{argument} {path}: {dtype} {shape:?}")));
     }
 
-    /// Describes the tensor of the flag `argument`, or returns `None` if it has no file.
+    /// Returns the description of the tensor of flag `argument`, or `None` if it has no file.
     #[must_use]
     pub fn of(&self, argument: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| *of == argument).map(|(_, words)| words.as_str())
     }
 
-    /// Adds the tensors concerned to `fault`.
+    /// Converts `fault` to an error whose message also describes the tensors concerned.
     #[must_use]
     pub fn explain(&self, fault: ArgumentError) -> Error {
         self.with(fault, String::new(), None)
     }
 
-    /// Explains a fault in `spec`, like [`Files::explain`]. Mask and bias are compared with the scores, and a probable
-    /// padding mask is distinguished from a mask of queries.
+    /// Explains a fault in `spec`, like [`Files::explain`]. For the shape of a mask or bias, the message also gives the
+    /// shape of the scores, and advice if the mask looks like a padding mask.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
         let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };

@@ -1,15 +1,16 @@
 //! Untrusted text on a terminal, in a log or in a report: names of files, devices, processes and rows, with any
 //! content.
 //!
-//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that reverse
-//! the order of others or have no width. Each of them is written as a JSON escape, `\n` or `\u202e`, so that it is
-//! visible and a JSON object keeps its meaning. Text within a line goes through [`one_line`]. All other text goes
-//! through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports ([`page`]).
+//! Such a text may contain escape sequences that clear a screen, line ends that forge a line, and characters that
+//! reverse the order of others or have no width. Each of them is written as a JSON escape, `\n` or `\u202e`, so that it
+//! is visible and a JSON object keeps its meaning. [`one_line`] escapes text that belongs within a line. In all other
+//! text, the line ends come from the tool and are kept: [`Shown`] escapes standard output ([`stdout`]), and [`page`]
+//! escapes reports.
 
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
 
-/// Returns `true` if a character acts on a terminal or on its neighbours, or is invisible.
+/// Returns `true` if a character is invisible, or changes the terminal or how its neighbours are shown.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -45,23 +46,23 @@ pub fn one_line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// Escapes `text` so that it prints literally, in its lines.
+/// Escapes `text` so that it prints literally, but keeps its line ends.
 #[must_use]
 pub fn page(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// Returns standard output that escapes its text and keeps its lines.
+/// Returns standard output that escapes hidden characters and keeps line ends.
 #[must_use]
 pub fn stdout() -> Shown<Stdout> {
     Shown { to: io::stdout(), begun: Vec::new() }
 }
 
-/// A writer that keeps the lines of its text and escapes hidden characters.
+/// A writer that escapes hidden characters and keeps line ends.
 #[derive(Debug)]
 pub struct Shown<W: Write> {
     to: W,
-    /// The first bytes of a character.
+    /// First bytes of a UTF-8 character whose other bytes have not been written yet.
     begun: Vec<u8>,
 }
 

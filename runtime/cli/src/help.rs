@@ -1,20 +1,20 @@
-//! The layout of the help. `-h` fits on one screen: the flags that most calls need, each with one sentence. `--help`
-//! has every flag and every text.
+//! The layout of the help. `-h` fits on one screen: it shows the flags that most calls need, with one sentence each.
+//! `--help` shows every flag with its complete text.
 
 use clap::builder::{Resettable, StyledStr};
 use clap::{Arg, Command};
 
-/// Widest line of help; a narrower terminal has narrower lines.
+/// Maximum width of a line of help. On a narrower terminal, lines have the width of the terminal.
 const WIDTH: usize = 120;
 
-/// Largest number of flags that `-h` shows completely.
+/// Maximum number of flags of a command for which `-h` shows all of them.
 const FEW: usize = 12;
 
-/// Flags that `-h` shows of a command with more flags.
+/// Flags that `-h` shows for commands with more than [`FEW`] flags.
 const COMMON: &str = "q k v out layout heads kv_heads causal window mask kv_lens d_out dq_out dk_out dv_out states y scenario \
                       shape workload dtype seconds compare rule decay beta form backend threads budget host_budget certificate html json";
 
-/// Gives `command` and its own commands both lengths of help.
+/// Gives `command` and its subcommands a short help (`-h`) and a long one (`--help`).
 pub fn shaped(command: Command) -> Command {
     let few = command.get_arguments().count() <= FEW;
     let command = command.mut_args(|flag| brief(flag, few)).mut_subcommands(shaped).max_term_width(WIDTH);
@@ -23,7 +23,8 @@ pub fn shaped(command: Command) -> Command {
     command.after_help(Resettable::from(example)).after_long_help(text)
 }
 
-/// Shortens the help of `flag` to its first sentence for `-h`, which shows the flag if it is required, common, or one of few.
+/// Shortens the help of `flag` to its first sentence for `-h`. There, the flag is hidden unless it is required or
+/// common, or the command has `few` flags.
 fn brief(flag: Arg, few: bool) -> Arg {
     let shown =
         few || flag.is_required_set() || COMMON.split_whitespace().any(|common| flag.get_id() == common);
@@ -42,8 +43,8 @@ fn example(text: &str) -> Option<String> {
     Some(format!("Example:\n{}", lines.take(count).collect::<String>().trim_end()))
 }
 
-/// Joins the lines of each paragraph, which the width of the terminal then divides. A line that is indented, or that
-/// follows a colon, stays a line.
+/// Joins the lines of each paragraph, so that they are wrapped at the width of the terminal. A line that is indented,
+/// or that follows a line that ends with a colon, remains separate.
 fn flowing(text: &str) -> String {
     let (mut out, mut joins) = (String::new(), false);
     for line in text.lines() {
@@ -63,12 +64,12 @@ mod tests {
     use crate::command::Cli;
     use clap::CommandFactory;
 
-    /// Columns of the terminal for which the texts are written.
+    /// Width of the terminal for which the help texts are written, in columns.
     const COLUMNS: usize = 100;
-    /// Lines of a screen.
+    /// Height of a screen, in lines.
     const SCREEN: usize = 40;
 
-    /// Calls `check` with every command and its name.
+    /// Calls `check` with every command and its full name.
     fn each(command: &mut Command, name: &str, check: &mut dyn FnMut(&str, &mut Command)) {
         check(name, command);
         for inner in command.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {

@@ -15,22 +15,22 @@ use elsa_files::{Accept, FileError, Source, Tensor, TensorError};
 use std::fs::Metadata;
 use std::rc::Rc;
 
-/// The tensors that files hold; none for operands without a file. Operands that name the same tensor share it.
+/// Input tensors by operand; `None` for operands without a file. Operands that name the same tensor share it.
 type Tensors = Operands<Option<Rc<Tensor>>>;
 
-/// Tensors read from files, and the problem that they make.
+/// Tensors read from files, and the problem that they define.
 pub struct Job {
     tensors: Tensors,
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes in the file of each operand that is written. Empty for operands that are read.
+    /// Shape of each output tensor in its file; empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 
 impl Job {
-    /// Reads the files of `args` and checks everything about them that can be checked. `present`: whether present
-    /// keys and present values are written.
+    /// Reads the files of `args` and checks everything about them that can be checked. `present` says whether present
+    /// keys and whether present values are written.
     ///
     /// # Errors
     /// Returns an error for the first argument or header that is not allowed.
@@ -51,8 +51,8 @@ impl Job {
         })
     }
 
-    /// Loads a job like [`Job::load`], with tensors from `read`, which gets the operand and its flag. With a chunk they
-    /// are part of a whole, to which the key lengths apply.
+    /// Loads a job like [`Job::load`], with tensors from `read`, which receives the operand and its flag. With `chunk`,
+    /// the tensors are part of a longer sequence, to which the key lengths refer.
     ///
     /// # Errors
     /// As [`Job::load`].
@@ -100,7 +100,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Builds the job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job from loaded tensors. `files` describes them in messages.
     fn of(
         args: &ProblemArgs,
         present: [bool; 2],
@@ -185,7 +185,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Returns the tensor of an operand.
+    /// Returns the input tensor of an operand, if it has a file.
     #[must_use]
     pub fn tensor(&self, operand: Operand) -> Option<&Tensor> {
         self.tensors[operand].as_deref()
@@ -197,21 +197,22 @@ impl Job {
         self.lengths.borrow()
     }
 
-    /// Returns fingerprints that distinguish the files read from others and from later versions of themselves.
+    /// Returns fingerprints of the input files, which differ for other files and for later versions of these files.
     #[must_use]
     pub fn stamps(&self) -> Vec<String> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
     }
 
-    /// Returns the flag whose file is `found`, under any name.
+    /// Returns the flag that reads the file with the metadata `found`, under the same or another path.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(self.lengths.tensors()).find_map(|tensor| tensor.reads(found))
     }
 
-    /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
+    /// Requires that no file has changed since it was read, so that the output belongs to the current contents of the
+    /// files.
     ///
     /// # Errors
     /// Returns an error for the first file that has changed.
@@ -221,20 +222,20 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
-    /// Returns the multiplications of both products over all pairs, for a progress display.
+    /// Returns the number of multiplications in both matrix products over all pairs, for a progress display.
     #[must_use]
     pub fn multiplications(&self) -> f64 {
         let dims = self.problem.head_dim() + self.problem.value_dim();
         self.problem.rows() as f64 * self.problem.keys() as f64 * dims as f64
     }
 
-    /// Returns the axes of an input in its file; empty without a file.
+    /// Returns the shape of an input tensor in its file; empty without a file.
     #[must_use]
     pub fn shape(&self, operand: Operand) -> Vec<usize> {
         self.tensors[operand].as_deref().map_or_else(Vec::new, |tensor| tensor.shape().to_vec())
     }
 
-    /// Returns the data of the problem.
+    /// Returns the input tensors and lists of a call.
     ///
     /// # Errors
     /// Returns an error for a tensor without floating-point elements, which [`Job::load`] rules out.
@@ -256,7 +257,7 @@ impl Job {
     }
 }
 
-/// Returns the windows of a picture. Without a picture each window is a picture.
+/// Returns the windows that the flags define. Without `--picture`, each window is a picture of its own.
 fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     let needs = |argument, needed: &str| Error::Argument {
         argument,
@@ -279,7 +280,7 @@ fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     }
 }
 
-/// Returns the bias, or its table, for `pairs` of queries and keys.
+/// Returns the bias or the bias table, if a flag names one. `pairs` holds the numbers of queries and keys.
 fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Option<BiasView>, Error> {
     let rank = |operand: Operand, tensor: &Tensor, allowed| match args.source(operand) {
         Some(source) if tensor.shape().len() != 2 => Err(FileError::Tensor {
@@ -315,7 +316,8 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-/// Requires that numbers of heads that are given are those of views: flag, number, view and its tensor.
+/// Requires that the given numbers of heads equal those of views. Each entry has the flag, its number, the view and the
+/// flag of the view's tensor.
 ///
 /// # Errors
 /// Returns an error for the first number that differs.
@@ -335,7 +337,7 @@ pub fn check_heads(
     Ok(())
 }
 
-/// Returns the error of a tensor without a file.
+/// Returns the error for a required tensor whose flag is missing.
 #[must_use]
 pub fn missing(argument: &'static str) -> Error {
     Error::Argument { argument: flag(argument), found: "missing".into(), allowed: FILE_IS.into() }
@@ -350,10 +352,10 @@ pub fn floats<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements
     tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument: flag(argument), other }))
 }
 
-/// Reads a tensor with one axis: lengths, or bounds of packed sequences.
+/// Reads a list, which is a tensor with one axis: lengths, or bounds of packed sequences.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or holds another tensor.
+/// Returns an error if the file cannot be read or does not contain a list of integers.
 pub fn list(
     argument: &'static str,
     source: &Option<Source>,
@@ -369,12 +371,12 @@ pub fn list(
     Ok(Some(tensor))
 }
 
-/// The tensors of [`Lengths`], each with one axis.
+/// The lists of [`Lengths`], each read as a tensor with one axis.
 struct Lists {
     keys: Option<Tensor>,
     cu_seqlens_q: Option<Tensor>,
     cu_seqlens_k: Option<Tensor>,
-    /// The place of the tensors in a whole.
+    /// Position of the tensors within a longer sequence, if they are part of one.
     chunk: Option<Chunk>,
 }
 
@@ -388,7 +390,7 @@ impl Lists {
         })
     }
 
-    /// Returns the number of packed sequences, if the tensors are packed.
+    /// Returns the number of packed sequences; `None` if sequences are not packed.
     fn sequences(&self) -> Result<Option<usize>, ArgumentError> {
         match (&self.cu_seqlens_q, &self.cu_seqlens_k) {
             (Some(bounds), Some(_)) => Ok(Some(bounds.shape()[0].saturating_sub(1))),
@@ -412,28 +414,29 @@ impl Lists {
     }
 }
 
-/// Texts of errors about packed tensors.
+/// Texts for errors about packed tensors.
 pub struct Packed {
-    /// The flag of their bounds, with its dashes.
+    /// The flag of the sequences' bounds, with its dashes.
     pub argument: &'static str,
-    /// Ranks that are allowed in the layout bnc.
+    /// Allowed ranks in the layout bnc.
     pub bnc: &'static str,
-    /// Ranks that are allowed without it.
+    /// Allowed ranks in the layout bnhd.
     pub bnhd: &'static str,
 }
 
-/// Texts of errors about packed tensors of attention.
+/// Texts for errors about packed tensors of attention.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens-q",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens-q",
     bnhd: "3 (tokens, heads, dim), with --cu-seqlens-q",
 };
 
-/// Returns the layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`,
-/// which is bnhd without a batch, or `[total, heads · dim]`.
+/// Returns the layout of the views: `asked`, or the default. Packed tensors are `[total, heads, dim]`, which is bnhd
+/// without a batch, or `[total, heads · dim]`.
 ///
 /// # Errors
-/// The layout bnc without a number of heads, and packed tensors in another order or of another rank.
+/// Returns an error for the layout bnc without a number of heads, and for packed tensors in bhnd or of a rank that
+/// their layout does not allow.
 pub fn layout(
     asked: Option<Layout>,
     heads: Option<usize>,

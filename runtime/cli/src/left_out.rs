@@ -1,4 +1,4 @@
-//! Blocks skipped by a run under a schedule, as `elsa run` and `elsa verify` print them.
+//! Report of the blocks that a run under a schedule skipped, as `elsa run` and `elsa verify` print it.
 
 use crate::oracle::value;
 use elsa_core::attention::traversal::{Report, Shares, Skip};
@@ -7,44 +7,43 @@ use elsa_runtime::Traversed;
 use serde::Serialize;
 use std::fmt;
 
-/// Blocks skipped by a run under a schedule.
+/// Report of the blocks that a run under a schedule skipped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     /// The published name of the schedule.
     pub schedule: &'static str,
-    /// The budget `E`.
+    /// Error budget `E` of the schedule, if it has one.
     pub error_budget: Option<f32>,
-    /// λ.
+    /// Threshold λ of the schedule, if it has one.
     pub lambda: Option<f32>,
-    /// Rows and keys of a block.
+    /// Number of rows and number of keys in a block.
     pub tile: [usize; 2],
-    /// `D / (S + D)`: the largest share of its weights that a row left out.
+    /// Largest share `D / (S + D)` of its weights that a row skipped.
     pub worst: f64,
-    /// The share that at most one row in a hundred exceeds.
+    /// Share of skipped weights that at most one row in a hundred exceeds.
     pub p99: f64,
-    /// The mean share.
+    /// Mean share of skipped weights over the rows.
     pub mean: f64,
-    /// The largest difference of two values of a channel.
+    /// Largest difference between two values in the same channel.
     pub value_spread: f64,
     /// Bound on an element's error from the skipped blocks, excluding rounding: `worst` times `value_spread`.
     pub lost_at_most: f64,
-    /// The share of the blocks that were left out whole.
+    /// Share of the blocks that were skipped completely.
     pub block_sparsity: f64,
-    /// The share of the blocks that were left out whole before a product of them was computed: where there are any, `D` and
+    /// Share of the blocks that were skipped before any of their products was computed. If it is not zero, `D` and the
     /// log-sum-exp are upper bounds.
     pub unseen: f64,
-    /// The share of the rows of blocks that were left out.
+    /// Share of the rows, counted over all blocks, that were skipped.
     pub row_sparsity: f64,
-    /// The share of the blocks that were kept in which no row was rescaled; `None` where a GPU computed, which does not count
-    /// them.
+    /// Share of the computed blocks in which no row was rescaled; `None` for runs on a GPU, which does not count them.
     pub rescale_skip_rate: Option<f64>,
-    /// Rows.
+    /// Number of rows of the run.
     pub rows: u64,
-    /// Rows that did not pass the guard and were computed again by the exact schedule.
+    /// Number of rows that did not pass the guard and were computed again under the exact schedule.
     pub recomputed: u64,
-    /// Rows among these whose largest score was in a skipped block.
+    /// Number of recomputed rows whose largest score was in a skipped block.
     pub lost_maximum: u64,
-    /// Rows whose reference was zero because the norm gate was open.
+    /// Number of rows whose reference was zero because the norm gate was open.
     pub gated: u64,
 }
 
@@ -127,8 +126,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Returns the largest difference of two values of a channel, over all heads and sequences. Values that are not finite
-/// do not count.
+/// Returns the largest difference between two finite values in the same channel of a head and a sequence.
 #[must_use]
 pub fn spread(problem: &Problem, inputs: &Inputs<'_>) -> f64 {
     let mut most = 0.0;

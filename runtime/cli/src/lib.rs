@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `elsa demo` | [`mod@demo`]: the speed, memory and accuracy of this machine on real workloads |
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
-//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
+//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: states of one part of the work; all parts merged. Also for `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
@@ -15,14 +15,15 @@
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
-//! Each command is a module with its flags and its help text. Flags that several commands share are in [`args`]. [`job`]
-//! makes a problem of flags and files, [`elsa_files`] reads and writes the files, and [`signals`] leaves no half-written
-//! file behind. [`elsa_board`] watches the machine while it computes. Arrows point from [`command`] to the commands, from
-//! these to shared modules, and never back.
+//! Each command is a module with its flags and its help text. Flags that several commands share are in [`args`].
+//! [`job`] makes a problem from flags and files, [`elsa_files`] reads and writes the files, and [`signals`] makes sure
+//! that no half-written file remains. [`elsa_board`] watches the machine while it computes. [`command`] depends on the
+//! commands, and these depend on the shared modules. There are no dependencies in the opposite direction.
 //!
-//! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong request; 3 failure
-//! of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed measurement; 141 the reader of
-//! standard output closed it. A process that is started without a standard output gets the null device.
+//! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong
+//! request; 3 failure of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed
+//! measurement; 6 no claim about an output; 141 the reader of standard output closed it. A process that is started
+//! without a standard output gets the null device.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -69,18 +70,18 @@ use error::{Error, say};
 use std::ffi::OsString;
 use std::io::Write;
 
-/// Environment variable that selects the lines of the log.
+/// Environment variable that selects which messages are logged.
 const LOG: &str = "ELSA_LOG";
 
-/// Returns `true` if every part of `text`, separated by commas, is a level or `module=level`. The logger takes any other
-/// word as the name of a module, and then logs nothing else.
+/// Returns `true` if every comma-separated part of `text` is a level or `module=level`. The logger would accept any
+/// other word as the name of a module, and then log nothing else.
 fn is_log_filter(text: &str) -> bool {
     let level = |text: &str| text.trim().parse::<log::LevelFilter>().is_ok();
     text.split(',').all(|part| level(part.split_once('=').map_or(part, |(_, level)| level)))
 }
 
-/// Prepares the process of the program `name`: panics and signals leave no temporary file behind, and every message and line
-/// of the log is on one line.
+/// Prepares the process of the program `name`: panics and signals leave no temporary file behind, and every message and
+/// every log entry is printed on one line.
 pub fn prepare(name: &'static str) {
     error::begin_with(name);
     signals::watch_panics();
@@ -107,7 +108,8 @@ pub fn prepare(name: &'static str) {
     }
 }
 
-/// Runs the command of `arguments`, the first being the program's name, and returns the exit status. `run` runs a command line.
+/// Parses `arguments`, which start with the program's name, executes the command line by `run`, and returns the exit
+/// status.
 pub fn main<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     run: impl FnOnce(&C) -> Result<(), Error>,

@@ -1,4 +1,4 @@
-//! The operating system's report about the processor. Missing values are `None`.
+//! Properties of the processor, as reported by the operating system. Missing values are `None`.
 
 use serde::Serialize;
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::Path;
 /// A processor cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// 1, 2, 3.
+    /// Level: 1, 2 or 3.
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Size as the system writes it: `32K`.
+    /// Size in the notation of the system, such as `32K`.
     pub size: String,
 }
 
@@ -23,7 +23,7 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// Returns the model of the processor: its name, or on ARM the names of its kinds of cores.
+/// Returns the name of the processor, or on ARM the names of its kinds of cores.
 #[must_use]
 pub fn cpu_model() -> Option<String> {
     model_of(&fs::read_to_string("/proc/cpuinfo").ok()?)

@@ -10,11 +10,11 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes of the stack that the tool has from the start. Where memory is short the system ends a process whose stack cannot
-/// grow, with no error that could be handled.
+/// Number of stack bytes that the tool reserves at its start. If memory is short, the system ends a process whose stack
+/// cannot grow, and no error can be handled.
 const STACK: usize = 256 << 10;
 
-/// Touches the stack so that the system provides its pages.
+/// Touches [`STACK`] bytes of the stack, so that the system provides their pages.
 #[inline(never)]
 fn provide_stack() {
     std::hint::black_box(&mut [0u8; STACK]);

@@ -1,4 +1,4 @@
-//! The f64 oracle, row by row, and the comparison of answers with it and with the bounds of
+//! The f64 oracle, row by row, and the comparison of outputs with it, within the bounds of
 //! [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
@@ -11,45 +11,45 @@ use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
 
-/// Scores and queries beyond this may overflow f32 on the way.
+/// Limit of scores and scaled queries. Beyond it, intermediate results may overflow f32.
 const SCORES: f64 = 1.1e38;
 
 /// Largest finite f16.
 const HALF: f64 = 65_504.0;
 
-/// A run's data for its error bounds.
+/// Data about a run, from which its error bounds are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
-    /// Execution of the run.
+    /// Data about the execution of the run.
     pub executed: &'e Executed,
-    /// Share of its weights that each row skipped, for a run by a schedule other than the exact one.
+    /// Share of its weights that each row skipped; `None` for runs under the exact schedule.
     pub shares: Option<&'a [f32]>,
 }
 
 impl<'e> Bounded<'e, '_> {
-    /// Describes a run by the exact schedule.
+    /// Describes a run under the exact schedule.
     #[must_use]
     pub const fn by(executed: &'e Executed) -> Self {
         Bounded { executed, shares: None }
     }
 }
 
-/// The oracle and the error bounds, one row at a time, with scratch memory.
+/// Oracle for one row at a time: exact results, error bounds, and scratch memory.
 pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     arithmetic: Arithmetic,
     /// Probability of every key of the sequence, the past included. Zero for keys that are not attended.
     pub p: Vec<f64>,
-    /// Bound of the error of each score, in natural-log units.
+    /// Bound on the error of each score, in natural-log units.
     pub delta: Vec<f64>,
-    /// The answer of the row.
+    /// Exact output of the row.
     pub y: Vec<f64>,
-    /// Bounds of the error of each component.
+    /// Bounds on the error of each output component.
     pub bounds: Vec<Bounds>,
     /// `Σ p_j |v_j|` of each component: the sum of absolute terms.
     pub terms: Vec<f64>,
-    /// The largest `Σ_c |q_c k_jc|`, times the scale, of a key that the row attends.
+    /// Largest `Σ_c |q_c k_jc|`, times the scale, over the keys that the row attends.
     pub score: f64,
     /// `true` if a run may leave the range of its arithmetic in this row, and then return an infinity or NaN.
     pub beyond_range: bool,
@@ -59,7 +59,7 @@ pub struct Oracle<'a> {
     ln_p: Vec<f64>,
 }
 
-/// Returns key `j` of a sequence: the elements that hold it, and the index of its first.
+/// Returns key `j` of a sequence: the tensor that contains it, and the index of its first element there.
 #[must_use]
 pub fn key<'a>(
     problem: &Problem,
@@ -75,7 +75,7 @@ pub fn key<'a>(
     }
 }
 
-/// Returns value `j` of a sequence, likewise.
+/// Returns value `j` of a sequence: the tensor that contains it, and the index of its first element there.
 #[must_use]
 pub fn value<'a>(
     problem: &Problem,
@@ -92,13 +92,14 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// Creates the oracle of a problem, with the bounds for runs that execute `executed`.
+    /// Creates the oracle of a problem, with the bounds for runs under the exact schedule with the execution data
+    /// `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))
     }
 
-    /// Creates the oracle of a problem, with the bounds for a run.
+    /// Creates the oracle of a problem, with the bounds for the run that the last argument describes.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,
@@ -123,12 +124,13 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Computes the answer of a row, its bounds and their inputs.
+    /// Computes all fields for a row: its exact output, and the bounds with the numbers that they depend on.
     pub fn row(&mut self, row: RowId) {
         self.compute(row, true);
     }
 
-    /// Computes `p` and `delta` of a row alone, and its answer. The bounds of its components are left without meaning.
+    /// Computes only `p`, `delta` and the exact output of a row. The bounds of its components are meaningless
+    /// afterwards.
     pub fn probabilities(&mut self, row: RowId) {
         self.compute(row, false);
     }
@@ -240,7 +242,7 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Returns `true` if `x` is acceptable as component `c` of a row when one of the two is not finite.
+    /// Returns `true` if `x` is acceptable as component `c` of the row, where `x` or the exact component is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -261,18 +263,18 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// The answer of one row, compared with the oracle and with the error bounds.
+/// Comparison of one output row with the oracle and with the error bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Comparison {
-    /// Drift of the row; of outputs only.
+    /// Drift metrics of the row, from its outputs only.
     pub drift: RowDrift,
-    /// Components compared with their bounds.
+    /// Comparison of the row's components with their bounds.
     pub explained: Explained,
-    /// Largest numbers of the row.
+    /// Largest magnitudes in the row.
     pub sizes: Sizes,
 }
 
-/// Largest numbers of a row, over its components that are finite on both sides.
+/// Largest magnitudes in a row, over the components for which both the output and the exact value are finite.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
     /// Largest error.
@@ -281,58 +283,58 @@ pub struct Sizes {
     pub bound: f64,
     /// Largest `Σ p_j |v_j|`.
     pub terms: f64,
-    /// Largest component of the exact answer.
+    /// Largest component of the exact output.
     pub answer: f64,
-    /// Smallest bound of an output type: smaller values are lost to its underflow.
+    /// Smallest bound that the output type allows: smaller values are lost to underflow.
     pub least: f64,
-    /// Largest score, as [`Oracle::score`].
+    /// Largest score; see [`Oracle::score`].
     pub score: f64,
 }
 
 impl Sizes {
-    /// Returns `true` if the bound is meaningful: it is below the sum of absolute terms. Otherwise an answer of zeros
-    /// would be within it. A row whose terms are as small as the output's underflow is as exact as its type.
+    /// Returns `true` if the bound is meaningful: it is below the sum of absolute terms, so that an output of zeros
+    /// would exceed it, or it is as small as the underflow of the output type.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
     }
 
-    /// Returns `true` if the values cancel so far that the answer is smaller than its bound.
+    /// Returns `true` if the values cancel so far that the exact output is smaller than its bound.
     #[must_use]
     pub fn cancels(&self) -> bool {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// Returns the bound relative to the terms; zero without terms.
+    /// Returns the number `x` relative to the terms; zero if `x` is as small as the underflow of the output type.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }
     }
 }
 
-/// Components of rows compared with the error that rounding explains.
+/// Totals of the comparison of components with the errors that rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
-    /// `Σ y²`, over finite components like the next two.
+    /// `Σ y²` over the components that are finite in both the output and the oracle, like the next two sums.
     pub reference: f64,
     /// `Σ worst²`.
     pub worst: f64,
     /// `Σ likely²`.
     pub likely: f64,
-    /// Components.
+    /// Number of components.
     pub components: usize,
-    /// Components where answer or oracle is not finite and the two do not correspond.
+    /// Number of components for which the output or the oracle is not finite and the two do not correspond.
     pub not_finite: usize,
-    /// Components that are not finite because the row leaves the range of the arithmetic.
+    /// Number of components that are not finite because the row leaves the range of the arithmetic.
     pub beyond_range: usize,
-    /// Components beyond the worst case.
+    /// Number of components whose error exceeds the worst-case bound.
     pub beyond: usize,
-    /// Components beyond the likely case.
+    /// Number of components whose error exceeds the likely bound.
     pub unlikely: usize,
 }
 
 impl Comparison {
-    /// Compares `ŷ`, read by component, with the oracle's row.
+    /// Compares an output row `ŷ`, whose components `found` returns, with the row of the oracle.
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
@@ -369,8 +371,8 @@ impl Comparison {
     }
 }
 
-/// Compares `rows` of the answer `found`, computed as `bounded` says, with the oracle, on all cores. `done` receives the
-/// number of rows that have just been finished, from any thread.
+/// Compares `rows` of the output `found` with the oracle, on all cores. `bounded` describes the run that computed the
+/// output. `done` receives the number of rows that have just been finished, from any thread.
 #[must_use]
 pub fn compare(
     problem: &Problem,
@@ -388,12 +390,12 @@ pub fn compare(
     for_rows(rows, || Oracle::bounded(problem, inputs, bounded), each, done)
 }
 
-/// The comparisons of some rows, taken together.
+/// Totals over the comparisons of several rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Total {
-    /// Drift over all rows; none without rows.
+    /// Drift over all rows; `None` without rows.
     pub drift: Option<Metrics>,
-    /// All components compared with their bounds.
+    /// Comparison of all components with their bounds.
     pub explained: Explained,
 }
 
@@ -417,7 +419,7 @@ impl Total {
         Total { drift: drift.metrics(), explained: all }
     }
 
-    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
+    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN or if there are no rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
         self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
@@ -431,25 +433,25 @@ impl Explained {
         ratio(self.worst, self.reference)
     }
 
-    /// Returns `‖likely‖ / ‖y‖`.
+    /// Returns `‖likely‖ / ‖y‖`: the relative error that rounding is likely to stay below.
     #[must_use]
     pub fn likely(&self) -> f64 {
         ratio(self.likely, self.reference)
     }
 
-    /// Returns `true` if the worst case explains every component.
+    /// Returns `true` if every component is within its worst-case bound.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0
     }
 
-    /// Returns `true` if more components exceed the likely case than its model expects.
+    /// Returns `true` if more components exceed the likely bound than the model of likely errors expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed()
     }
 
-    /// Returns the greatest number of components beyond the likely case that its model expects.
+    /// Returns the maximum number of components beyond the likely bound that the model of likely errors expects.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
         (self.components as f64 * UNLIKELY).ceil() as usize

@@ -1,16 +1,16 @@
-//! Pictures of rectangles as SVG: bars, and maps of queries and keys.
+//! Pictures made of rectangles, as SVG: bar charts, and heat maps of queries and keys.
 
 use crate::chart::{SIZE, SPACE, Tick};
 use elsa_core::drift::larger;
 use std::fmt::Write;
 
-/// Shades of a map.
+/// Number of shades in a map.
 const SHADES: usize = 16;
 
-/// Largest number of rows, and of columns, of a map.
+/// Maximum number of rows, and of columns, in a map.
 const CELLS: usize = 48;
 
-/// Frame of the pictures.
+/// Left, top, right and bottom edges of the area that a picture fills.
 pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.3];
 
 /// A bar.
@@ -24,7 +24,7 @@ pub struct Bar {
     pub width: f64,
     /// Height.
     pub height: f64,
-    /// The number of its colour.
+    /// Index of the colour.
     pub color: usize,
     /// Tooltip.
     pub tip: String,
@@ -35,7 +35,7 @@ pub struct Bar {
 pub struct Shade {
     /// Opacity of the colour, from 0 to 1.
     pub share: f64,
-    /// The cells.
+    /// Path that draws the cells.
     pub path: String,
 }
 
@@ -48,26 +48,26 @@ pub struct Picture {
     pub x_name: String,
     /// Label of the y axis.
     pub y_name: String,
-    /// Marks of the axes.
+    /// Marks of the x axis.
     pub x_ticks: Vec<Tick>,
-    /// Marks of the other axis.
+    /// Marks of the y axis.
     pub y_ticks: Vec<Tick>,
-    /// Rectangles of their own.
+    /// Bars, which are drawn as separate rectangles.
     pub bars: Vec<Bar>,
-    /// Cells of a map.
+    /// Cells of a map, grouped by shade.
     pub shades: Vec<Shade>,
-    /// Left, top, right and bottom of the rectangles.
+    /// Left, top, right and bottom edges of the area that the rectangles fill.
     pub frame: [f64; 4],
-    /// Names of the colours.
+    /// Indices of colours, with their names.
     pub legend: Vec<(usize, String)>,
 }
 
-/// A number for queries and keys of a head. A cell is the greatest of the queries and keys that it stands for.
+/// A map of a number for pairs of queries and keys of a head. A cell covers several pairs and has their maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatMap {
-    /// Queries and keys that the map stands for.
+    /// Number of queries and number of keys that the map covers.
     pub of: [usize; 2],
-    /// Cells, starting with those of the first query. A sample has one row for each extracted query.
+    /// Rows of cells, starting with the first query. If queries are sampled, there is one row for each sampled query.
     pub cells: Vec<Vec<f64>>,
 }
 
@@ -78,7 +78,7 @@ impl HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
     }
 
-    /// Takes in the cells of a query.
+    /// Merges the cells of a query into the row of the map that covers it.
     pub fn absorb(&mut self, query: usize, row: &[f64]) {
         let at = query * self.cells.len() / self.of[0].max(1);
         for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {
@@ -86,13 +86,13 @@ impl HeatMap {
         }
     }
 
-    /// Returns the greatest cell that is a number.
+    /// Returns the maximum of all cells, ignoring NaNs.
     #[must_use]
     pub fn most(&self) -> f64 {
         self.cells.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// Draws the map: the opacity of a nonzero cell is `share`, from 0 to 1. `None` without cells.
+    /// Draws the map. `share` maps the number of a nonzero cell to its opacity, from 0 to 1. `None` without cells.
     #[must_use]
     pub fn picture(
         &self,

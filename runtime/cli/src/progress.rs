@@ -1,9 +1,9 @@
-//! Progress on standard error, only on a terminal and for work of more than a second.
+//! Progress display on standard error, only on a terminal and only for longer work.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// Creates a bar for `steps` steps that take about `seconds` together.
+/// Creates a bar for `steps` steps that take about `seconds` in total. It is hidden for work of at most a second.
 #[must_use]
 pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     if seconds <= 1.0 {
@@ -16,7 +16,8 @@ pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     bar
 }
 
-/// Makes one call of about `operations` while a spinner shows. Returns its result and its milliseconds.
+/// Makes a call of about `operations` arithmetic operations, and shows a spinner if they take long. Returns the result
+/// of the call and its time in milliseconds.
 ///
 /// # Errors
 /// The error of the call.

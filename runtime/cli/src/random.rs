@@ -10,7 +10,7 @@ use elsa_files::Buffer;
 pub struct Random(random::Random);
 
 impl Random {
-    /// Creates the sequence of `seed`.
+    /// Creates the sequence that starts with `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(random::Random::new(seed))

@@ -1,4 +1,4 @@
-//! Results on standard output, where several commands print the same.
+//! Formats of results on standard output that several commands share.
 
 use crate::foreign::one_line;
 use elsa_core::telemetry::record::Record;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use std::fmt::{self, Formatter};
 use std::io::{Error, Result, Write};
 
-/// Makes an object that serializes as its fields in their order.
+/// Makes an object that serializes its fields in the given order.
 macro_rules! object {
     ($($field:ident: $value:expr),+ $(,)?) => {
         match () {
@@ -34,7 +34,7 @@ pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
     writeln!(out, "{}", serde_json::to_string(value).map_err(Error::other)?)
 }
 
-/// A record of a benchmark with its kind.
+/// A record of a benchmark, together with its kind.
 #[derive(Serialize)]
 struct Told<'a, T> {
     what: &'static str,
@@ -42,8 +42,8 @@ struct Told<'a, T> {
     record: &'a T,
 }
 
-/// Writes a record of a benchmark as one line of JSON: the field `what`, which is `start`, `bench`, `trace` or `end`, and
-/// the fields of the record.
+/// Writes a record of a benchmark as one line of JSON. Its first field is `what`, the kind of the record: `start`,
+/// `bench`, `trace` or `end`.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -56,8 +56,8 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
     }
 }
 
-/// Returns the columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stays as
-/// it is with hidden characters shown, and anything else is JSON.
+/// Returns the columns of a CSV row: the names of the fields of `value`, in their order, with their values. Null
+/// becomes an empty text, a string is not quoted, and anything else is JSON. Hidden characters are escaped.
 ///
 /// # Errors
 /// Returns an error for a value that is not an object.
@@ -77,7 +77,7 @@ pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Takes the fields of an object in their order.
+/// Visitor that collects the fields of an object in their order.
 struct Fields;
 
 impl<'de> Visitor<'de> for Fields {
@@ -96,16 +96,16 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-/// A kernel that was loaded into the GPU.
+/// A kernel that was loaded onto the GPU.
 #[derive(Debug, Serialize)]
 pub struct Loaded {
-    /// The kernel.
+    /// Name of the kernel.
     pub name: &'static str,
-    /// `cubin`, or `ptx`, which the driver has compiled.
+    /// `cubin`, or `ptx` if the driver compiled the kernel.
     pub form: &'static str,
-    /// Version of its PTX.
+    /// PTX ISA version of the kernel.
     pub ptx_isa: &'static str,
-    /// Time that loading took.
+    /// Milliseconds that loading took.
     pub load_ms: f64,
 }
 
@@ -116,7 +116,7 @@ impl From<LoadedKernel> for Loaded {
     }
 }
 
-/// Writes a line for each kernel.
+/// Writes one line for each loaded kernel.
 ///
 /// # Errors
 /// Returns an error if the writer fails.

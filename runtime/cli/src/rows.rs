@@ -1,4 +1,4 @@
-//! The query rows of a problem, and work on each of them on all cores.
+//! The query rows of a problem, and parallel work on them.
 
 use crate::machine;
 use elsa_core::attention::{Inputs, Problem};
@@ -28,8 +28,8 @@ pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     rows
 }
 
-/// Returns at most `count` of `rows`, evenly spread, with the first and the last; all of them if `count` is
-/// below two.
+/// Returns `count` of `rows`, evenly spread, including the first and the last. Returns all rows if there are no more
+/// than `count`, or if `count` is below two.
 #[must_use]
 pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
     if rows.len() <= count || count < 2 {
@@ -45,7 +45,7 @@ pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
     problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
 }
 
-/// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` makes the
+/// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` creates the
 /// scratch memory of a thread. `done` receives the number of rows that have just been finished, from any thread.
 pub fn for_rows<S, T: Send>(
     rows: &[RowId],
@@ -56,7 +56,7 @@ pub fn for_rows<S, T: Send>(
     for_items(rows, 16, make, |scratch, row| each(scratch, *row), done)
 }
 
-/// Processes items of any type like [`for_rows`]; a thread takes `chunk` of them at a time.
+/// Processes items of any type like [`for_rows`]. A thread processes `chunk` items at a time.
 pub fn for_items<I: Sync, S, T: Send>(
     items: &[I],
     chunk: usize,

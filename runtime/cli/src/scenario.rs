@@ -9,7 +9,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::DType;
 use elsa_files::Buffer;
 
-/// The description of the scenarios in help texts.
+/// Description of the scenarios for help texts.
 pub const HELP: &str = "\
 Scenarios: regular is 8 heads, 1,024 tokens, d = 64, standard normal; long is 65,536 keys, 256 queries, d = 64;
 stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal,
@@ -21,11 +21,11 @@ scores that are large at the first key and near the diagonal.";
 pub enum Scenario {
     /// Eight heads, 1,024 tokens, standard normal.
     Regular,
-    /// 65,536 keys.
+    /// One head, 65,536 keys, standard normal.
     Long,
-    /// Overflowing, dominated, cancelling and masked scores, and windows.
+    /// Scores that overflow, one dominant key, values that cancel, masks, and windows.
     Stress,
-    /// Scores that are large at the first key and near the diagonal, as those of many language models.
+    /// Scores that are large at the first key and near the diagonal, as in many language models.
     Sink,
 }
 
@@ -44,7 +44,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the data of the problem.
+    /// Returns the input tensors and lists of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
@@ -59,8 +59,9 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
     Shape::plain(1, heads, queries, keys, dim).spec(DType::F32)
 }
 
-/// Gives the queries and keys of a head scores of `near · mean cos(ω (i − j))` over the frequencies `ω`, which fall from
-/// `near` with the distance, in dims 1 and on; the other dims keep their numbers.
+/// Overwrites dims of the queries and keys of a head, from dim 1 on, with two dims for each frequency `ω`. They add
+/// `near · mean cos(ω (i − j))` to the score of query `i` and key `j`, which is `near` on the diagonal and falls with
+/// the distance. The other dims keep their numbers.
 fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
     let size = (8.0 * near / frequencies.len() as f64).sqrt();
     for side in [q, k] {

@@ -1,4 +1,4 @@
-//! Signals and panics that end the tool: the temporary files go first.
+//! Handling of signals and panics that end the tool: temporary files are removed first.
 
 use crate::error::say;
 use elsa_files::temporary;
@@ -14,30 +14,30 @@ use std::time::{Duration, Instant};
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// `true` if the command polls for signals itself.
+/// `true` if the command itself polls for signals, after [`defer`].
 static POLITE: AtomicBool = AtomicBool::new(false);
 
-/// `true` once a signal has arrived since.
+/// `true` if a signal has arrived after [`defer`].
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Signals that come within this time after the first repeat it: timeout(1) sends two.
+/// Time after the first signal within which further signals count as its repetition: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// Defers the first signal that would end the tool: it only makes [`ended`] true. A signal that comes at least a second
-/// later ends the tool.
+/// Defers the first signal that would end the tool, which then only makes [`ended`] return `true`. A signal that comes
+/// at least a second later ends the tool.
 pub fn defer() {
     POLITE.store(true, Ordering::Relaxed);
 }
 
-/// Returns `true` if a signal has requested the end of the command, after [`defer`].
+/// Returns `true` if a signal after [`defer`] has requested the end of the command.
 #[must_use]
 pub fn ended() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Starts to wait for signals. A fatal signal first removes the temporary files and then has its default effect, so
-/// the caller sees a tool that the signal ended. A signal that the caller made the tool ignore stays ignored. A file
-/// that exceeds the process's size limit is an error of the write.
+/// Starts a thread that waits for signals. A fatal signal first removes the temporary files and then has its default
+/// effect, so the caller sees that the signal ended the tool. A signal that the caller made the tool ignore stays
+/// ignored. A file that exceeds the process's size limit becomes an error of the write instead of a signal.
 ///
 /// # Errors
 /// Returns an error if the system refuses a thread or a handler.
@@ -69,8 +69,8 @@ pub fn watch() -> io::Result<()> {
 /// Status of a program whose main thread panics.
 const PANICKED: i32 = 101;
 
-/// Installs a panic hook in a program that is built to abort. It removes the temporary files, and ends the process as a
-/// panic of the main thread does. In other builds drops remove the files; here they do not run.
+/// Installs a panic hook if the program is built to abort on panics. The hook removes the temporary files, and ends the
+/// process with the status of a panic in the main thread. In other builds, destructors remove the files.
 pub fn watch_panics() {
     if cfg!(not(panic = "abort")) {
         return;
@@ -87,7 +87,8 @@ fn unremoved(path: &Path, why: &io::Error) {
     say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
-/// Returns the set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
+/// Parses the set of ignored signals in the text of a Linux status file. Bit 0 is signal 1; the set is empty if the
+/// text does not contain it.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)

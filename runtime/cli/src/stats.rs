@@ -1,27 +1,27 @@
 //! Statistics of a benchmark: percentiles of latencies, ratios of alternating methods, and detection of a settled
 //! latency.
 //!
-//! 1. **Percentiles** are those of an HDR histogram with three significant digits: a value is at most a thousandth
-//!    above the measured one at any magnitude, and adding one allocates nothing.
-//! 2. **Ratios are formed pair by pair.** Two alternating methods see the same clock, the same temperature and the same
-//!    neighbours, so the quotient of two neighbouring slices hardly depends on them. The result is the median of the
-//!    quotients with their quartiles.
-//! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The distance of the
-//!    quartiles of its ratio to the first from 1 is the noise of this machine.
-//! 4. **Settled** means without a trend: the medians of the later and the earlier half of the last slices differ by less
-//!    than the slices within a half differ, or by less than a hundredth.
+//! 1. **Percentiles** are those of an HDR histogram with three significant digits: at any magnitude, a percentile is at
+//!    most a thousandth above the measured value, and adding a value allocates nothing.
+//! 2. **Ratios are formed pair by pair.** Two alternating methods run under the same clock, at the same temperature and
+//!    next to the same other processes, so the quotient of two neighbouring slices hardly depends on these. The result
+//!    is the median of the quotients, with their quartiles.
+//! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The ratio of the
+//!    duplicate to the first method should be 1; the distance of its quartiles from 1 is the noise of this machine.
+//! 4. **Settled** means without a trend: the last slices are split into an earlier and a later half, and the medians of
+//!    the halves differ by less than the slices within a half, or by less than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The longest latency that is distinguished from longer ones: an hour.
+/// Largest distinguishable latency in nanoseconds: one hour. Longer ones count as this.
 const LONGEST: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
 /// Minimum number of pairs for meaningful quartiles.
 pub const PAIRS: usize = 5;
-/// Number of slices in each compared half before the measurement begins.
+/// Number of slices in each of the two halves that are compared to detect a trend during warm-up.
 pub const HALF: usize = 5;
 /// Relative change of latency up to which there is no trend.
 const TREND: f64 = 0.01;
@@ -31,7 +31,7 @@ const TREND: f64 = 0.01;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Creates an empty histogram. This allocates; adding does not.
+    /// Creates an empty histogram. Only this allocates; adding latencies does not.
     #[must_use]
     pub fn new() -> Latencies {
         match Histogram::new_with_bounds(1, LONGEST, DIGITS) {
@@ -40,7 +40,8 @@ impl Latencies {
         }
     }
 
-    /// Removes all latencies. This writes every page of the histogram, so adding latencies takes no memory later.
+    /// Removes all latencies. This writes every page of the histogram, so that adding latencies later needs no new
+    /// memory.
     pub fn clear(&mut self) {
         self.0.reset();
     }
@@ -56,7 +57,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns a percentile from 0 to 100 in milliseconds; the 100th is the greatest latency. Returns NaN without latencies.
+    /// Returns a percentile in milliseconds, for `percent` from 0 to 100; 100 is the greatest latency. NaN without
+    /// latencies.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -81,8 +83,8 @@ impl Latencies {
     }
 }
 
-/// Returns the slope of `y` against `x` by least squares; `None` if the values of `x` span less than `span`, or are
-/// NaN.
+/// Returns the slope of `y` against `x` by least squares; `None` if the range of `x` is smaller than `span`, or if the
+/// slope is not finite.
 #[must_use]
 pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
@@ -103,16 +105,16 @@ pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
 /// The median of ratios, and their quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// A quarter of the ratios lie below.
+    /// First quartile: a quarter of the ratios are smaller.
     pub low: f64,
     /// The median.
     pub middle: f64,
-    /// A quarter of the ratios lie above.
+    /// Third quartile: a quarter of the ratios are larger.
     pub high: f64,
 }
 
-/// Returns the median of the ratios of pairs, the second over the first; `None` without pairs and where a ratio is no
-/// number.
+/// Returns the median of the ratios of pairs, each the second number over the first; `None` without pairs or if the
+/// median is not finite.
 #[must_use]
 pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
     let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -120,8 +122,8 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Returns the ratios of pairs of times, the second over the first. `None` for fewer than five pairs, and if a time
-    /// is not a positive number.
+    /// Returns the median and quartiles of the ratios of pairs of times, each the second over the first. `None` for
+    /// fewer than five pairs, or if a time is not a positive number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -132,20 +134,21 @@ impl Ratio {
         Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
     }
 
-    /// Returns the distance of the quartiles from 1; for a method and its duplicate it is the noise.
+    /// Returns the larger distance of a quartile from 1. For a method and its duplicate, this is the noise.
     #[must_use]
     pub fn spread(self) -> f64 {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Returns `true` if it differs from 1: both quartiles exceed the noise, on the same side.
+    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and further from it than
+    /// `noise`.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
         self.low > 1.0 + noise || self.high < 1.0 - noise
     }
 }
 
-/// Returns `true` if the times of the last slices show no trend; never before `2 * half` slices.
+/// Returns `true` if the times of the last `2 * half` slices show no trend; `false` for fewer slices.
 #[must_use]
 pub fn settled(times: &[f64], half: usize) -> bool {
     let Some(last) = times.len().checked_sub(2 * half).filter(|_| half > 0) else { return false };

@@ -89,8 +89,8 @@ pub struct elsa_outputs {
     pub state_s: elsa_output,
     /// Weighted sum W = sum_j exp(s_j - m) v_j of each row's state, f32 [batch, heads, queries, d_v].
     pub state_w: elsa_output,
-    /// Past and new keys. If the problem appends, the past keys are already here and are only read. Gaps that the strides
-    /// leave between rows, and memory after the last row, are neither read nor written.
+    /// Past and new keys. If the problem appends, the past keys are already in this memory and are only read. Gaps that
+    /// the strides leave between rows, and memory after the last row, are neither read nor written.
     pub present_k: elsa_output,
     /// Past and new values; the rules of present_k apply.
     pub present_v: elsa_output,

@@ -36,14 +36,14 @@ pub struct elsa_bound {
     pub id: u64,
 }
 
-/// Computes one worker's share of the work. The host calls it once for each worker number below the count passed to
-/// its hook. It returns when the share is complete, and never unwinds.
+/// Task that computes one worker's share of the work. The host calls it once for each worker number below the count
+/// passed to its hook. It returns when the share is complete, and never unwinds.
 pub type elsa_parallel_task = Option<unsafe extern "C" fn(context: *mut c_void, worker: usize)>;
 
-/// Hook through which a host lends its own threads. Calls task(context, worker) once for each worker below workers, on
-/// any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
-/// options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and is
-/// not dereferenced: a task that is called again, or after the hook has returned, does nothing.
+/// Hook through which a host lends its own threads. It must call task(context, worker) once for each worker below
+/// workers, on any threads and in any order, and return when all of these calls have returned. user is parallel_user of
+/// the options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and
+/// is not dereferenced: a task that is called again, or after the hook has returned, does nothing.
 pub type elsa_parallel_for = Option<
     unsafe extern "C" fn(user: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void),
 >;
@@ -69,8 +69,8 @@ pub struct elsa_engine_options {
     /// thread that creates the engine. A priority that the system does not permit (CAP_SYS_NICE, ulimit -r) returns
     /// ELSA_STATUS_UNSUPPORTED.
     pub priority: i32,
-    /// Microseconds that an idle worker thread, and a caller waiting for one, spins before sleeping; 0 means the default
-    /// of 200, a negative number means sleeping at once.
+    /// Microseconds for which an idle worker thread, or a caller that waits for one, spins before it sleeps; 0 means
+    /// the default of 200, a negative number means sleeping at once.
     pub spin_us: i64,
     /// Cores for the worker threads (Linux only): thread i, counted from one, is pinned to cores[(i - 1) %
     /// core_count]. The calling thread is thread zero and is not pinned. The list is read only during the call. A core
@@ -78,8 +78,8 @@ pub struct elsa_engine_options {
     pub cores: *const u32,
     /// Number of entries of cores; 0 leaves placement to the system.
     pub core_count: usize,
-    /// Hook that lends threads of the host instead of worker threads of the engine; null to use the engine's own.
-    /// With a hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
+    /// Hook that lends threads of the host, which replace the worker threads of the engine; null for no hook. With a
+    /// hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
     pub parallel_for: elsa_parallel_for,
     /// First argument passed to parallel_for.
     pub parallel_user: *mut c_void,
@@ -94,7 +94,8 @@ pub struct elsa_plan_options {
     /// One of ELSA_METHOD_*.
     pub method: elsa_method,
     /// Non-zero to let a GPU sum short chains of products of f16 inputs in f16: faster, less accurate, and NaN if such a
-    /// sum leaves the range of f16. Bits then also depend on whether keys and values are aligned to 16 bytes.
+    /// sum leaves the range of f16. The bits of the results then also depend on whether keys and values are aligned to
+    /// 16 bytes.
     pub half_scores: u32,
     /// Keys per block on the CPU: 64, 128 or 256; 0 means 64.
     pub block: usize,

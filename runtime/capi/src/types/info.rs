@@ -83,19 +83,19 @@ pub struct elsa_engine_info {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// Position of a call's keys and queries within a larger whole: key j of the call is key key_offset + j of key_total, and
-/// query i is query query_offset + i of query_total. key_offset plus the call's number of keys must not exceed key_total;
-/// the same holds for queries.
+/// Position of a call's keys and queries among all keys and queries, when these are divided among several calls: key j
+/// of the call is key key_offset + j of key_total, and query i is query query_offset + i of query_total. key_offset
+/// plus the call's number of keys must not exceed key_total; the same holds for queries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_chunk {
     /// sizeof(elsa_chunk). elsa_chunk_init sets it.
     pub size: usize,
-    /// Number of keys of the whole that precede the first key of the call.
+    /// Number of keys that precede the first key of the call.
     pub key_offset: usize,
     /// Total number of keys.
     pub key_total: usize,
-    /// Number of queries of the whole that precede the first query of the call.
+    /// Number of queries that precede the first query of the call.
     pub query_offset: usize,
     /// Total number of queries. Zero means that the call has all queries, and query_offset must be zero.
     pub query_total: usize,
@@ -138,7 +138,7 @@ pub struct elsa_certificate {
     pub size: usize,
     /// Element type of the output.
     pub dtype: elsa_dtype,
-    /// Non-zero if published_depth is at least additions.
+    /// Non-zero if published_depth >= additions.
     pub covers_additions: u32,
     /// Maximum number of keys that a row may attend.
     pub keys: usize,
@@ -179,7 +179,7 @@ pub struct elsa_certified {
     pub channels: usize,
     /// Maximum error of an element relative to sum_j p_j |v_j|.
     pub bound: f64,
-    /// The same under the assumption that roundings have random signs: plausible, not proven.
+    /// Maximum error as in bound, under the assumption that roundings have random signs: plausible, not proven.
     pub likely: f64,
     /// Maximum error of any element, in units of the values.
     pub absolute: f64,
@@ -197,9 +197,10 @@ pub struct elsa_certified {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// Receives log messages: user as passed to elsa_log_set, one of ELSA_LOG_*, and a text that is valid during the call.
-/// Any thread may call it, several at the same time. It must return. It may call any function of the library:
-/// elsa_log_set, and calls with a workspace that is in use, return ELSA_STATUS_BUSY, and messages of these calls are not
-/// logged. It must not wait for a thread that calls elsa_log_set.
+/// Callback that receives log messages. Its arguments are user as passed to elsa_log_set, a severity of ELSA_LOG_*, and
+/// a text that is valid during the call. Any thread may call it, and several threads may do so at the same time. It
+/// must return, and must not wait for a thread that calls elsa_log_set. It may call any function of the library, but
+/// elsa_log_set and calls with a workspace that is in use return ELSA_STATUS_BUSY. Messages that these calls cause are
+/// dropped.
 pub type elsa_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: elsa_log_level, message: *const c_char)>;

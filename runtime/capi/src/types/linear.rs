@@ -10,7 +10,7 @@ use super::problem::elsa_view;
 pub type elsa_rule = u32;
 /// S <- S + k v'.
 pub const ELSA_RULE_LINEAR: elsa_rule = 0;
-/// S <- a S + k v', where a scales the whole state or each row of it.
+/// S <- a S + k v', where a scales the entire state or each of its rows.
 pub const ELSA_RULE_GATED: elsa_rule = 1;
 /// S <- S + beta k (v - S'k)'.
 pub const ELSA_RULE_DELTA: elsa_rule = 2;
@@ -29,7 +29,8 @@ pub const ELSA_DIRECTION_BIDIRECTIONAL: elsa_direction = 2;
 /// First to last; afterwards every token reads the final state.
 pub const ELSA_DIRECTION_NON_CAUSAL: elsa_direction = 3;
 
-/// Order of operations. All forms are algebraically equal and differ only in rounding, speed and memory.
+/// Form of the computation: its order of operations. All forms are algebraically equal and differ only in rounding,
+/// speed and memory.
 pub type elsa_form = u32;
 /// The form with the lowest predicted time for the problem and the device. The choice does not depend on the number of
 /// threads or the batch.
@@ -127,7 +128,7 @@ pub struct elsa_linear_options {
     pub budget: usize,
 }
 
-/// Choices of a plan of linear attention. elsa_plan_describe reports the rest.
+/// Choices of a plan of linear attention, in addition to those that elsa_plan_describe reports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_linear_info {
@@ -137,7 +138,7 @@ pub struct elsa_linear_info {
     pub form: elsa_form,
     /// Always zero.
     pub reserved: u32,
-    /// Tokens per chunk, all of which meet a state at once.
+    /// Tokens per chunk. The tokens of a chunk read and update a state together.
     pub chunk: usize,
     /// Maximum number of parts of a sequence that are computed in parallel.
     pub parts: usize,

@@ -7,11 +7,11 @@ pub const ELSA_VERSION_MINOR: u32 = 1;
 /// Patch version.
 pub const ELSA_VERSION_PATCH: u32 = 0;
 
-/// Version of the ABI, which is part of the shared library's name. Programs linked against a different one do not
-/// start.
+/// Major version of the ABI, which is part of the shared library's name. Programs linked against another major version
+/// do not start.
 pub const ELSA_ABI_MAJOR: u32 = 1;
-/// Number of additions to the ABI so far: a library runs every program whose number is not greater than its
-/// own.
+/// Minor version of the ABI: the number of additions so far. A library runs every program whose minor version is not
+/// greater than that of the library.
 pub const ELSA_ABI_MINOR: u32 = 0;
 
 /// Maximum bytes of stack that a function needs on the calling thread, on the CPU. Holds for release builds of the

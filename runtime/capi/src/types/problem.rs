@@ -24,8 +24,8 @@ pub struct elsa_view {
 /// heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row per head.
 ///
 /// A key is not attended if its element is false or -inf. Finite elements stay finite: magnitudes beyond 1.18e38 are
-/// clamped to it, and a row whose keys are all masked by finite elements is the mean of its values. elsa_mask_convert
-/// converts masks of other types.
+/// clamped to this limit, and a row whose keys are all masked by finite elements is the mean of its values.
+/// elsa_mask_convert converts masks of other types.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_mask {
@@ -80,10 +80,10 @@ pub struct elsa_windows {
 /// Attention problem: shapes, masks, bias and scale. All zeros except the views of q, k, v and out means plain
 /// attention over f32.
 ///
-/// The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below. A non-finite value
-/// poisons the rows that attend it, whatever its weight. Scores, and queries times the scale, must stay below 1.1e38,
-/// and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is infinite or NaN. |scale| log2(e)
-/// must be at most 2^64.
+/// Numbers have the range of f32. Weights are exact down to 2^-126 times the largest weight of their row, and zero
+/// below. A non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the
+/// scale, must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is
+/// infinite or NaN. Also, |scale| log2(e) must be at most 2^64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_problem {
@@ -114,8 +114,8 @@ pub struct elsa_problem {
     /// Non-zero if present_k and present_v are set.
     pub has_present: u32,
     /// Non-zero if the past occupies the first rows of the present's memory, so that a run writes only the new rows.
-    /// past_k and present_k must then have the same strides, as must past_v and present_v, and the inputs have no
-    /// past.
+    /// past_k and present_k must then have the same strides, as must past_v and present_v. past_k and past_v of the
+    /// inputs are then absent, or the addresses of present_k and present_v.
     pub append: u32,
     /// Non-zero if the inputs have key_lengths.
     pub has_key_lengths: u32,
@@ -123,7 +123,7 @@ pub struct elsa_problem {
     pub has_scale: u32,
     /// Factor of the scores.
     pub scale: f32,
-    /// X in X tanh(s / X), applied before mask and bias; 0 disables it.
+    /// Limit X of the scores: score s becomes X tanh(s / X) before mask and bias are added; 0 disables it.
     pub softcap: f32,
     /// Non-zero if window_left is set; otherwise the window is unbounded on that side.
     pub has_window_left: u32,
@@ -143,8 +143,8 @@ pub struct elsa_problem {
     /// offsets. 0 if sequences are not packed.
     pub packed: usize,
     /// Bias added to the scores in addition to the mask. Its kind must not be ELSA_MASK_BOOL. If the last axes of bias
-    /// and mask differ, one of them must be 1. A key is not attended if either excludes it, whatever the other holds;
-    /// the sum of finite elements stays finite.
+    /// and mask differ, one of them must be 1. A key that the mask or the bias excludes is not attended, regardless of
+    /// the other; the sum of finite elements stays finite.
     pub bias: elsa_mask,
     /// Bias as a table, instead of the tensor that bias describes.
     pub bias_table: elsa_table,

@@ -5,7 +5,7 @@ use super::data::{elsa_input, elsa_output};
 use super::numbers::*;
 use super::problem::elsa_view;
 
-/// Meaning of the elements of a in a recurrence.
+/// Meaning of the elements of tensor a of a recurrence.
 pub type elsa_gate = u32;
 /// Factors of the state.
 pub const ELSA_GATE_FACTOR: elsa_gate = 0;
@@ -21,7 +21,7 @@ pub const ELSA_TAPS_NEWEST_LAST: elsa_taps = 1;
 
 /// Method of a convolution.
 pub type elsa_convolution_method = u32;
-/// The method with the lower operation-count estimate of time.
+/// The method with the lower time, as estimated from operation counts.
 pub const ELSA_CONVOLUTION_AUTO: elsa_convolution_method = 0;
 /// Sum of products.
 pub const ELSA_CONVOLUTION_DIRECT: elsa_convolution_method = 1;
@@ -90,7 +90,7 @@ pub struct elsa_selective_problem {
     pub fixed_c: u32,
     /// Non-zero if z is set.
     pub has_z: u32,
-    /// Number of states per channel N, 1 to 256.
+    /// Number N of states per channel, 1 to 256.
     pub states: usize,
     /// Inputs, D channels.
     pub u: elsa_view,
@@ -146,8 +146,9 @@ pub struct elsa_convolution_problem {
 pub struct elsa_series_options {
     /// sizeof(elsa_series_options). elsa_series_options_init sets it.
     pub size: usize,
-    /// Number of parts of a recurrence's tokens that are processed in parallel, 1 to 1024: for few channels and many
-    /// tokens, at twice the work. 0 means a single pass. Must be 0 for other operators.
+    /// Number of parts into which a recurrence divides its tokens, to process the parts in parallel; 1 to 1024. Parts
+    /// pay off for few channels and many tokens, at twice the work. 0 means a single pass. Must be 0 for other
+    /// operators.
     pub parts: usize,
     /// Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
     /// the required bytes.
@@ -158,13 +159,14 @@ pub struct elsa_series_options {
     pub reserved: u32,
 }
 
-/// Choices of a plan of a recurrence, a selective scan or a convolution. elsa_plan_describe reports the rest.
+/// Choices of a plan of a recurrence, a selective scan or a convolution, in addition to those that elsa_plan_describe
+/// reports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_series_info {
     /// sizeof(elsa_series_info). elsa_series_info_init sets it.
     pub size: usize,
-    /// Number of parts of the tokens.
+    /// Number of parts into which the tokens are divided.
     pub parts: usize,
     /// Length of the transforms of an FFT convolution; otherwise 0.
     pub fft_length: usize,

@@ -18,8 +18,8 @@ pub const ELSA_OPERAND_PAST_K: elsa_operand = 3;
 pub const ELSA_OPERAND_PAST_V: elsa_operand = 4;
 /// The mask, [batch, heads, queries, keys]; shared axes have length 1.
 pub const ELSA_OPERAND_MASK: elsa_operand = 5;
-/// The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries,
-/// heads], which is read once, whole, before any other tensor.
+/// The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries, heads], which
+/// is read once, in one piece, before any other tensor.
 pub const ELSA_OPERAND_BIAS: elsa_operand = 6;
 /// Index of the table entry for each pair of query and key, int64_t [1, 1, queries, keys].
 pub const ELSA_OPERAND_BIAS_INDEX: elsa_operand = 7;
@@ -75,14 +75,15 @@ pub struct elsa_rows {
     pub strides: [usize; 3],
 }
 
-/// Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. A non-zero
-/// result ends the run, which reports it. elsa_stream_run documents the rules for callbacks.
+/// Callback that fills rows of an input. It must write every element of the rows into the bytes bytes that start at
+/// data, and nothing else. A non-zero result ends the run, whose report contains it. elsa_stream_run documents the
+/// rules for callbacks.
 pub type elsa_stream_read = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *mut c_void, bytes: usize) -> i32,
 >;
 
-/// Receives rows of an output, in their final state, in bytes bytes from data. A non-zero result ends the run, which
-/// reports it. elsa_stream_run documents the rules for callbacks.
+/// Callback that receives final rows of an output, in the bytes bytes that start at data. A non-zero result ends the
+/// run, whose report contains it. elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_write = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *const c_void, bytes: usize) -> i32,
 >;
@@ -138,7 +139,7 @@ pub struct elsa_stream_info {
     pub units: usize,
     /// Bytes of host memory at the peak of a run: the sum of the fields below.
     pub host_bytes: usize,
-    /// Bytes that the process has when the stream is created, plus code and threads once they run.
+    /// Bytes that the process has when the stream is created, plus those of the code and threads that a run adds.
     pub fixed_bytes: usize,
     /// Bytes of query rows, in two buffers.
     pub query_bytes: usize,
@@ -174,13 +175,13 @@ pub struct elsa_stream_data {
     pub cu_seqlens_q: elsa_integers,
     /// Offsets of the packed sequences in the keys, [packed + 1].
     pub cu_seqlens_k: elsa_integers,
-    /// First unit to run; its outputs and those of later units are written. 0 runs everything. To resume a run that a
-    /// callback ended, pass the finished units of its report.
+    /// First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
+    /// that a callback ended, pass finished of its report.
     pub first_unit: usize,
 }
 
-/// Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and the
-/// rest is zero.
+/// Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and all other
+/// fields are zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_stream_report {
@@ -188,9 +189,9 @@ pub struct elsa_stream_report {
     pub size: usize,
     /// Value returned by the callback that ended the run; 0 if none did.
     pub code: i32,
-    /// Operand of that call; 0 if no callback ended the run.
+    /// Operand of the callback call that ended the run; 0 if no callback ended it.
     pub operand: elsa_operand,
-    /// Number of units of the whole run.
+    /// Number of units of a complete run.
     pub units: usize,
     /// Number of units whose outputs have all been written, by this run and the runs that it resumes: all units if
     /// the status is ELSA_STATUS_OK.

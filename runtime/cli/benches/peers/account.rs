@@ -4,10 +4,10 @@ use crate::process::Slice;
 use crate::request::Failure;
 use elsa_core::drift::percentile;
 
-/// Number of rounds tried for each requested one.
+/// Maximum number of rounds to try, as a multiple of the requested number.
 const TRIES: usize = 3;
 
-/// Returns the three quartiles; the middle one is the median.
+/// Returns the first quartile, the median and the third quartile.
 pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
 }
@@ -18,7 +18,7 @@ pub struct Account {
     /// Work per nanosecond in every round.
     pub rates: Vec<f64>,
     pub calls: u64,
-    /// Relative L2 error against f64.
+    /// Relative L2 error of the job's output, compared with f64.
     pub error: Option<f64>,
 }
 
@@ -28,7 +28,7 @@ impl Account {
         self.calls += slice.calls;
     }
 
-    /// Returns quartiles of the ratios `self / other` within a round.
+    /// Returns the quartiles, over all rounds, of the rate of `self` divided by the rate of `other` in the same round.
     pub fn over(&self, other: &Account) -> [f64; 3] {
         quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
     }
@@ -38,8 +38,8 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of
-/// them.
+/// Measures jobs until `wanted` rounds were calm, or until three times as many rounds were tried. Returns the number of
+/// rounds tried.
 ///
 /// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round starts with the next
 /// turn, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of them were calm.

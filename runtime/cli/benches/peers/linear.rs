@@ -1,9 +1,10 @@
 //! Linear attention by this library compared with its peers on the CPU: ONNX Runtime's `LinearAttention`, ggml's
 //! `GATED_DELTA_NET`, and PyTorch.
 //!
-//! `ELSA_PEERS_GGML` names the folder of ggml's libraries. All measure on the same numbers in the same
-//! memory layout, `[batch, tokens, heads, d]`, and leave the last states besides the output. Every answer, including those
-//! of the peers, is compared with the recurrence in f64. An answer of this library that is too far off ends the run.
+//! `ELSA_PEERS_GGML` names the folder of ggml's libraries. All libraries measure on the same numbers in the same memory
+//! layout, `[batch, tokens, heads, d]`, and write the last states in addition to the output. Every output, including
+//! those of the peers, is compared with the recurrence in f64. An output of this library that is too far off ends the
+//! run.
 
 use crate::account::{Account, rounds};
 use crate::outcome::{Outcome, each};
@@ -19,11 +20,12 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The largest relative L2 error: far above that of correct kernels on unit keys, and far below that of wrong ones.
+/// Largest relative L2 error of a correct output: far above the errors of correct kernels on unit keys, and far below
+/// those of wrong kernels.
 const WRONG: f64 = 1e-5;
-/// Rounds where none are named.
+/// Default number of rounds.
 const ROUNDS: usize = 15;
-/// f32 values of a line of the cache.
+/// Number of f32 values in a cache line.
 const LINE: usize = 16;
 
 /// Tensors of a problem, `[tokens, heads, …]`.
@@ -31,9 +33,9 @@ struct Data {
     query: Vec<f32>,
     key: Vec<f32>,
     value: Vec<f32>,
-    /// Empty where the rule has no gates.
+    /// Logarithms of the gates; empty if the rule has no gates.
     decay: Vec<f32>,
-    /// Empty where the rule has no rates.
+    /// Rates; empty if the rule has no rates.
     beta: Vec<f32>,
 }
 
@@ -151,7 +153,7 @@ fn measure(
     }
 }
 
-/// Returns quartiles of the nanoseconds per token and head, from those of the rates.
+/// Converts the quartiles of the rates to quartiles of the nanoseconds per token and head.
 fn nanoseconds(account: &Account) -> [f64; 3] {
     let [low, middle, high] = account.rate();
     [1.0 / high, 1.0 / middle, 1.0 / low]

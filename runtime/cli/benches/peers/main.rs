@@ -1,9 +1,9 @@
-//! This library compared with its peers on the CPU: PyTorch, ONNX Runtime, and sgemm as the upper limit
-//! that a matrix product reaches.
+//! Benchmark of this library against its peers on the CPU: PyTorch and ONNX Runtime, with sgemm as the upper limit that
+//! a matrix product reaches.
 //!
-//! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
-//! and a set is `plain` (the default), `masks`, `causal` or `swin`; `-- linear [OPTIONS] [PROBLEM]...` for linear attention
-//! (`linear.rs`). `--help` lists the options.
+//! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...` measures attention. A shape is written as for
+//! `elsa bench --shape`; a set is `plain` (the default), `masks`, `causal` or `swin`. `-- linear [OPTIONS]
+//! [PROBLEM]...` measures linear attention (`linear.rs`). `--help` lists the options.
 //!
 //! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
 //! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
@@ -53,7 +53,8 @@ use std::path::Path;
 /// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
 /// kernels and far below that of a wrong one.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
-/// A peer whose error is more than this many times that allowed here computes something else.
+/// Maximum error of a peer, as a multiple of the error allowed here. A peer with a greater error computes something
+/// else.
 const WRONG: f64 = 16.0;
 
 /// Writes elements as f32, which is exact for every type.

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// Rounds where none are named.
+/// Default number of rounds.
 pub const ROUNDS: usize = 25;
-/// Name of the matrix product, which is not a peer, and the order of its square matrices.
+/// Name of the matrix product, which is not a peer, and the number of rows and columns of its matrices.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\
@@ -21,15 +21,15 @@ the longest time in ms for which threads of peers spun after their slice, 'round
 
 /// The measurements of one problem.
 pub struct Outcome {
-    /// The kernel or the form of this library that ran.
+    /// Name of the kernel or the form of this library that ran.
     pub ran: String,
     pub own: Account,
-    /// The second slice of sgemm in each round, which follows no other job.
+    /// Measurements of the second slice of sgemm in each round, which follows no other job.
     pub undisturbed: Account,
     pub others: Vec<(String, Account)>,
     pub absent: BTreeMap<String, String>,
     pub versions: Map<String, Value>,
-    /// The longest time that pools kept spinning after a slice, in seconds.
+    /// Longest time, in seconds, for which thread pools kept spinning after a slice.
     pub settle: f64,
     /// Number of rounds, including dropped ones.
     pub tried: usize,
@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    /// Notes the errors of all answers. A peer with a greater error than `wrong` does not count as measured.
+    /// Stores the errors of all outputs. A peer whose error is greater than `wrong` or NaN counts as absent.
     pub fn judge(&mut self, errors: &BTreeMap<String, f64>, wrong: f64) {
         self.own.error = errors.get("elsa").copied();
         for (name, account) in &mut self.others {
@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// Prints the lines above the rows of a table whose first column has `width` letters.
+/// Prints the lines above a table whose first column is `width` characters wide.
 pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
     let processor = elsa_cli::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
     println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
@@ -106,7 +106,7 @@ pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) 
     );
 }
 
-/// Prints the measurements of a shape, as requested.
+/// Prints the measurements of a shape in the requested format.
 pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome: &Outcome) {
     let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
     let own = &outcome.own;
@@ -185,7 +185,7 @@ pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome:
     );
 }
 
-/// Formats a shape as `peers.py` and the readers of `--json` take it.
+/// Converts a shape to the JSON fields that `peers.py` and the readers of `--json` expect.
 pub fn described(shape: Shape) -> Map<String, Value> {
     let mask = shape.mask.map(|mask| json!({ "axes": mask.axes(&shape), "boolean": mask.is_boolean() }));
     let windows = shape.windows.map(|x| json!({ "picture": x.picture, "size": x.size, "shift": x.shift }));
@@ -203,10 +203,11 @@ pub fn described(shape: Shape) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Measures problems one after the other. Prints `headline` before the first and calls `print` for each.
+/// Measures problems one after the other. Prints `headline` before the first, and calls `print` for each problem.
 ///
 /// # Errors
-/// Returns an error if a measurement fails, or, after the last problem, if every round of some problem was disturbed.
+/// Returns an error if a measurement fails. If other programs disturbed every round of a problem, the error is returned
+/// after the last problem.
 pub fn each<P: Copy + Display>(
     common: &Common,
     problems: Vec<P>,

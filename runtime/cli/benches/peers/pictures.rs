@@ -5,18 +5,18 @@ use elsa_cli::chart::{Point, Raw, chart, page};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The curves of the problems that differ only in their tokens.
+/// The curves of all problems that differ only in their number of tokens.
 #[derive(Default)]
 struct Family {
-    /// Program versions of the run.
+    /// Kernel of this library that ran, for the note below the charts.
     note: String,
-    /// Speeds, and ratios to peers.
+    /// Curves of the speeds, and curves of the ratios to peers.
     charts: [Vec<Raw>; 2],
 }
 
-/// The pictures of a run: one of each family of problems.
+/// The pictures of a run: one for each family of problems.
 pub struct Pictures {
-    /// Labels of the axes.
+    /// Labels of the y axes: of the speeds, and of the ratios.
     axes: [&'static str; 2],
     families: BTreeMap<String, Family>,
 }
@@ -26,7 +26,8 @@ impl Pictures {
         Pictures { axes, families: BTreeMap::new() }
     }
 
-    /// Adds the points of a problem of `family`: speeds and ratios by the name of their curve.
+    /// Adds the points of a problem with `tokens` tokens to its family: speeds and ratios, each with the name of its
+    /// curve.
     pub fn add(&mut self, family: String, note: &str, tokens: usize, charts: [Vec<(String, f64)>; 2]) {
         let family = self.families.entry(family).or_default();
         note.clone_into(&mut family.note);
@@ -42,7 +43,8 @@ impl Pictures {
         }
     }
 
-    /// Writes a file for each family of at least two lengths into `folder`, and prints their names.
+    /// Writes into `folder` a file for each family with at least two numbers of tokens, and prints the names of the
+    /// files.
     pub fn write(self, folder: &Path) -> Result<(), Failure> {
         std::fs::create_dir_all(folder)?;
         let mut drawn = 0;

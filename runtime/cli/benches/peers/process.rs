@@ -10,17 +10,18 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Pause after a slice, in which workers fall asleep. Those of this library sleep within microseconds of their last job.
+/// Pause after a slice, so that worker threads fall asleep. Those of this library sleep within microseconds of their
+/// last job.
 const SETTLE: Duration = Duration::from_millis(1);
-/// Largest share of its time for which the threads of a slice may wait for a processor; beyond it the slice counts as
-/// disturbed. Only slices on the wall clock are checked.
+/// Maximum share of a slice's time for which its threads may wait for a processor. With a larger share, the slice
+/// counts as disturbed. Checked only for slices that are measured by the wall clock.
 const DISTURBED: f64 = 0.03;
-/// Number of retries of a disturbed slice before its round is dropped.
+/// Maximum number of times that a slice is measured. If the last time is disturbed too, its round is dropped.
 const RETAKES: u32 = 6;
-/// Seconds of calls between two readings of the clock.
+/// Seconds of calls between two readings of the clock within a slice.
 const LOOK: f64 = 1e-4;
 
-/// Process that runs a script with the protocol of `slices.py`.
+/// Process that runs a Python script and communicates with it by the protocol of `slices.py`.
 pub struct Peers {
     child: Child,
     to: ChildStdin,
@@ -31,7 +32,7 @@ pub struct Peers {
 #[derive(Deserialize)]
 pub struct Prepared {
     pub jobs: Vec<String>,
-    /// Peers that cannot be measured, and why.
+    /// Peers that cannot be measured, with the reasons.
     pub absent: BTreeMap<String, String>,
     pub versions: Map<String, Value>,
 }
@@ -44,7 +45,7 @@ pub struct Slice {
     pub calls: u64,
     /// `true` if no other program affected the time.
     pub calm: bool,
-    /// Seconds for which pools kept spinning after the slice.
+    /// Seconds for which thread pools kept spinning after the slice.
     pub settle: f64,
 }
 
@@ -93,8 +94,8 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice of calls of this library by `run`, as `measure` of `slices.py` does for a peer. One thread is
-/// measured by its processor time, several by the wall clock.
+/// Measures a slice of calls of `run`, which calls this library, like `measure` of `slices.py` for a peer. One thread
+/// is measured by its processor time, several threads by the wall clock.
 pub fn own_slice(
     run: &mut dyn FnMut() -> Result<(), Failure>,
     threads: usize,

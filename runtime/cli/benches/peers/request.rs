@@ -62,7 +62,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         &[""],
     ),
 ];
-/// Token counts of the plotted shapes if none is named; one head of 64 dims.
+/// Default numbers of tokens of plotted shapes, each of one head of 64 dims.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
 /// Default numbers of tokens and head sizes of linear attention, measured for every rule with four heads.
@@ -172,8 +172,8 @@ impl Request {
         texts.into_iter().map(parse).collect()
     }
 
-    /// Returns the instruction set to which the peers are restricted, and the variables that restrict PyTorch and its
-    /// matrix product to it.
+    /// Returns the instruction set to which the peers are restricted, if any, and the environment variables that
+    /// restrict PyTorch and its matrix product to this set.
     pub fn isa(&self) -> Option<(&'static str, [(&'static str, &'static str); 3])> {
         let avx2 = [
             ("ATEN_CPU_CAPABILITY", "avx2"),
@@ -197,7 +197,7 @@ impl Linear {
     }
 }
 
-/// Returns the shapes of a set: each of its first list with each mask of its second.
+/// Returns the shapes of a set: each shape of its first list combined with each mask of its second list.
 fn of_set((_, shapes, masks): &(&str, &[&str], &[&str])) -> Vec<String> {
     let text = |shape: &str, mask: &str| match mask {
         "" => shape.to_owned(),

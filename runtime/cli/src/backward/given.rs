@@ -1,4 +1,4 @@
-//! Inputs of a backward pass from the forward pass: read from files, or computed.
+//! Results of the forward pass that the backward pass needs: read from files, or computed.
 
 use super::args::BackwardArgs;
 use crate::error::Error;
@@ -19,11 +19,11 @@ use std::path::Path;
 pub enum Forward {
     /// Output and log-sum-exp, from files.
     Given(Box<[Tensor; 2]>),
-    /// Statistics derived from states.
+    /// Output and row statistics, derived from states.
     States {
-        /// Output tensor in its view; references of the rows; sums of the rows.
+        /// Output tensor in the problem's view, row references, and row sums.
         numbers: [Vec<f32>; 3],
-        /// The files that were read.
+        /// Files of the states; empty if the states were computed.
         files: Vec<Tensor>,
     },
 }
@@ -51,7 +51,7 @@ impl Forward {
         }
     }
 
-    /// Reads `rows` of the files that the flags name; `None` without such flags.
+    /// Reads `rows` from the files that the flags name; `None` if no flag names any.
     ///
     /// # Errors
     /// Returns an error if a file does not belong to the problem.
@@ -82,7 +82,7 @@ impl Forward {
         Ok(Forward::Given(Box::new([out, lse])))
     }
 
-    /// Reads states of an archive. The output is `W / S` in f32.
+    /// Reads states from an archive and computes the output `W / S` in f32.
     fn read_state(job: &Job, rows: &Rows, path: &Path) -> Result<Forward, Error> {
         let named = |name: &str| Source { path: path.into(), format: Format::Npz, name: Some(name.into()) };
         let [of_row, of_value] = [&job.shapes[Operand::StateReference], &job.shapes[Operand::StateWeighted]];
@@ -119,7 +119,7 @@ impl Forward {
         Forward::of(job, states, tensors)
     }
 
-    /// Runs the forward pass.
+    /// Computes the results by running the forward pass.
     ///
     /// # Errors
     /// Returns an error if the plan cannot be made, or if the run fails.
@@ -135,7 +135,7 @@ impl Forward {
         Forward::of(job, states, Vec::new())
     }
 
-    /// Computes the output `W / S` in f32, for any type of the inputs.
+    /// Derives the results from states. The output is `W / S` in f32, for any input type.
     fn of(job: &Job, states: RowStates, files: Vec<Tensor>) -> Result<Forward, Error> {
         let view = job.problem.spec().output;
         let mut output = zeros::<f32>("out", view.extent())?;
@@ -167,7 +167,7 @@ impl Forward {
     }
 }
 
-/// Returns the log-sum-exp of a tensor that was loaded for it.
+/// Returns the elements of a tensor that was loaded as the log-sum-exp.
 fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
     match lse.elements() {
         Some(Elements::F32(rows)) => Ok(rows),
@@ -178,7 +178,7 @@ fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
     }
 }
 
-/// Copies `from`.
+/// Copies `from` to a new vector, or returns an error that names `argument` if the system refuses memory.
 fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
     let mut data = reserved(from.len()).map_err(|bytes| MemoryError { argument, bytes })?;
     data.extend_from_slice(from);

@@ -30,16 +30,16 @@ use given::{Forward, like_output};
 
 /// Result of a backward pass.
 struct Done {
-    /// Gradients in the views of the problem.
+    /// Gradients of queries, keys and values, in the views of the problem.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,
     workspace_bytes: usize,
-    /// Report of the last call.
+    /// Report of the last run.
     last: Option<elsa_runtime::Report>,
 }
 
-/// Computes all pairs at once.
+/// Computes the gradients from all pairs of queries and keys in one run.
 fn at_once(
     engine: &Engine,
     problem: &BackwardProblem,
@@ -56,7 +56,7 @@ fn at_once(
     Ok(Done { gradients, tasks: 1, kernel, workspace_bytes, last: Some(last) })
 }
 
-/// Computes the tasks of a division one after the other, and adds their shares.
+/// Computes the tasks of a division one after the other, and adds their shares of the gradients.
 fn by_tasks(
     engine: &Engine,
     problem: &BackwardProblem,
@@ -91,8 +91,8 @@ fn by_tasks(
     Ok(done)
 }
 
-/// Builds the error of a problem that --quorum cannot divide. The library names the task, which is not a flag of this
-/// call.
+/// Builds the error for a problem that `--quorum` cannot divide. The library's error names the argument `task`, but
+/// `--task` is not a flag of this call.
 fn undivided(error: PlanError) -> Error {
     match error {
         PlanError::Option(ArgumentError::Conflict { argument: "task", other }) => {

@@ -1,4 +1,5 @@
-//! `elsa backward --task`: the shares of one task of a division by quorums, from its own tokens, to a file.
+//! `elsa backward --task`: computes the shares of gradients of one task of a division by quorums, from the tokens of
+//! that task, and writes them to a file.
 
 use super::args::BackwardArgs;
 use super::given::{Forward, like_output};

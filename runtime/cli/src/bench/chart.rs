@@ -1,13 +1,13 @@
-//! Curves of latencies, ratios and the board's readings.
+//! Charts of latencies, ratios and the readings of the board.
 
 use super::args::ELSA;
 use crate::chart::{Chart, Point, Raw, chart};
 use elsa_core::telemetry::record::{Cell, Trace};
 
-/// The curve that is the faint one.
+/// Name of the curve that is drawn in the faint colour.
 const NOISE: &str = "noise";
 
-/// Describes the parts of a shape that follow its sizes; `plain` without any.
+/// Returns the parts of a cell's shape after its sizes, or `plain` if it has none.
 fn form(cell: &Cell) -> String {
     cell.shape.splitn(6, ',').nth(5).map_or_else(|| "plain".to_owned(), str::to_owned)
 }
@@ -20,8 +20,8 @@ fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     }
 }
 
-/// Draws latencies and ratios against the number of keys: one chart of each for all cells that differ only in the
-/// number of keys, the method and the further parts of the shape.
+/// Draws latencies and ratios against the number of keys. Cells that differ only in the number of keys, the method and
+/// the parts of the shape after its sizes share one chart of latencies and one of ratios.
 #[must_use]
 pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
@@ -65,7 +65,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     charts
 }
 
-/// Draws power, temperature, clocks and the load of others against time.
+/// Draws power, temperature, clocks and the load of other processes against time.
 #[must_use]
 pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
     /// Reads one quantity of a trace.

@@ -1,13 +1,13 @@
 //! Changes between two tables that exceed the noise of both.
 //!
-//! A row is the same in both tables if workload, shape, element type, method, back end and number of threads are equal.
-//! Its change is the quotient of the medians. It counts if it exceeds the noise of both runs together, and only if both
-//! cells are clean: a disturbed cell proves nothing.
+//! Rows of the two tables belong together if workload, shape, element type, method, back end and number of threads are
+//! equal. The change of a row is the quotient of its medians. It counts if it exceeds the noise of both runs together,
+//! and only if both cells are clean: a disturbed cell proves nothing.
 //!
-//! Noise within a run comes from the alternating methods. A machine whose speed drifts over seconds shifts them
+//! Noise within a run comes from the alternating methods. A machine whose speed drifts over seconds shifts all of them
 //! together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
-//! all changes between the two tables: if rows move in both directions, a single one proves little. Rows that all
-//! become slower together do not scatter, and count.
+//! all changes between the two tables: if rows move in both directions, the change of a single row proves little. If
+//! all rows become slower together, they do not scatter, and their changes count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
@@ -30,7 +30,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns its name.
+    /// Returns the word for the verdict, as reports print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     (3.0 * deviation).exp_m1()
 }
 
-/// Returns the change from `before` to `after`, where all changes have this [`scatter`].
+/// Returns the change from `before` to `after`. `scatter` is the [`scatter`] of all changes between the tables.
 #[must_use]
 pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
@@ -89,7 +89,7 @@ pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     Change { ratio, noise, verdict }
 }
 
-/// Returns the identity of a row's measurement.
+/// Returns the columns that identify the measurement of a row.
 fn key(row: &Row) -> (u32, [&str; 5]) {
     (row.threads, [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend])
 }
@@ -100,7 +100,7 @@ pub fn same(a: &Row, b: &Row) -> bool {
     key(a) == key(b)
 }
 
-/// The widest column of names. Longer ones stand out of it.
+/// Maximum width of the column of names. Longer names extend beyond it.
 const WIDEST: usize = 120;
 
 /// Returns the display name of a row.
@@ -118,7 +118,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// Compares rows that were read from the files `before` and `after`, as for two files.
+/// Reports the changes between rows that have been read from the files `before` and `after`, like [`compare`].
 ///
 /// # Errors
 /// Returns an error if rows became slower, or if the output fails.

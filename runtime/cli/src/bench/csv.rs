@@ -1,4 +1,4 @@
-//! Rows of the results as CSV, as [`report::columns`] writes them: a column for each field, with its name in JSON.
+//! Results as CSV, in the format of [`report::columns`]: one column for each field, with the field's name in JSON.
 
 use crate::error::{Error, one_line};
 use crate::report;
@@ -7,7 +7,7 @@ use elsa_files::{FileError, InputFile};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Writes the table of `cells`; without rows, only the names.
+/// Returns the table of `cells` as CSV: a line of column names, and a line for each cell.
 ///
 /// # Errors
 /// Returns an error if formatting fails, which it does not in memory.
@@ -25,7 +25,7 @@ pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
 pub struct Row {
     /// The workload; empty without one.
     pub workload: String,
-    /// The shape whole.
+    /// The complete shape, in the notation of `--shape`.
     pub shape: String,
     /// Element type.
     pub dtype: String,
@@ -35,32 +35,33 @@ pub struct Row {
     pub backend: String,
     /// Kernel that ran.
     pub kernel: String,
-    /// Threads that computed.
+    /// Number of computing threads.
     pub threads: u32,
-    /// Timed calls; zero of a refused cell.
+    /// Number of timed calls; zero for a refused cell.
     pub samples: u64,
-    /// Median latency.
+    /// Median latency in milliseconds.
     pub p50_ms: Option<f64>,
-    /// The noise of the run.
+    /// Noise of the machine during the measurement, relative to the latency.
     pub noise: Option<f64>,
     /// `true` if the measurement was undisturbed.
     pub clean: bool,
 }
 
-/// Maximum size of a table that is read, in bytes. Rows have about 300.
+/// Maximum size in bytes of a table that is read. A row has about 300 bytes.
 const LONGEST: u64 = 64 << 20;
 
 /// Reads the rows of a table. `argument` is the flag that names it.
 ///
 /// # Errors
-/// A file that is not regular, is too long or cannot be read, and bytes that are not a table of `elsa bench`.
+/// Returns an error for a file that is not regular, is too long or cannot be read, or that is not a table of `elsa
+/// bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = InputFile::contents(path, LONGEST);
     let bytes = bytes.map_err(|source| FileError::Read { argument, path: path.into(), source })?;
     rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
 }
 
-/// Parses the rows of a table. The error is the offending content.
+/// Parses the rows of a table. The error is a text that describes the invalid content.
 ///
 /// # Errors
 /// Returns an error for bytes that are not a table of `elsa bench`.

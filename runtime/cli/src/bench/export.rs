@@ -1,6 +1,6 @@
 //! The times of all calls in the format of `trtexec --exportTimes`: a list of calls with the start, end and duration of
-//! their phases, in milliseconds. A call of this library has the phases enqueue and compute; its tensors stay in place,
-//! so nothing is copied. `name` identifies the row of the results.
+//! each phase, in milliseconds. A call of this library has the phases enqueue and compute. Its tensors stay in place,
+//! so there are no phases for copies. `name` identifies the row of the results.
 
 use super::measure::Measured;
 use serde_json::{Value, json};

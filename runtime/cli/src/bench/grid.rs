@@ -1,4 +1,4 @@
-//! Measured cases: shapes with an element type.
+//! Cases to measure: shapes, each with an element type.
 
 use crate::error::Error;
 use crate::shape::{MaskForm, Named, Shape, Workload};
@@ -16,7 +16,7 @@ pub const COLUMNS: [Option<MaskForm>; 3] = [None, Some(MaskForm::Padding), Some(
 /// A shape to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// The workload that it belongs to, if it is one of a workload.
+    /// Name of the workload that the shape belongs to; `None` if it belongs to none.
     pub workload: Option<&'static str>,
     /// The shape.
     pub shape: Shape,
@@ -30,8 +30,8 @@ pub const fn cell(heads: usize, tokens: usize, mask: Option<MaskForm>) -> Shape 
     Shape { mask, ..Shape::plain(1, heads, tokens, tokens, DIM) }
 }
 
-/// Returns the cases of `shapes` and `workloads`, in f32 unless `dtype` says otherwise; without any, the default grid
-/// with so many `heads`, in f32 and in f16.
+/// Returns the cases of `shapes` and `workloads`, in `dtype`, or in f32 without it. If both lists are empty, returns
+/// the default grid with `heads` heads, in `dtype`, or in f32 and f16 without it.
 ///
 /// # Errors
 /// Never fails in practice: a test parses every shape of every workload.

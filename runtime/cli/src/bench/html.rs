@@ -9,17 +9,17 @@ use crate::error::Error;
 use askama::Template;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 
-/// Curves below one heading.
+/// Charts below one heading.
 struct Group {
     title: &'static str,
     charts: Vec<Chart>,
-    /// Text to show if there are no rows.
+    /// Text to show if there are no charts.
     absent: &'static str,
 }
 
 /// A row of the table.
 struct Row {
-    /// Texts of the columns, and whether each is a word.
+    /// Text of each column, and `true` if it is a word and not a number.
     fields: Vec<(String, bool)>,
     clean: bool,
     reasons: String,
@@ -40,16 +40,16 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The records of a run; without an end, of one whose records break off.
+/// The records of a run.
 #[derive(Default)]
 pub struct Records {
-    /// The machine.
+    /// Description of the machine and the run.
     pub start: Start,
     /// The rows of the results.
     pub cells: Vec<Cell>,
-    /// States of the machine.
+    /// States of the machine during the run.
     pub traces: Vec<Trace>,
-    /// The end.
+    /// Summary at the end of the run; `None` if the records break off before.
     pub end: Option<End>,
 }
 

@@ -5,10 +5,10 @@
 //!    against the worst case of [`elsa_core::attention::bound::rounding`].
 //! 3. All methods alternate in slices of a few milliseconds until no latency shows a trend.
 //! 4. Then the slices are timed. The first method changes from round to round, so that no method always follows the same
-//!    neighbour. Only calls are timed, and counting one allocates nothing.
-//! 5. Power cannot be divided between methods that alternate every few milliseconds. If the board reports it and there
-//!    are several methods, each method runs alone for its share of half of the time, to measure its power.
-//! 6. The last answer of each, duplicate included, must equal the first bit for bit.
+//!    neighbour. Only calls are timed, and recording the time of a call allocates nothing.
+//! 5. Power cannot be divided between methods that alternate every few milliseconds. If the board reports power and
+//!    there are several methods, each method runs alone for its share of half of the time, to measure its power.
+//! 6. The last answer of each method, and of the duplicate, must equal the first answer bit for bit.
 
 use super::grid::Case;
 use super::progress::{Part, Progress};
@@ -25,16 +25,16 @@ use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
-/// Longest slice of time for which one method runs before the next.
+/// Maximum time for which one method runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
 /// Minimum number of slices in a measurement.
 const SLICES: f64 = 16.0;
 /// The longest warm-up.
 const WARM: Duration = Duration::from_secs(30);
-/// Duration from which a round counts as long. During warm-up, the trend of long rounds is judged from two halves of two
-/// rounds each.
+/// Time from which a round counts as long. During warm-up, the trend over long rounds is judged from only four rounds:
+/// two against two.
 const LONG: Duration = Duration::from_millis(500);
-/// Share of the time that is spent on measuring the parts of GPU calls.
+/// Share of the measuring time that is spent on the parts of GPU calls: enqueue, wait and device.
 const DIVIDED: f64 = 0.2;
 /// Maximum number of calls per method whose times are kept for `--export`.
 const KEPT: usize = 1 << 17;
@@ -44,17 +44,17 @@ const KEPT: usize = 1 << 17;
 pub struct Settings<'a> {
     /// The methods.
     pub methods: &'a [Method],
-    /// `true` if methods after the first may be skipped when they are not possible.
+    /// `true` if methods after the first are skipped when they cannot run.
     pub lenient: bool,
     /// Options of every plan.
     pub options: PlanOptions,
-    /// Time for a case, in seconds.
+    /// Seconds to spend on a case.
     pub seconds: f64,
     /// Minimum warm-up time; `None` warms up until the latency has settled.
     pub warmup: Option<Duration>,
     /// Minimum number of timed calls of each method.
     pub iterations: u64,
-    /// `true` if the times of calls are stored.
+    /// `true` if the start and duration of each call are stored.
     pub keep: bool,
 }
 
@@ -73,17 +73,17 @@ struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
     latencies: Latencies,
-    /// Start and duration of calls, up to its capacity.
+    /// Start and duration of calls, in milliseconds, as far as the reserved capacity allows.
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,
-    /// Times in which the host enqueues and waits, and the time on the device, for a GPU.
+    /// Latencies of the parts of GPU calls: enqueuing on the host, waiting on the host, and computing on the device.
     parts: Option<[Latencies; 3]>,
 }
 
 impl Contender<'_> {
-    /// Runs calls for `length`, at least one, and returns the milliseconds per call. Calls are timed if `begin` is given;
-    /// their starts are relative to it.
+    /// Runs calls for `length`, at least one, and returns the milliseconds per call. If `begin` is given, calls are
+    /// timed, and their starts are relative to `begin`.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -112,7 +112,8 @@ impl Contender<'_> {
     }
 }
 
-/// Gives every contender a slice, the one of number `round` first. Returns the times of a call.
+/// Gives every contender one slice, starting with contender `round` (modulo their number). Returns the milliseconds per
+/// call of each.
 fn round(
     contenders: &mut [Contender<'_>],
     round: usize,
@@ -127,8 +128,8 @@ fn round(
     Ok(times)
 }
 
-/// Alternates between all contenders until no latency shows a trend, or for the requested time. Returns `true` if none
-/// shows one.
+/// Alternates between all contenders until no latency shows a trend, or for the requested time. Returns `true` if the
+/// latencies have settled.
 fn warm(
     contenders: &mut [Contender<'_>],
     length: Duration,
@@ -258,7 +259,7 @@ pub fn measure(
     Ok(measured)
 }
 
-/// Binds every subject.
+/// Binds the tensors to every subject.
 fn bind<'a>(
     subjects: &'a mut [Subject],
     inputs: Inputs<'a>,
@@ -280,8 +281,8 @@ fn bind<'a>(
     Ok(contenders)
 }
 
-/// Measures where the time of calls on a GPU goes, for a part of `seconds`: these calls record events, and so are not
-/// those whose latency is measured.
+/// Measures how the time of GPU calls is divided, during the share [`DIVIDED`] of `seconds`. These calls record events,
+/// so they are separate from the calls whose latency is measured.
 fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
     let start = Instant::now();
     while let (_, Some(times)) = contender.bound.run_timed()? {
@@ -307,7 +308,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     Ok(watch.close(span, calls))
 }
 
-/// Creates a row with the request and without measurements.
+/// Creates the row of a case that describes the request and has no measurements yet.
 #[must_use]
 pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
     let shape = case.shape;

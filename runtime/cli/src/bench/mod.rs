@@ -47,8 +47,8 @@ use watch::{Gate, Reason, Watch};
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, answers that are wrong, rows that are slower than those they are compared with, and
-/// cells that are not clean.
+/// Returns an error for a wrong request, a failing device, a wrong output, rows that became slower than those they are
+/// compared with, or cells that are not clean.
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);
@@ -63,7 +63,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     run(args, options, &engine, methods, &cases)
 }
 
-/// Measures `cases`, or the first of them for a long time.
+/// Measures `cases`. With `--soak`, runs only the first case, for a long time.
 fn run(
     args: &BenchArgs,
     options: PlanOptions,
@@ -142,7 +142,7 @@ fn run(
     unclean(&end)
 }
 
-/// Refuses a run with cells that are not clean.
+/// Returns an error if some cells of a run are not clean.
 fn unclean(end: &End) -> Result<(), Error> {
     match end.cells - end.clean_cells.min(end.cells) {
         0 => Ok(()),
@@ -163,7 +163,7 @@ fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Rea
     cell
 }
 
-/// Refuses an answer that rounding does not explain.
+/// Returns an error if the output differs from the oracle by more than rounding explains.
 fn verify(measured: &Measured) -> Result<(), Error> {
     let (cell, explained) = (&measured.cell, &measured.total.explained);
     if explained.holds() {

@@ -18,11 +18,11 @@ use std::path::PathBuf;
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// Width of the column that describes a shape's further parts.
+    /// Width of the column that describes the parts of a shape after its sizes.
     width: usize,
     /// The records so far.
     records: Records,
-    /// The times of calls.
+    /// Times of all calls, for `--export`.
     times: Vec<Value>,
     csv: Option<Target>,
     html: Option<Target>,
@@ -32,8 +32,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prepares the files, so that a file that cannot be written is known before anything is measured. `board` is the
-    /// name of a board that the project knows.
+    /// Prepares the output files first, so that a file that cannot be written is reported before anything is measured.
+    /// `board` is the name of the board, if the project knows it.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the port cannot be opened.
@@ -68,7 +68,7 @@ impl Output {
         })
     }
 
-    /// Prints a note about the run for people; with JSON it is only logged.
+    /// Prints a note about the run for human readers; with `--json` the note goes only to the log.
     ///
     /// # Errors
     /// Returns an error if standard output fails.
@@ -118,7 +118,7 @@ impl Output {
         Ok(())
     }
 
-    /// Prints the measurements.
+    /// Prints the row of a measured method and stores the times of its calls.
     ///
     /// # Errors
     /// Returns an error if standard output fails.
@@ -127,7 +127,7 @@ impl Output {
         self.record(&Record::Cell(measured.cell.clone()))
     }
 
-    /// Ends the run: prints its end and writes the files.
+    /// Prints the last record and writes the files.
     ///
     /// # Errors
     /// Returns an error if standard output or a file fails.
@@ -163,7 +163,7 @@ impl Output {
     }
 }
 
-/// Reports records that a port did not accept.
+/// Reports how many records the serial port did not accept.
 fn tell(port: &str, sent: Sent) {
     let Sent { sent, dropped, reconnects } = sent;
     log::info!("--serial: {port}: {sent} records, {dropped} dropped, opened again {reconnects} times");

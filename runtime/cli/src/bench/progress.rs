@@ -1,12 +1,11 @@
-//! Progress through the cases of a benchmark, also within one of them.
+//! Progress bar of a benchmark, which also moves within a case.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Steps of a case.
+/// Number of steps of the bar per case.
 const STEPS: f64 = 1000.0;
 
-/// Parts of a case that follow each other, with the share of its time at which each ends. It begins where the one
-/// before it ends.
+/// Parts of a case, in the order of their execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// The first calls, and the oracle's judgement of them.
@@ -18,7 +17,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the start and end of the part.
+    /// Returns the shares of the case's time at which the part starts and ends.
     const fn share(self) -> (f64, f64) {
         match self {
             Part::Check => (0.0, 0.15),
@@ -28,10 +27,10 @@ impl Part {
     }
 }
 
-/// A bar on standard error, on a terminal only and only for work of more than a second.
+/// Progress bar on standard error, shown only on a terminal and only for work of more than half a second.
 pub struct Progress {
     bar: ProgressBar,
-    /// Cases that are done.
+    /// Number of finished cases.
     done: usize,
 }
 
@@ -50,25 +49,25 @@ impl Progress {
         Progress { bar, done: 0 }
     }
 
-    /// Names the case that begins.
+    /// Shows the name of the case that begins.
     pub fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
-    /// Reports that a part of the case is done to `fraction`, from 0 to 1. Callable from any thread.
+    /// Moves the bar to `fraction` of a part of the case, from 0 to 1. Callable from any thread.
     pub fn tell(&self, part: Part, fraction: f64) {
         let (begin, end) = part.share();
         let within = begin + (end - begin) * fraction.clamp(0.0, 1.0);
         self.bar.set_position(((self.done as f64 + within) * STEPS) as u64);
     }
 
-    /// Ends the case.
+    /// Marks the case as finished.
     pub fn end(&mut self) {
         self.done += 1;
         self.bar.set_position(self.done as u64 * STEPS as u64);
     }
 
-    /// Calls `print` while the bar is not on the terminal.
+    /// Hides the bar while `print` runs.
     pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }

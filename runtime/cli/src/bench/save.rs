@@ -1,7 +1,7 @@
-//! Tables kept by board and date.
+//! Saved tables of results, by board and date.
 //!
 //! `FOLDER/DATE-HOST.csv` has the rows, `FOLDER/DATE-HOST.json` describes the machine. The folder is
-//! `targets/BOARD/bench` below the current one, unless another is named. Nothing is ever overwritten.
+//! `targets/BOARD/bench` below the current folder, unless a flag names another. Nothing is ever overwritten.
 
 use crate::error::Error;
 use crate::report;
@@ -11,7 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Converts `text` to a part of a file name: lower case, with hyphens for all other characters than letters and
+/// Converts `text` to a part of a file name: lower case, with hyphens in place of all characters other than letters and
 /// digits.
 fn plain(text: &str) -> String {
     let mut name = String::new();
@@ -32,9 +32,9 @@ fn host() -> String {
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// Returns the folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`,
-/// the name of a board that the project knows; of another it is made from its model, of a machine without a model from
-/// its host name.
+/// Returns the folder for the tables of this board: `given`, or `targets/BOARD/bench` without it. BOARD is `target`,
+/// the name of a board that the project knows. Without `target`, BOARD is the model of the board, or the host name if
+/// the model is unknown.
 #[must_use]
 pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> PathBuf {
     if let Some(given) = given {
@@ -47,7 +47,7 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
     PathBuf::from("targets").join(board).join("bench")
 }
 
-/// Makes the folder of the tables, so that a folder that cannot be written is known before anything is measured.
+/// Makes the folder of the tables, so that a folder that cannot be written is reported before anything is measured.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -94,7 +94,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     Ok(folder.to_path_buf())
 }
 
-/// Finds the last table in `folder`; `None` if it holds no table. Names begin with the date.
+/// Finds the newest table in `folder` by its name, which begins with the date; `None` if there is no table.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;

@@ -27,57 +27,57 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Number of stretches of the whole soak.
+/// Number of stretches of a soak.
 const STRETCHES: u32 = 20;
 /// The longest stretch.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Minimum number of ticks in a stretch.
 const TICKS: u32 = 5;
-/// The least temperatures apart, in degrees, whose latencies have a slope.
+/// Minimum range of temperatures, in degrees, for which the slope of the latency is computed.
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
-/// The time without ticks at the beginning, in which caches and clocks settle.
+/// Time at the beginning without ticks, in which caches and clocks settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A stretch, or the whole.
+/// Measurements of one stretch, or of the complete soak.
 #[derive(Debug, Default, Serialize)]
 struct Stretch {
-    /// `soak`; of the whole, `soaked`.
+    /// `soak` for a stretch, `soaked` for the complete soak.
     what: &'static str,
-    /// The end of the stretch.
+    /// Time at the end of the stretch, in seconds since the start.
     t_s: f64,
-    /// Calls.
+    /// Number of calls.
     calls: u64,
-    /// Ticks at whose end no call was done that began at them.
+    /// Number of ticks whose call was not done when the next tick was due, or was never made.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Calls by latency: upper bounds in milliseconds, each twice the one before, and how many lie below each and above
-    /// the one before.
+    /// Histogram of latencies: for each bin its upper bound in milliseconds, which is twice that of the previous bin,
+    /// and its number of calls.
     histogram: Vec<(f64, u64)>,
     temp_c: Option<f64>,
     power_mw: Option<f64>,
     cpu_mhz: Option<f64>,
     gpu_mhz: Option<f64>,
-    /// Load of others, in cores.
+    /// Load of other processes, in cores.
     others: Option<f64>,
-    /// Memory of the process.
+    /// Resident memory of the process.
     rss_bytes: Option<i64>,
 }
 
-/// Summary of the whole soak.
+/// Summary of the complete soak.
 #[derive(Debug, Serialize)]
 struct Soaked {
     #[serde(flatten)]
     whole: Stretch,
     shape: String,
     rate_hz: f64,
-    /// The median of the last stretch over that of the first.
+    /// Median latency of the last stretch divided by that of the first.
     drift: Option<f64>,
-    /// Change of the median for each degree; null where the temperature hardly changed.
+    /// Change of the median latency per degree; null if the temperature hardly changed.
     ms_per_degree: Option<f64>,
     /// Growth of the memory from the first stretch to the last.
     growth_bytes: Option<i64>,
@@ -85,7 +85,7 @@ struct Soaked {
     alloc_bytes: u64,
 }
 
-/// Returns the memory of this process.
+/// Returns the resident memory of this process in bytes.
 fn memory() -> Option<i64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -106,14 +106,14 @@ impl Clock {
         self.begin + Duration::from_secs_f64(self.period.as_secs_f64() * n as f64)
     }
 
-    /// Returns the first tick that is not over at `now`.
+    /// Returns the first tick that is due at `now` or later.
     fn after(&self, now: Instant) -> u64 {
         let periods = now.saturating_duration_since(self.begin).as_secs_f64() / self.period.as_secs_f64();
         periods.ceil() as u64
     }
 }
 
-/// Runs `case` at the rate of the flags, prints each stretch, and ends the run.
+/// Runs `case` at the rate that the flags request, prints each stretch, and ends the run.
 ///
 /// # Errors
 /// Returns an error if the device fails, if answers changed, if memory grew, or if the machine was not quiet.

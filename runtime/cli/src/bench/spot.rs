@@ -1,8 +1,8 @@
 //! A short check of 16 points against the last saved table of this board: two of correctness, fourteen of speed.
 //!
 //! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point passes if its
-//! latency exceeds the recorded one by no more than the noise of both runs and the scatter of all changes. A slower
-//! point gets two more chances, after all others.
+//! latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A slower
+//! point is measured again up to twice, after all others.
 
 use super::args::{ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -17,10 +17,10 @@ use elsa_core::telemetry::record::{Cell, Start};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A point: row and method.
+/// A point of speed: a case and the name of a method.
 type Point = (Case, &'static str);
 
-/// Returns the shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
+/// Returns the cases of the points of correctness: one with more keys than a segment has, and one with a mask.
 #[must_use]
 pub fn correctness() -> [Case; 2] {
     let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
@@ -47,7 +47,7 @@ pub fn speed() -> Vec<Point> {
     [DType::F32, DType::F16].into_iter().flat_map(of).collect()
 }
 
-/// Returns all cases to measure, each shape once.
+/// Returns all cases to measure, without duplicates.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -59,7 +59,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the recorded results of this board, with the file that they come from.
+/// Returns the last saved table of this board, with its path.
 ///
 /// # Errors
 /// Returns an error for a folder without a table or for a table that cannot be read.
@@ -78,7 +78,7 @@ pub fn record(
     Ok((path, rows))
 }
 
-/// Converts a cell as a row of a table.
+/// Converts a cell to a row of a table.
 fn row(cell: &Cell) -> Row {
     Row {
         workload: cell.workload.as_deref().unwrap_or_default().to_owned(),
@@ -95,7 +95,8 @@ fn row(cell: &Cell) -> Row {
     }
 }
 
-/// Number of retries of slower points: a machine that is slow for some seconds does not mean a slower program.
+/// Number of times that slower points are measured again: a machine that is slow for some seconds does not mean that
+/// the program is slower.
 pub const AGAIN: usize = 2;
 
 /// Returns `true` if a measurement belongs to a method on a case.
@@ -104,7 +105,7 @@ fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
 }
 
-/// Returns the scatter of all measurements about the recorded ones.
+/// Returns the scatter of all changes from the recorded to the measured latencies.
 fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     let all: Vec<Row> = measured.iter().map(|measured| row(&measured.cell)).collect();
     let known = |now: &Row| recorded.iter().find(|row| same(row, now));
@@ -131,7 +132,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces slower measurements by repeated ones, method by method.
+/// Replaces measurements by repeated ones of the same case and method that are clean and faster.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));
@@ -142,7 +143,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     }
 }
 
-/// Prints a verdict for each point; `json`: as objects.
+/// Prints a verdict for each point, with `json` as one object per line.
 ///
 /// # Errors
 /// Returns an error if points failed.
@@ -223,7 +224,7 @@ mod tests {
     use crate::oracle::Total;
     use elsa_core::telemetry::record::text;
 
-    /// Simulates a run in which every case has latency `ms`.
+    /// Returns the measurements of a simulated run in which every case has latency `ms`.
     fn measured(ms: f64) -> Vec<Measured> {
         let of = |case: &Case, method| {
             let cell = Cell {

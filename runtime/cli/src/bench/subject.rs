@@ -1,4 +1,4 @@
-//! A method on a problem: its plan and memory, its first call, and the oracle's judgement of the answer.
+//! A method on a problem: its plan and memory, its first call, and the oracle's judgement of the output.
 
 use super::args::{ELSA, MATH};
 use super::grid::Case;
@@ -17,7 +17,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Maximum number of multiplications in the oracle for one answer. Rows of larger shapes are sampled.
+/// Maximum number of multiplications of the oracle for one output. For larger shapes, it computes a sample of the rows.
 const ORACLE: usize = 1 << 28;
 
 /// A method on a problem.
@@ -32,7 +32,7 @@ pub struct Subject {
     pub workspace: Workspace,
     /// The answer of the last call.
     pub output: Buffer,
-    /// `true` if it runs under a schedule other than the exact one.
+    /// `true` if the plan runs under a schedule other than the exact one.
     traverses: bool,
     /// Latency of the first call, including the loading of its kernels, in milliseconds.
     pub cold_ms: f64,
@@ -51,8 +51,8 @@ pub const fn name(method: Method) -> &'static str {
     }
 }
 
-/// Plans `methods` for the problem of `case`, and a duplicate of the first. With `lenient`, any further method is
-/// skipped if the problem or the budget does not allow it.
+/// Plans `methods` for the problem of `case`, and a duplicate of the first. With `lenient`, any method after the first
+/// is skipped if the problem or the budget does not allow it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options or the system refuses memory.
@@ -112,7 +112,7 @@ pub fn plan(
     Ok(subjects)
 }
 
-/// Rows of a problem that the oracle looks at.
+/// Rows of a problem that are compared with the oracle.
 pub struct Check<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
@@ -128,7 +128,7 @@ impl<'a> Check<'a> {
         Check { problem, inputs, rows: sample(&all, (ORACLE / per_row).max(16)) }
     }
 
-    /// Makes the first call of each of `subjects` and compares its answer. A copy makes none.
+    /// Makes the first call of each of `subjects` and compares its output with the oracle. Duplicates are skipped.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -160,8 +160,8 @@ impl<'a> Check<'a> {
 }
 
 impl Subject {
-    /// Returns the oracle's judgement of the first answer; elements of `later` answers that differ from it also count
-    /// as wrong.
+    /// Returns the oracle's judgement of the first output. Elements of the `later` outputs that differ from the first
+    /// output also count as wrong.
     #[must_use]
     pub fn judged<'a>(&self, later: impl Iterator<Item = &'a Buffer>) -> Total {
         let mut total = Total::of(&self.compared);
@@ -170,7 +170,7 @@ impl Subject {
         total
     }
 
-    /// Returns `true` if an error is within the certificate of the plan on `backend`.
+    /// Returns `true` if the error in `total` is within the certificate of the plan on `backend`.
     #[must_use]
     pub fn certified(&self, total: &Total, backend: Backend) -> bool {
         let certificate = self.plan.certificate_of(backend);
@@ -180,7 +180,7 @@ impl Subject {
     }
 }
 
-/// Warns once that a method is left out.
+/// Logs one warning per process that the budget has no room for a method, which is then left out.
 fn warn_without_room(method: Method, keys: usize, needed: usize) {
     static WARNED: Once = Once::new();
     let method = name(method);

@@ -6,7 +6,7 @@ use crate::error::one_line;
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
-/// Formats the first line: the version, the date, and the processors and board that compute.
+/// Formats the first line: the version, the date, and the processors and the board of the run.
 #[must_use]
 pub fn headline(start: &Start) -> String {
     let cpu = start.cpu.as_deref().unwrap_or("unknown CPU");
@@ -35,14 +35,14 @@ pub fn headline(start: &Start) -> String {
     one_line(&line)
 }
 
-/// Formats the description in a row's first column: the workload, and the parts of the shape after its sizes.
+/// Formats the text of a row's column `form`: the workload, and the parts of the shape after its sizes.
 fn form(cell: &Cell) -> String {
     let parts = cell.shape.splitn(6, ',').nth(5);
     let words: Vec<&str> = cell.workload.as_deref().into_iter().chain(parts).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// Returns the width of the column that describes `shapes`, each with its workload.
+/// Returns the width that the column `form` needs for `shapes`, each given with its workload.
 #[must_use]
 pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usize {
     let of = |(workload, shape): (Option<&str>, String)| {
@@ -56,7 +56,7 @@ pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usi
     shapes.map(of).max().unwrap_or(0).max("form".len())
 }
 
-/// Formats the names of the columns; the second one has `width` letters.
+/// Formats the line of column names. `width` is the width of the column `form`.
 #[must_use]
 pub fn header(width: usize) -> String {
     format!(
@@ -139,7 +139,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
     row
 }
 
-/// Describes the board during a cell; `None` if it reports nothing.
+/// Describes the readings of the board during a cell; `None` if the board reports none.
 fn board(cell: &Cell) -> Option<String> {
     let mut facts = Vec::new();
     let mut fact = |value: Option<f64>, digits: usize, unit: &str| {
@@ -162,7 +162,7 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// Formats the ratio of a row of elsa; `-` of another.
+/// Formats the ratio of math to elsa in a row of elsa; `-` in other rows.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {
@@ -173,8 +173,8 @@ fn ratio(cell: &Cell) -> String {
     }
 }
 
-/// Formats the medians as in table 6 of ELSA, if `cells` hold rows of the default grid: a row for each length, with the
-/// masked shapes as columns.
+/// Formats the medians like table 6 of ELSA, with a row for each number of tokens and a column for each mask. Empty
+/// unless `cells` include masked cells.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();
@@ -216,7 +216,7 @@ pub fn grid(cells: &[Cell]) -> String {
     table
 }
 
-/// Formats the last line.
+/// Formats the last line: the number of cells, the number of clean cells, and the time.
 #[must_use]
 pub fn footer(end: &End) -> String {
     format!("{} cells, {} clean, in {:.1} s", end.cells, end.clean_cells, end.seconds)

@@ -1,8 +1,8 @@
 //! The state of the machine during the measurement, and the gate that decides whether a cell is measured.
 //!
-//! The machine is checked before the first cell and before each cell that follows a disturbed one. Before any other
-//! cell, the readings during the previous cell show that it is quiet. A disturbance during a cell, or at its end, marks
-//! it.
+//! The machine is checked before the first cell and before each cell that follows a disturbed cell. Before any other
+//! cell, the readings of the previous cell show that the machine is quiet. A disturbance during a cell, or at its end,
+//! marks the cell.
 
 use crate::error::one_line;
 use crate::machine;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The longest time that `--wait` waits for a cell.
+/// Maximum time for which `--wait` delays a cell until the machine is quiet.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time for which an idle machine is watched where it reports its power.
+/// Time for which the idle power is measured at the start, if the machine reports power.
 const IDLE: Duration = Duration::from_secs(1);
-/// The least time in seconds between two states of the machine in the results.
+/// Minimum time in seconds between two recorded states of the machine.
 const SPACING: f64 = 1.0;
 
 /// Treatment of a cell on a machine that is not quiet.
@@ -31,10 +31,10 @@ pub enum Gate {
     Force,
 }
 
-/// A reason why a cell is not clean, as the results hold it.
+/// A reason why a cell is not clean, in the length that records allow.
 pub type Reason = Text<96>;
 
-/// The machine.
+/// Observer of the machine during a benchmark.
 pub struct Watch {
     gate: Gate,
     on_gpu: bool,
@@ -75,7 +75,7 @@ impl Watch {
         self.machine.target
     }
 
-    /// Returns the reasons against measuring the next cell. Empty if cells are always measured.
+    /// Returns the reasons why the next cell must not be measured; empty if it may be measured.
     #[must_use]
     pub fn refusal(&self) -> Vec<Reason> {
         let (limits, limit) = match self.gate {
@@ -90,18 +90,18 @@ impl Watch {
         }
     }
 
-    /// Begins a stretch of time.
+    /// Starts to collect readings.
     pub fn open(&self) -> Span {
         self.monitor.open()
     }
 
-    /// Ends a stretch of time of `calls` calls.
+    /// Returns the readings since `span` was opened, during which `calls` calls were made.
     #[must_use]
     pub fn close(&self, span: Span, calls: u64) -> Readings {
         self.monitor.close(span, calls)
     }
 
-    /// Returns the disturbances of a cell, each with its remedy.
+    /// Returns the disturbances during a cell, each with its remedy. `stable` is `false` if the latency did not settle.
     #[must_use]
     pub fn judge(&self, readings: &Readings, stable: bool) -> Vec<Reason> {
         let marks = judge(&self.machine, readings, self.on_gpu, &Limits::default());
@@ -112,8 +112,8 @@ impl Watch {
         reasons
     }
 
-    /// Notes in `cell` what the machine did: `together` while the methods alternated, `alone` while this one ran
-    /// without the others.
+    /// Writes the readings into `cell`: `together` are those while all methods alternated, `alone` those while only
+    /// this method ran. `reasons` mark the cell as not clean.
     pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
         alone.unwrap_or(together).fill(cell);
         cell.throttled = together.throttled;
@@ -121,12 +121,12 @@ impl Watch {
         mark(cell, reasons);
     }
 
-    /// Takes note of whether the last cell was clean.
+    /// Remembers whether the last cell was clean.
     pub fn note(&mut self, clean: bool) {
         self.calm = clean;
     }
 
-    /// Returns the states of the machine since the last call of this, a second apart.
+    /// Returns the states of the machine since the previous call of this method, one second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);
@@ -157,8 +157,8 @@ impl Watch {
         start
     }
 
-    /// Lists the values that the machine does not report, with reasons, and whether its total power includes the parts
-    /// that rose under load.
+    /// Lists the values that the machine does not report, with the reasons, and says whether its total power includes
+    /// the parts whose power rose under load.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let findings = self.monitor.findings();
@@ -166,13 +166,13 @@ impl Watch {
     }
 }
 
-/// Writes into `cell` why it is not clean, as far as there is room.
+/// Writes into `cell` the reasons why it is not clean, as many as fit.
 pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.clean = reasons.is_empty();
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }
 
-/// Formats a mark as one line of the results. A reason that is too long is cut; its cure is not.
+/// Formats a mark as one line of the results. If the line is too long, the reason is cut, and the cure stays complete.
 fn line(mark: &Mark) -> Reason {
     let line = one_line(&mark.to_string());
     match &mark.cure {

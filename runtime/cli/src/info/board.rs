@@ -1,4 +1,4 @@
-//! The board as lines of text.
+//! Formats the description of the board as lines of text.
 
 use crate::error::one_line;
 use elsa_board::{Description, Reading};

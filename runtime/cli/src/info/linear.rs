@@ -1,20 +1,20 @@
-//! Crossovers between forms of linear attention.
+//! Crossovers from the recurrence to chunks in linear attention.
 
 use elsa_core::linear::plan::{ChunksFrom, Crossovers};
 use elsa_core::linear::{Gates, Rule};
 use serde::Serialize;
 use std::fmt;
 
-/// The crossover of a rule: below it a plan takes the recurrence, from it on chunks.
+/// The crossover of a rule: plans use the recurrence for head sizes below it, and chunks for all others.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Crossover {
     rule: &'static str,
     per_dim: bool,
-    /// Smallest head size of keys with chunks; `None` if the recurrence is always faster.
+    /// Smallest head size of keys for which chunks are faster; `None` if the recurrence always is.
     chunks_from: Option<usize>,
     /// Number of tokens that a kernel processes in one pass over a state.
     pass: usize,
-    /// `true` if it is predicted, not measured on such a processor.
+    /// `true` if the crossover is predicted, not measured on a processor of this kind.
     predicted: bool,
 }
 

@@ -81,7 +81,7 @@ struct Gpu {
     /// Number of tokens from which a plan of linear attention uses chunks instead of the recurrence, for one head of 32
     /// columns and for eight heads of 128.
     linear: [usize; 2],
-    /// Kernels of a first plan at head size 64.
+    /// Kernels that the plan of a first call at head size 64 loads.
     loaded: Vec<Loaded>,
 }
 
@@ -104,7 +104,7 @@ impl Gpu {
     }
 }
 
-/// A tuned file: whether it is in use, its number of shapes, and the reason if it is not used.
+/// A file of tuned shapes: whether it is used, its number of shapes, and the reason if it is not used.
 #[derive(Debug, Serialize)]
 struct TunedInfo {
     file: String,

@@ -1,4 +1,4 @@
-//! The profile of a board, to compare with the system's report.
+//! The profile of a known board, for comparison with the report of the system.
 
 use super::linear::Crossover;
 use elsa_core::linear::plan::Crossovers;
@@ -10,14 +10,14 @@ use std::fmt;
 /// Data of a board about its processor and its GPU. Unknown numbers are `None`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
-    /// Name and number of the cores that the chooser plans for.
+    /// Name of the cores that the plans of this board assume; `cores` is their number.
     core: Option<String>,
     cores: Option<usize>,
     l1d_bytes: Option<usize>,
     l2_bytes: Option<usize>,
     cpu_mhz: Option<u32>,
     gpu: Option<GpuFacts>,
-    /// Crossovers between forms of linear attention on its processor.
+    /// Crossovers from the recurrence to chunks in linear attention, on the processor of the board.
     linear: Vec<Crossover>,
 }
 
@@ -31,13 +31,13 @@ struct GpuFacts {
     mhz: Option<u32>,
 }
 
-/// Returns `x`, unless it is zero, which stands for an unknown number in a [`DeviceProfile`].
+/// Returns `x`, or `None` if it is zero, which means that a [`DeviceProfile`] does not know the number.
 fn known<T: Default + PartialEq>(x: T) -> Option<T> {
     (x != T::default()).then_some(x)
 }
 
 impl Profile {
-    /// Returns the profile of the board `name`.
+    /// Returns the profile of the board `name`; `None` if there is no such board.
     #[must_use]
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;
@@ -68,7 +68,7 @@ impl Profile {
         })
     }
 
-    /// Returns the crossovers between forms of linear attention on its processor.
+    /// Returns the crossovers from the recurrence to chunks in linear attention, on the processor of the board.
     #[must_use]
     pub fn linear(&self) -> &[Crossover] {
         &self.linear

@@ -1,8 +1,8 @@
-//! `elsa linear bench`: measures the forms against each other.
+//! `elsa linear bench`: compares the speed of the forms.
 //!
 //! 1. Every form of the rule is planned and bound for the same tensors; forms that the engine refuses are skipped.
-//! 2. The first call of each is checked: its first head against the recurrence in f64.
-//! 3. All forms alternate until the time is over (`turns`); the table has medians, the records quartiles too.
+//! 2. The output of the first call of each form is checked: its first head is compared with the recurrence in f64.
+//! 3. All forms alternate until the time is over (`turns`). The table shows medians; JSON records also have quartiles.
 
 use super::args::{FormArgs, forms};
 use super::data::{LinearShape, Sample, Semantics};
@@ -27,8 +27,8 @@ use std::path::PathBuf;
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// Relative distance from f64 beyond which an answer is wrong, not rounded: a hundred times that of the worst form, and
-/// of the rounding of the output.
+/// Relative distance from f64 beyond which an output is wrong, not rounded: a hundred times the error of the least
+/// accurate form, and a hundred times the rounding of the output.
 const WRONG: f64 = 1e-4;
 
 /// The text below the flags.

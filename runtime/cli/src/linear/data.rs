@@ -10,21 +10,21 @@ use elsa_core::view::{Layout, View};
 use elsa_files::{Buffer, zeros};
 use std::str::FromStr;
 
-/// The name of the place of sizes in help texts.
+/// Placeholder for the sizes in help texts.
 pub const VALUE: &str = "B,H,T,DK[,DV][,v=HV][,k=HK]";
 
 /// The sizes of a problem with dense tensors `[batch, heads, tokens, dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Heads of queries.
+    /// Number of heads of queries.
     pub heads: usize,
-    /// Heads of keys.
+    /// Number of heads of keys.
     pub key_heads: usize,
-    /// Heads of values; each has a state.
+    /// Number of heads of values. Each has a state.
     pub states: usize,
-    /// Tokens.
+    /// Number of tokens per sequence.
     pub tokens: usize,
     /// Head size of queries and keys.
     pub dim: usize,
@@ -63,15 +63,15 @@ impl FromStr for LinearShape {
 pub struct Semantics {
     /// The rule.
     pub rule: Rule,
-    /// `true` if each dim has its own gate.
+    /// `true` if each dim of the keys has its own gate.
     pub per_dim: bool,
-    /// The order in which tokens pass.
+    /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Scale of the answers.
+    /// Factor of the output, if it is not the default.
     pub scale: Option<f32>,
-    /// Normalises queries and keys.
+    /// Term added to the sum of squares when queries and keys are normalised; `None` if they are not.
     pub normalize: Option<f32>,
-    /// `true` if last states are written, provided that the direction has them.
+    /// `true` if the states after the last token are written, provided that the direction has them.
     pub states: bool,
 }
 
@@ -97,10 +97,10 @@ impl Semantics {
     }
 }
 
-/// A random problem and its tensors, the same in every call.
+/// A random problem and its tensors, which are the same every time.
 ///
-/// Keys and queries are unit vectors of random direction, values are standard normal, and `a` and `β` are logistic functions
-/// of normal numbers: gates around 0.88, and rates around a half.
+/// Keys and queries are unit vectors of random direction, and values are standard normal. Gates `a` and rates `β` are
+/// logistic functions of normal numbers: gates are around 0.88, and rates around 0.5.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The checked problem.
@@ -112,11 +112,11 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Median of the gates before the logistic function.
+/// Median of the normal numbers from which the logistic function makes gates.
 const GATE: f64 = 2.0;
 
 impl Sample {
-    /// Draws the tensors of `shape`.
+    /// Draws tensors for a problem of `shape`.
     ///
     /// # Errors
     /// Returns an error if the sizes are not those of a valid problem, or if the system refuses memory.
@@ -140,7 +140,7 @@ impl Sample {
         Ok(Sample { problem, query, key, value, decay, beta })
     }
 
-    /// Returns the data of a call.
+    /// Returns the input tensors of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
@@ -151,7 +151,7 @@ impl Sample {
     }
 }
 
-/// Builds the problem of `shape`, not yet checked.
+/// Builds the problem of `shape`, without checking it.
 fn spec(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Spec, ArgumentError> {
     let LinearShape { batch, heads, key_heads, states, tokens, dim, value_dim } = *shape;
     let view = |name, heads, dim| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
@@ -172,7 +172,7 @@ fn spec(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Spec
     Ok(spec)
 }
 
-/// Makes rows of `dim` elements unit vectors.
+/// Scales each row of `dim` elements to length one.
 fn unit(mut buffer: Buffer, dim: usize) -> Buffer {
     let mut elements = buffer.elements_mut();
     for start in (0..elements.len()).step_by(dim.max(1)) {

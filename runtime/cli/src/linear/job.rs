@@ -13,29 +13,29 @@ use elsa_core::view::{Layout, View};
 use elsa_files::{Accept, FileError, Source, Tensor, zeros};
 use std::rc::Rc;
 
-/// Requested outputs.
+/// Requested outputs in addition to `out`.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// States after the last token.
+    /// `true` if the states after the last token are written.
     pub present_state: bool,
 }
 
-/// Allowed packed tensors.
+/// Texts for errors about packed tensors of linear attention.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens",
     bnhd: "3 (tokens, heads, dim), with --cu-seqlens",
 };
 
-/// Tensors read from files, and the problem that they make.
+/// Tensors read from files, and the problem that they define.
 pub struct LinearJob {
     tensors: Operands<Option<Rc<Tensor>>>,
-    /// Elements in f32, where a file has them in a type that the problem does not take.
+    /// Elements converted to f32, for operands whose file has a type that the problem does not accept.
     widened: Operands<Option<Vec<f32>>>,
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes in the file of each operand that is written. Empty for operands that are read.
+    /// Shape of each output tensor in its file; empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// Builds the job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job from loaded tensors. `files` describes them in messages.
     fn of(
         args: &TensorArgs,
         semantics: &SemanticsArgs,
@@ -167,7 +167,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// Returns the data of the problem.
+    /// Returns the input tensors and lists of a call.
     ///
     /// # Errors
     /// Returns an error for a tensor without floating-point elements, which [`LinearJob::load`] rules out.
@@ -190,7 +190,8 @@ impl LinearJob {
         })
     }
 
-    /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
+    /// Requires that no file has changed since it was read, so that the output belongs to the current contents of the
+    /// files.
     ///
     /// # Errors
     /// Returns an error for the first file that has changed.
@@ -200,7 +201,7 @@ impl LinearJob {
     }
 }
 
-/// Checks that decay and beta are given exactly if the rule has them.
+/// Checks that each of decay and beta is given if the rule has it, and only then.
 fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     let with = |of: fn(Rule) -> bool| {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
@@ -221,18 +222,18 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Axes of decay and beta relative to the other tensors.
+/// Properties of the other tensors that determine the axes of decay and beta.
 struct Gates {
     layout: Layout,
-    /// Axes of the queries.
+    /// Rank of the queries.
     rank: usize,
-    /// Heads of the values.
+    /// Number of heads of the values.
     heads: usize,
 }
 
 impl Gates {
-    /// Returns the view of decay or beta with the axes `shape`: those of the layout, whose last may be missing if it
-    /// would be one.
+    /// Returns the view of decay or beta with the axes `shape`, which are those of the layout. A last axis of length
+    /// one may be missing.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

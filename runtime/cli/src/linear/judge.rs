@@ -1,4 +1,4 @@
-//! Comparison of answers with the recurrence in f64 and the bound of the execution, on all cores.
+//! Comparison of outputs with the recurrence in f64, within the bound of the execution, on all cores.
 
 use super::truth::Truth;
 use crate::error::Error;
@@ -11,56 +11,56 @@ use elsa_core::linear::{Inputs, Problem};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-/// An answer, and the execution that computed it.
+/// The results of a run, and data about the execution that computed them.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
-    /// Execution data for the bound, for each sequence.
+    /// Data about the execution of each sequence, from which the error bound is computed.
     pub executed: &'a [Executed],
     /// The output, if it was computed.
     pub output: Option<Elements<'a>>,
-    /// The last states, where the problem has them.
+    /// The states after the last token, if the problem has them.
     pub present: Option<&'a [f32]>,
 }
 
-/// The element that takes the largest part of its bound.
+/// The element whose error is the largest relative to its bound.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Worst {
     /// `out` or `present_state`.
     pub tensor: &'static str,
-    /// Sequence, head, token and column; of a state sequence, state, row and column.
+    /// Sequence, head, token and column of an output element; sequence, state, row and column of a state element.
     pub place: [usize; 4],
     /// Computed value.
     pub found: f64,
     /// Exact value.
     pub truth: f64,
-    /// The bound of the distance.
+    /// Bound on the distance between the two values.
     pub bound: f64,
 }
 
-/// Judgement of an answer.
+/// Judgement of the results of a run.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Judged {
-    /// Elements that were compared, those of states included.
+    /// Number of compared elements, including those of states.
     pub elements: u64,
-    /// Elements whose error exceeds its bound.
+    /// Number of elements whose error exceeds its bound.
     pub beyond: u64,
-    /// Elements whose bound is infinite.
+    /// Number of elements whose bound is infinite or NaN.
     pub unclaimed: u64,
-    /// Elements that are not finite, as the right ones are.
+    /// Number of elements whose exact value is not finite.
     pub not_finite: u64,
-    /// The largest error of an element.
+    /// Largest error of an element.
     pub max_abs: f64,
     /// `‖dY‖ / ‖Y‖` over the output.
     pub rel_l2: f64,
-    /// The largest bound of an element: no element of output and states is further off.
+    /// Largest bound on the error of an element, over output and states.
     pub bound_abs: f64,
-    /// The bound of `rel_l2`.
+    /// Bound on `rel_l2`.
     pub bound_l2: f64,
-    /// The largest part of its bound that an error takes.
+    /// Largest ratio of an element's error to its bound.
     pub used: f64,
     /// Largest factor by which the tokens magnify an error.
     pub gain: f64,
-    /// Position of the largest such part.
+    /// The element with the largest ratio of error to bound.
     pub worst: Option<Worst>,
     #[serde(skip)]
     squares: [f64; 3],
@@ -77,7 +77,7 @@ impl Judged {
         }
     }
 
-    /// Compares an element.
+    /// Adds the comparison of one element.
     fn element(&mut self, worst: Worst) {
         let Worst { found, truth, bound, tensor, .. } = worst;
         self.elements += 1;
@@ -106,7 +106,7 @@ impl Judged {
         }
     }
 
-    /// Compares the results of each state of a sequence.
+    /// Compares the results of one state of a sequence with the exact ones.
     fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
         let mut judged = Judged { gain: truth.gain, ..Judged::default() };
         let output = answer
@@ -156,7 +156,8 @@ impl Judged {
     }
 }
 
-/// Judges answers to a problem whose inputs have passed their check. `bar` counts the states of every answer.
+/// Judges several results for a problem whose inputs have been checked. `bar` advances by one for each state of each
+/// result.
 ///
 /// # Errors
 /// Returns an error if the system refuses memory.

@@ -1,4 +1,4 @@
-//! `elsa linear`: linear attention over tensors in files: run, verified, measured.
+//! `elsa linear`: runs, verifies and measures linear attention over tensors in files.
 //!
 //! | command | module |
 //! |---|---|

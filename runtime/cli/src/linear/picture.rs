@@ -1,4 +1,4 @@
-//! Time against tokens as one self-contained picture, with the crossovers of forms.
+//! Charts of time against tokens, as one self-contained picture, with the crossovers of forms.
 
 use super::table::{Family, Row};
 use crate::chart::{self, Chart, Point, Raw, chart};

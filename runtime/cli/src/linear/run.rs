@@ -1,4 +1,4 @@
-//! `elsa linear run`: linear attention over tensors in files, to files.
+//! `elsa linear run`: computes linear attention over tensors in files and writes the results to files.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -85,8 +85,8 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
-/// Returns the reason for skipping a form that the user did not name: the problem does not have it, or memory has no
-/// room for it.
+/// Returns the reason for skipping a form that the user did not name: the problem does not support the form, or the
+/// form does not fit into memory. `None` for other errors.
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
@@ -95,7 +95,7 @@ pub fn refusal(e: &PlanError) -> Option<String> {
     }
 }
 
-/// Judges the output of a run. Returns the object that `--certificate` prints.
+/// Judges the results of a run, and returns the JSON object that `--certificate` prints.
 fn certificate(
     job: &LinearJob,
     plan: &LinearPlan,

@@ -1,4 +1,4 @@
-//! The cells of `elsa linear bench`, their table, and the crossovers of the fastest form.
+//! The cells of `elsa linear bench`, their table, and the crossovers at which another form becomes the fastest.
 
 use crate::error::Error;
 use elsa_core::drift::larger;
@@ -7,79 +7,79 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 
-/// A form of a cell, as `--json` prints it.
+/// Results of one form in a cell, as `--json` prints them.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// `linear bench`.
+    /// Kind of the record: `linear bench`.
     pub what: &'static str,
     /// The rule.
     pub rule: &'static str,
     /// `true` if each dim of the key has its own gate.
     pub per_dim: bool,
-    /// The order in which tokens pass.
+    /// Order in which tokens update the state.
     pub direction: &'static str,
     /// Element type.
     pub dtype: &'static str,
-    /// The back end that computed.
+    /// Back end that computed.
     pub backend: String,
     /// Kernel that ran.
     pub kernel: &'static str,
-    /// Threads of the CPU.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Heads, of queries, keys and values alike.
+    /// Number of heads, which is the same for queries, keys and values.
     pub heads: usize,
-    /// Tokens of a sequence.
+    /// Number of tokens per sequence.
     pub tokens: usize,
-    /// Head size, of keys and values alike.
+    /// Head size, which is the same for keys and values.
     pub dim: usize,
     /// The form.
     #[serde(serialize_with = "named")]
     pub form: Form,
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub chunk: usize,
-    /// Maximum number of parts of a sequence.
+    /// Maximum number of parts into which a sequence is divided.
     pub parts: usize,
-    /// `true` if a plan chooses it by default.
+    /// `true` if a plan chooses this form by default.
     pub chosen: bool,
-    /// Slices that were timed.
+    /// Number of timed slices.
     pub samples: usize,
-    /// A quarter of the slices had calls that took less.
+    /// First quartile of the time per call, over the slices.
     pub p25_ms: f64,
-    /// Median time of a call.
+    /// Median time per call, over the slices.
     pub p50_ms: f64,
-    /// A quarter of the slices had calls that took more.
+    /// Third quartile of the time per call, over the slices.
     pub p75_ms: f64,
-    /// Median time over batch, heads and tokens.
+    /// Median time divided by the number of sequences, heads and tokens.
     pub ns_per_token: f64,
     /// Bytes of the workspace.
     pub workspace_bytes: usize,
-    /// Distance of the first head from the recurrence in f64.
+    /// Relative L2 distance of the first head from the recurrence in f64.
     pub rel_l2: f64,
 }
 
-/// Writes a form by its name.
+/// Serializes a form as its name.
 fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(form.name())
 }
 
-/// Cells that differ in tokens and form alone.
+/// Cells that differ only in the number of tokens and the form.
 pub struct Family {
     /// Common properties of the cells.
     pub title: String,
-    /// The cells, tokens rising.
+    /// Results of the cells, in increasing order of tokens.
     pub rows: Vec<Row>,
 }
 
-/// Length from which another form is the fastest.
+/// Number of tokens from which another form is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
-    /// The fastest form before.
+    /// The form that is the fastest for fewer tokens.
     pub from: Form,
-    /// The fastest form after.
+    /// The form that is the fastest for more tokens.
     pub to: Form,
-    /// Tokens, interpolated.
+    /// Number of tokens at the crossover, interpolated.
     pub tokens: f64,
 }
 
@@ -90,8 +90,8 @@ impl Display for Crossover {
 }
 
 impl Family {
-    /// Finds the crossovers of the fastest form: between two lengths, times are interpolated as
-    /// powers of the tokens.
+    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, times
+    /// are interpolated as powers of the number of tokens.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
         lengths.dedup();

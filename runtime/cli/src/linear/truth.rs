@@ -14,21 +14,21 @@ pub struct Truth {
     state: usize,
     start: usize,
     tokens: usize,
-    /// The first of the output heads that read the state.
+    /// First output head that reads the state.
     first: usize,
     columns: usize,
-    /// Answers, `[readers, tokens, d_v]`.
+    /// Outputs of the heads that read the state, `[readers, tokens, d_v]`.
     pub output: Vec<f64>,
-    /// The last state, `[d_k, d_v]`.
+    /// The state after the last token, `[d_k, d_v]`.
     pub present: Vec<f64>,
-    /// Error bounds, element by element; empty unless requested.
+    /// Error bounds of each element of the output and of the last state; empty unless requested.
     errors: [Vec<f64>; 2],
-    /// Factor by which the tokens magnify an error; NaN unless requested.
+    /// Largest factor by which the tokens magnify an error; NaN unless requested.
     pub gain: f64,
 }
 
 impl Truth {
-    /// Allocates room for state `state` of sequence `sequence`, and for its errors.
+    /// Allocates room for the results of state `state` of sequence `sequence`.
     fn room(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
         let of = problem.sequence(inputs.cu_seqlens, sequence);
         let (first, readers) = problem.readers(state);
@@ -48,7 +48,7 @@ impl Truth {
         })
     }
 
-    /// Computes state `state` of sequence `sequence`. The inputs have passed their check.
+    /// Computes the results of state `state` of sequence `sequence`. The inputs must have been checked.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Computes the truth like [`Truth::of`], with error bounds for a run that executed `executed`.
+    /// Computes the results like [`Truth::of`], and error bounds for a run with the execution data `executed`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
@@ -81,7 +81,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Returns the rows of the output with the view `view`.
+    /// Returns the rows of the output, with their positions in a tensor with the view `view`.
     pub fn rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.output.chunks_exact(columns).enumerate();
@@ -93,7 +93,7 @@ impl Truth {
         })
     }
 
-    /// Returns the rows of the last state with the view `view`.
+    /// Returns the rows of the last state, with their positions in a tensor with the view `view`.
     pub fn state_rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.present.chunks_exact(columns).enumerate();
@@ -104,8 +104,7 @@ impl Truth {
         })
     }
 
-    /// Returns `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both
-    /// are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found`, whose view is `view`. Zero if both norms are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);
@@ -121,17 +120,17 @@ impl Truth {
 
 /// A row of the output, or of the last state.
 pub struct Row<'a> {
-    /// Sequence, head and token; of a state sequence, state and dim of the key.
+    /// Sequence, head and token of an output row; sequence, state and key dim of a state row.
     pub place: [usize; 3],
-    /// The index of its first element in the tensor.
+    /// Index of the row's first element in the tensor.
     pub at: usize,
     /// The exact elements.
     pub truth: &'a [f64],
-    /// Their error bounds, and those of later rows; empty unless requested.
+    /// Error bounds of the elements, followed by those of later rows; empty unless requested.
     pub error: &'a [f64],
 }
 
-/// Allocates zeros for the recurrence.
+/// Allocates `count` zeros for the recurrence.
 fn room(count: usize) -> Result<Vec<f64>, Error> {
     let mut data = reserved(count).map_err(|bytes| MemoryError { argument: "f64 recurrence", bytes })?;
     data.resize(count, 0.0);

@@ -1,26 +1,27 @@
-//! Alternating calls: contenders alternate in slices of a few milliseconds, so a disturbance of the machine affects all
-//! of them. A slice's time divided by its calls is a sample.
+//! Alternating measurement of several calls. Each runs for a slice of a few milliseconds before the next takes its
+//! turn, so a disturbance of the machine affects all of them. The time per call within a slice is a sample.
 
 use crate::error::Error;
 use elsa_core::drift::percentile;
 use elsa_runtime::operators::{Bound, Operator};
 use std::time::{Duration, Instant};
 
-/// Longest time that one contender runs before the next takes its turn.
+/// Time for which one contender runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
-/// Calls of a slice on a GPU, enqueued one after another.
+/// Number of calls in a slice on a GPU, enqueued one after another.
 const DEVICE_CALLS: usize = 8;
 
-/// A call that takes its turns.
+/// A call that is measured alternately with others.
 pub struct Contender<'a, O: Operator> {
-    /// The call.
+    /// The bound tensors of the call.
     pub bound: Bound<'a, O>,
     /// `true` if a GPU computes.
     pub on_device: bool,
 }
 
 impl<O: Operator> Contender<'_, O> {
-    /// Runs for a slice, one call at least, and returns the milliseconds of a call: of the device where a GPU computes.
+    /// Runs calls for one slice, at least one call, and returns the milliseconds per call. On a GPU, this is time on
+    /// the device.
     fn slice(&mut self) -> Result<f64, Error> {
         if self.on_device
             && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?
@@ -38,8 +39,8 @@ impl<O: Operator> Contender<'_, O> {
     }
 }
 
-/// Measures samples of each contender, in milliseconds, until the time is over. The first contender changes from round
-/// to round.
+/// Measures samples of each contender, in milliseconds per call, for `seconds`. Each round begins with the next
+/// contender.
 ///
 /// # Errors
 /// The errors of a run.
@@ -65,7 +66,7 @@ pub fn take_turns<O: Operator>(
     Ok(samples)
 }
 
-/// Returns the quartiles of samples.
+/// Returns the first quartile, the median and the third quartile of samples.
 #[must_use]
 pub fn quartiles(samples: &mut [f64]) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(samples, percent).unwrap_or(f64::NAN))

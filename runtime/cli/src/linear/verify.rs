@@ -71,7 +71,7 @@ pub struct LinearVerifyArgs {
     pub host: HostArgs,
 }
 
-/// A form, as `--json` prints it.
+/// Results of a form, as `--json` prints them.
 #[derive(Debug, Serialize)]
 struct Case {
     what: &'static str,
@@ -87,14 +87,14 @@ struct Case {
     judged: Judged,
 }
 
-/// The tensors, from files or random ones.
+/// The tensors to verify with: from files, or random.
 enum Given {
     Files(Box<LinearJob>),
     Random(Box<Sample>),
 }
 
 impl Given {
-    /// Reads or generates the tensors. Last states are compared too, if the direction has them.
+    /// Reads or generates the tensors. The states after the last token are compared too, if the direction has them.
     fn of(args: &LinearVerifyArgs) -> Result<Given, Error> {
         let semantics = &args.semantics;
         if let Some(shape) = &args.shape {
@@ -133,17 +133,17 @@ impl Given {
     }
 }
 
-/// Result of a form.
+/// Outputs of a form, and data about its execution.
 struct Run {
     case: Case,
-    /// Execution data of each sequence for the bound.
+    /// Data about the execution of each sequence, from which the error bound is computed.
     executed: Vec<Executed>,
     output: Buffer,
     present: Option<Vec<f32>>,
 }
 
-/// Runs a form; `None` if the problem does not have it and the user did not name it. With a given answer, the form is
-/// only planned.
+/// Runs a form; `None` if the user did not name it and it is not possible for the problem. If the output comes from
+/// `--y`, the form is only planned.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
@@ -198,8 +198,8 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, if rounding does not explain the answer, or if nothing
-/// can be claimed about it.
+/// Returns an error if the request is wrong, if the device fails, if an output differs by more than rounding explains,
+/// or if nothing can be claimed about it.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();
@@ -304,7 +304,7 @@ fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), 
     Ok(())
 }
 
-/// Reads the answer at `source`.
+/// Reads the output to judge from `source`, the file of `--y`.
 fn answer(source: &Source, problem: &Problem, given: &Given) -> Result<Tensor, Error> {
     let tensor = Tensor::load("y", source, Accept::Float)?;
     let shape = match given {

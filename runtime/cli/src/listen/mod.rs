@@ -1,8 +1,8 @@
 //! `elsa listen`: the receiving end of `elsa bench --serial`.
 //!
-//! A decoder passes only whole records, which are shown on standard output as they arrive. Lost or damaged data are
-//! reported on standard error as they occur, at most once a second, and summed up at the end. A port that disappears is
-//! opened again.
+//! The decoder passes only complete records, which are printed on standard output as they arrive. Lost or damaged data
+//! are reported on standard error as they occur, at most once a second, with totals at the end. A port that disappears
+//! is opened again when it is back.
 
 mod print;
 
@@ -111,7 +111,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     ear.end()
 }
 
-/// Waits until the port is back; `None` if a signal comes first.
+/// Waits until the port can be opened again; `None` if a signal comes first.
 fn reopen(port: &Port) -> Option<TTYPort> {
     while !signals::ended() {
         std::thread::sleep(RETRY);
@@ -123,19 +123,19 @@ fn reopen(port: &Port) -> Option<TTYPort> {
     None
 }
 
-/// Received data, and the losses reported so far.
+/// State of the reception: the records of the last run, and the losses reported so far.
 struct Ear<'a, W> {
     port: &'a Port,
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// The last run, reduced to the content of a page.
+    /// Records of the last run, as far as its page needs them.
     heard: Records,
-    /// The run that they are of.
+    /// Number of the run whose records these are.
     run: Option<u32>,
     keeps: bool,
     out: W,
-    /// Counts in the last report.
+    /// Counts at the time of the last report.
     told: Counts,
     at: Option<Instant>,
     doubted: bool,
@@ -158,7 +158,7 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Shows the records of `bytes`. Returns `true` once the command is done.
+    /// Decodes `bytes` and shows their records. Returns `true` if a run has ended and the command ends with it.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         for &byte in bytes {
             if let Some(message) = self.decoder.push(byte) {
@@ -178,7 +178,7 @@ impl<'a, W: Write> Ear<'a, W> {
         Ok(false)
     }
 
-    /// Reports losses and damage since the last report.
+    /// Reports losses and damage since the last report, at most once a second unless this is the `last` report.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
         if !self.doubted && counts.records == 0 && hopeless(&counts) {
@@ -195,7 +195,7 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Reports the totals.
+    /// Reports the totals, and returns an error if anything was lost or damaged.
     fn end(mut self) -> Result<(), Error> {
         self.report(true);
         let counts = self.decoder.end();
@@ -212,7 +212,7 @@ impl<'a, W: Write> Ear<'a, W> {
     }
 }
 
-/// Subtracts `before` from `now`.
+/// Returns the counts that have been added from `before` to `now`.
 fn since(now: &Counts, before: &Counts) -> Counts {
     Counts {
         records: now.records - before.records,
@@ -225,7 +225,8 @@ fn since(now: &Counts, before: &Counts) -> Counts {
     }
 }
 
-/// Returns `true` if enough frames were damaged to suggest a wrong rate. The caller has checked that none arrived intact.
+/// Returns `true` if enough frames were damaged to suggest a wrong baud rate. The caller has checked that no frame
+/// arrived intact.
 fn hopeless(counts: &Counts) -> bool {
     counts.broken + counts.overlong + counts.noise / FRAME as u64 >= HOPELESS
 }
@@ -234,7 +235,7 @@ fn plural(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Describes losses and damage; `None` without any.
+/// Describes losses and damage; `None` if nothing was lost or damaged.
 fn losses(counts: &Counts) -> Option<String> {
     let parts: Vec<String> = [
         (counts.lost, "record", " lost"),

@@ -7,7 +7,7 @@ use elsa_core::telemetry::frame::Message;
 use elsa_core::telemetry::record::{Cell, Record};
 use std::io::{Result, Write};
 
-/// Width of the column that describes a shape: later ones are not known.
+/// Width of the column that describes a shape. It is fixed because later shapes are not yet known.
 const FORM: usize = 24;
 
 /// Format of the display.
@@ -17,26 +17,26 @@ pub enum Form {
     Table,
     /// An object for each record.
     Json,
-    /// A row for each cell, below one of names.
+    /// A row for each cell, below a row of column names.
     Csv,
 }
 
-/// Shows records.
+/// Printer of received records.
 pub struct Printer {
     form: Form,
-    /// The run of the last record.
+    /// Number of the run to which the last record belongs.
     run: Option<u32>,
     /// `true` if the column names have been printed.
     named: bool,
 }
 
 impl Printer {
-    /// Creates a printer that has shown nothing.
+    /// Creates a printer that has printed nothing yet.
     pub const fn new(form: Form) -> Printer {
         Printer { form, run: None, named: false }
     }
 
-    /// Shows a record.
+    /// Prints a record.
     ///
     /// # Errors
     /// Returns an error if the writer fails.
@@ -87,7 +87,7 @@ impl Printer {
     }
 }
 
-/// Writes lines whose texts came over the line.
+/// Writes lines of received text, with hidden characters escaped.
 fn lines(out: &mut impl Write, text: &str) -> Result<()> {
     text.lines().try_for_each(|line| writeln!(out, "{}", one_line(line)))
 }

@@ -10,14 +10,14 @@ use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
 use std::path::Path;
 
-/// The argument of the files, in messages.
+/// Argument that names the files, for messages.
 const STATES: &str = "STATES";
 
-/// A file and its header.
+/// The file of a task, with its header.
 pub struct Member<'a> {
     path: &'a Path,
     description: Description,
-    /// The task.
+    /// The task whose results the file contains.
     pub task: Task,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Member<'a> {
     /// Reads the header of a file, and the headers of its arrays.
     ///
     /// # Errors
-    /// Returns an error for a file that is not a task's, or whose content contradicts its header.
+    /// Returns an error if the file does not belong to a task, or if its content contradicts its header.
     pub fn open(path: &'a Path) -> Result<Member<'a>, Error> {
         let (description, task) =
             origin::with(STATES, path, |mut file, length| Description::read(&mut file, length))?;
@@ -35,7 +35,7 @@ impl<'a> Member<'a> {
     /// Reads the content of the file.
     ///
     /// # Errors
-    /// Returns an error for a file that has changed, or whose content contradicts its header.
+    /// Returns an error if the file has changed, or if its content contradicts its header.
     pub fn read<T>(
         &self,
         read: impl FnOnce(&Description, &Task, &mut &std::fs::File, u64) -> Result<T, Fault>,
@@ -52,10 +52,10 @@ impl<'a> Member<'a> {
         Ok(held.ok_or_else(|| FileError::Changed { argument: STATES, path: path.to_path_buf() })?)
     }
 
-    /// Requires that states are some that a run leaves.
+    /// Requires that a run can have produced the states.
     ///
     /// # Errors
-    /// Returns an error for the first number that is not allowed, and names its row.
+    /// Returns an error for the first number that is not allowed; the message names its row.
     pub fn check(&self, states: &RowStates) -> Result<(), Error> {
         let Err(e) = states.check() else { return Ok(()) };
         let sizes = [self.description.whole.shape[1], self.task.query_tokens()];
@@ -68,7 +68,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Allocates an empty vector with room for an entry for each of `files` files.
+/// Allocates an empty vector with room for one entry per file.
 ///
 /// # Errors
 /// Returns an error if the system refuses memory.
@@ -76,7 +76,7 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
-/// Returns the checksums of all tokens, once each; empty ones of a run with a name.
+/// Returns the checksums of all tokens, each token once. Empty for a run with a name, which has no checksums.
 ///
 /// # Errors
 /// Returns an error if tasks disagree about a token, if a file has changed, or if the system refuses memory.
@@ -104,7 +104,7 @@ pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, E
     Ok(all)
 }
 
-/// Sorts the files in the order of their tree. Returns their kind, and the whole that they belong to.
+/// Sorts the files in the order of the merge tree. Returns their kind, and the complete problem that they belong to.
 ///
 /// # Errors
 /// Returns an error if files are of different kinds or problems, or if a task is missing or present twice.

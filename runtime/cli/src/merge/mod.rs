@@ -91,7 +91,7 @@ impl MergeArgs {
         reads
     }
 
-    /// Checks that the files can provide each output.
+    /// Checks that files of this kind can provide each requested output.
     fn check(&self, kind: Kind) -> Result<(), Error> {
         let [of_states, of_gradients] = [
             [
@@ -119,18 +119,19 @@ impl MergeArgs {
     }
 }
 
-/// Totals of the files of a whole.
+/// Totals over the files of all tasks.
 struct Sums {
-    /// Pairs of a query and a key, over all tasks, for one head.
+    /// Number of pairs of a query and a key, for one head.
     pairs: u128,
-    /// Query and key tokens, over all tasks; a token counts once for each task that holds it.
+    /// Numbers of query tokens and key tokens. A token counts once for each task that has it.
     tokens: [usize; 2],
-    /// Bytes that were read.
+    /// Number of bytes read.
     bytes: usize,
 }
 
 impl Sums {
-    /// Reads each file in the order of the tree, and pushes its contents.
+    /// Calls `push` for each file in the order of the tree, and sums up the totals. `push` reads the file and returns
+    /// its bytes.
     fn of(
         members: &[Member<'_>],
         mut push: impl FnMut(&Member<'_>) -> Result<usize, Error>,
@@ -195,10 +196,10 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Totals of the outputs, the first file, and the shape of its contents.
+/// Totals over the input files, name of the first output file, and shape of its tensor.
 type Done = (Sums, String, Vec<usize>);
 
-/// Merges states.
+/// Merges the states in the files, and writes the outputs.
 fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
     let mut writer = Writer::new(args.reads());
     for (operand, source) in [(Operand::Output, &args.out), (Operand::LogSumExp, &args.lse_out)] {
@@ -253,7 +254,7 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     Ok((sums, first.unwrap_or_default(), shape))
 }
 
-/// Adds shares of gradients.
+/// Adds the shares of gradients in the files, and writes the gradients.
 fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let [batch, heads, kv_heads, queries, keys, dim, value_dim] = whole.shape;
@@ -293,7 +294,7 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
     Ok((sums, first, shape))
 }
 
-/// Returns the axes in a layout of a tensor of batch, heads, tokens and head size.
+/// Returns the shape, in the given layout, of a tensor with these numbers of batches, heads, tokens and dims.
 fn shape(layout: Layout, [batch, heads, tokens, dim]: [usize; 4]) -> Vec<usize> {
     match layout {
         Layout::Bhnd => vec![batch, heads, tokens, dim],

@@ -1,4 +1,4 @@
-//! `--check`: compares the model and its rewritten form in the user's ONNX Runtime before the file is replaced.
+//! `--check`: compares the model with the rewritten model in the user's ONNX Runtime before the output file is written.
 
 use crate::error::Error;
 use clap::{Args, ValueEnum};
@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 
 /// Environment variable with the path of the ONNX Runtime library.
 const VARIABLE: &str = "ELSA_ONNXRUNTIME";
-/// The library of the operator.
+/// File name of the operator's library.
 const OPERATOR: &str = "libelsa_ort.so";
-/// System names of the ONNX Runtime library.
+/// File names by which the system may find the ONNX Runtime library.
 const NAMES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 /// Python code that prints the folder of the ONNX Runtime package without importing it.
 const PACKAGE: &str =
@@ -43,7 +43,7 @@ pub struct CheckArgs {
     pub operator: Option<PathBuf>,
 }
 
-/// Reason for not running both models, or an error.
+/// Reason for not comparing the models, or an error.
 enum Stop {
     Unchecked(String),
     Wrong(Error),
@@ -55,10 +55,11 @@ impl From<String> for Stop {
     }
 }
 
-/// Compares a model with its form `rewritten`; returns a description of the result.
+/// Compares a model with the rewritten model. Returns a description of the result; `None` with [`When::Off`].
 ///
 /// # Errors
-/// Models that differ, a named library that cannot be loaded; with [`When::Require`] a check that was not possible.
+/// Returns an error if the models differ, or if a library that the user named cannot be loaded; with [`When::Require`]
+/// also if the models could not be compared.
 pub fn check(args: &CheckArgs, rewrite: &Rewrite<'_>, rewritten: Model<'_>) -> Result<Option<String>, Error> {
     if args.check == When::Off {
         return Ok(None);
@@ -100,7 +101,7 @@ fn operator(args: &CheckArgs) -> Result<PathBuf, Stop> {
     })
 }
 
-/// Loads the named runtime, or else the first one found.
+/// Loads the ONNX Runtime library that the flag or [`VARIABLE`] names, or otherwise the first library found.
 fn runtime(args: &CheckArgs) -> Result<Runtime, Stop> {
     let named = args.runtime.clone().map(|path| (path, ""));
     let variable = || env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -123,7 +124,7 @@ fn runtime(args: &CheckArgs) -> Result<Runtime, Stop> {
     Runtime::open(&library).map_err(|e| e.to_string().into())
 }
 
-/// Finds the library inside the package of the Python on the path.
+/// Finds the ONNX Runtime library inside the Python package of `python3`.
 fn package() -> Option<PathBuf> {
     let mut python = Command::new("python3");
     let said = python.args(["-c", PACKAGE]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;

@@ -1,4 +1,4 @@
-//! `elsa onnx`: lists attention in ONNX models, or replaces it by the operator of this runtime.
+//! `elsa onnx`: lists attention in ONNX models, or replaces it with this runtime's operator.
 
 mod check;
 

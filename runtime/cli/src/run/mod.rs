@@ -1,4 +1,4 @@
-//! `elsa run`: computes attention over tensors in files, to files.
+//! `elsa run`: computes attention over tensors in files and writes the results to files.
 
 mod args;
 mod task;
@@ -20,7 +20,7 @@ use elsa_files::{Array, Buffer, Content, Output, zeros};
 use serde::Serialize;
 use std::io::Write;
 
-/// Returns the sizes of `problem`, as `--json` prints them.
+/// Returns the sizes of `problem` in the form in which `--json` prints them.
 fn sizes(problem: &Problem) -> impl Serialize + use<> {
     object! {
         batch: problem.sequences(),
@@ -33,7 +33,7 @@ fn sizes(problem: &Problem) -> impl Serialize + use<> {
     }
 }
 
-/// Runs the command on tensors that stay in their files.
+/// Runs the command on tensors that are read from their files part by part, within the memory budget.
 fn streamed(args: &RunArgs) -> Result<(), Error> {
     if args.certificate && args.stream.resume {
         let found = "given with --resume".into();
@@ -81,7 +81,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     if args.stream.is_asked() { streamed(args) } else { whole(args) }
 }
 
-/// Runs the command on tensors in memory.
+/// Runs the command on tensors that are completely in memory.
 fn whole(args: &RunArgs) -> Result<(), Error> {
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;

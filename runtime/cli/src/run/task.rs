@@ -1,4 +1,5 @@
-//! `elsa run --task`: the states of one task of a division by quorums, from its own tokens, to a file.
+//! `elsa run --task`: computes the states of one task of a division by quorums, from the tokens of that task, and
+//! writes them to a file.
 
 use super::args::RunArgs;
 use crate::args::warn_without_half_scores;

@@ -1,4 +1,4 @@
-//! Data for the problem of a shape.
+//! Random data for the problem that a shape defines.
 
 use super::form::{MaskForm, Shape};
 use crate::error::Error;
@@ -6,10 +6,10 @@ use crate::random::Random;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, Problem};
 use elsa_files::{Buffer, zeros};
 
-/// Attended share of the pairs of a boolean mask.
+/// Share of the elements that are true in a random boolean mask.
 const ATTENDED: f64 = 0.8;
 
-/// Tensors of standard normal numbers, and the mask.
+/// Tensors of standard normal numbers, with a mask if the shape has one.
 #[derive(Clone, Debug)]
 pub struct Data {
     /// Queries.
@@ -22,7 +22,7 @@ pub struct Data {
     pub mask: Option<Mask>,
     /// The table of relative positions, if the shape has one.
     pub table: Option<Buffer>,
-    /// Bounds of the sequences, if the shape packs them.
+    /// Bounds of the packed sequences, if the shape packs them.
     pub bounds: Option<Vec<i64>>,
 }
 
@@ -36,8 +36,8 @@ pub enum Mask {
 }
 
 impl Data {
-    /// Generates data for `problem`, which must be that of `shape`: the same in every call. Every query
-    /// attends a key.
+    /// Generates data for `problem`, which must be that of `shape`. The data are the same every time, and every query
+    /// attends at least one key.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
@@ -61,7 +61,7 @@ impl Data {
         Ok(Data { query, key, value, mask, table, bounds: shape.bounds() })
     }
 
-    /// Returns the data of a call.
+    /// Returns the input tensors and lists of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
@@ -76,7 +76,7 @@ impl Data {
     }
 }
 
-/// Sets the elements of a boolean mask that are true.
+/// Sets the true elements of a boolean mask of zeros.
 fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     let Shape { batch, queries, keys, causal, .. } = *shape;
     match form {
@@ -99,8 +99,8 @@ fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     }
 }
 
-/// Returns the number of keys of sequence `b` that are not padding. Along the batch it falls from nearly all to more
-/// than half, and it is at least one.
+/// Returns the number of keys of sequence `b` that are not padding. It falls along the batch, from nearly all keys to
+/// slightly more than half, and is at least one.
 fn valid(keys: usize, b: usize, batch: usize) -> usize {
     let padding = keys as f64 * 0.5 * (b + 1) as f64 / (batch + 1) as f64;
     (keys - padding as usize).max(1)

@@ -1,4 +1,4 @@
-//! The parts of a shape, and its problem.
+//! The parts of a shape, and the problem that they define.
 
 use crate::error::Error;
 use elsa_core::argument::ArgumentError;
@@ -9,46 +9,47 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use std::fmt::{self, Display, Formatter};
 
-/// Alignments of a causal mask by name. The first is that of a bare `causal`.
+/// Alignments of a causal mask by name. The first is the meaning of `causal` without a value.
 pub const ALIGNMENTS: [(&str, Alignment); 2] =
     [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
 
 /// The sizes and the semantics of a problem with dense tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Heads of the queries.
+    /// Number of heads of the queries.
     pub heads: usize,
-    /// Query tokens.
+    /// Number of query tokens per sequence.
     pub queries: usize,
-    /// Key tokens.
+    /// Number of key tokens per sequence.
     pub keys: usize,
-    /// Head size, of keys and values alike.
+    /// Head size, which is the same for keys and values.
     pub dim: usize,
-    /// Heads of keys and values; a divisor of `heads`.
+    /// Number of heads of keys and values; a divisor of `heads`.
     pub kv_heads: usize,
-    /// The corner of a causal mask, if there is one.
+    /// Alignment of the causal mask, if there is one.
     pub causal: Option<Alignment>,
     /// Sliding window around the diagonal.
     pub window: Window,
     /// The mask, if there is one.
     pub mask: Option<MaskForm>,
-    /// The picture whose square windows the sequences are; a table of relative positions is then added to the scores.
+    /// Windows of a picture, if each sequence is a square window; a table of relative positions is then added to the
+    /// scores.
     pub windows: Option<Windows>,
     /// Length of the shortest sequence, if sequences of different lengths are packed one after the other. `queries` and
-    /// `keys` are then the length of the longest.
+    /// `keys` are then the length of the longest sequence.
     pub packed: Option<usize>,
 }
 
-/// A mask that a shape names.
+/// Form of a mask: its kind, and the axes along which it varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskForm {
     /// Boolean, `[B, H, NQ, NK]`.
     Bool,
-    /// Boolean, `[B, H, NQ, NK]`, and true everywhere.
+    /// Boolean, `[B, H, NQ, NK]`, true everywhere.
     True,
-    /// Boolean, `[B, 1, 1, NK]`: the first keys of each sequence, fewer from one sequence to the next.
+    /// Boolean, `[B, 1, 1, NK]`: true for the first keys of each sequence, fewer keys from one sequence to the next.
     Padding,
     /// Additive, `[B, H, NQ, NK]`.
     Float,
@@ -61,7 +62,7 @@ pub enum MaskForm {
 }
 
 impl MaskForm {
-    /// Every form with its name in shapes.
+    /// Every form, with its name in the notation of shapes.
     pub const ALL: [(&str, MaskForm); 7] = [
         ("bool", MaskForm::Bool),
         ("true", MaskForm::True),
@@ -72,19 +73,19 @@ impl MaskForm {
         ("row", MaskForm::Row),
     ];
 
-    /// Returns the name in shapes.
+    /// Returns the name of the form in the notation of shapes.
     #[must_use]
     pub fn name(self) -> &'static str {
         MaskForm::ALL.into_iter().find(|(_, form)| *form == self).map_or("", |(name, _)| name)
     }
 
-    /// Returns `true` if the elements are booleans. Otherwise they are added to the scores.
+    /// Returns `true` if the elements are booleans, and `false` if they are added to the scores.
     #[must_use]
     pub const fn is_boolean(self) -> bool {
         matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
     }
 
-    /// Returns the axes of the mask of `shape`. Broadcast axes are one.
+    /// Returns the axes of the mask for `shape`. Shared axes have length one.
     #[must_use]
     pub const fn axes(self, shape: &Shape) -> [usize; 4] {
         let Shape { batch, heads, queries, keys, .. } = *shape;
@@ -133,8 +134,8 @@ impl Shape {
         Some(std::iter::once(0).chain(ends).collect())
     }
 
-    /// Builds the attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive
-    /// mask and of a table are of the same type as the tensors.
+    /// Builds the problem of attention over dense tensors `[batch, heads, tokens, dim]`, without checking it. Elements
+    /// of an additive mask and of a table have the same type as the tensors.
     ///
     /// # Errors
     /// Returns an error if the product of the sizes overflows.
@@ -142,7 +143,7 @@ impl Shape {
         self.unnamed(dtype).map_err(named)
     }
 
-    /// Returns the checked problem of [`Shape::spec`].
+    /// Builds the problem like [`Shape::spec`], and checks it.
     ///
     /// # Errors
     /// Returns an error if the sizes are not those of a valid problem.
@@ -150,7 +151,7 @@ impl Shape {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }
 
-    /// Builds the problem like [`Shape::spec`], with errors that name tensors.
+    /// Builds the problem like [`Shape::spec`]; its errors name tensors instead of the shape.
     fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let total = self.bounds().and_then(|bounds| usize::try_from(*bounds.last()?).ok());
@@ -176,8 +177,8 @@ impl Shape {
         Ok(spec)
     }
 
-    /// Counts the operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all
-    /// pairs, attended or not. Packed sequences are counted one by one.
+    /// Counts the operations of both matrix products of a call over all pairs, attended or not:
+    /// `4 · batch · heads · queries · keys · dim`. For packed sequences, the counts of the sequences are added up.
     #[must_use]
     pub fn operations(self) -> f64 {
         let pairs = match self.bounds() {
@@ -187,7 +188,7 @@ impl Shape {
         4.0 * pairs * self.heads as f64 * self.dim as f64
     }
 
-    /// Returns the corner of the causal mask by name, if there is one.
+    /// Returns the name of the causal mask's alignment, if there is a causal mask.
     #[must_use]
     pub fn corner(self) -> Option<&'static str> {
         let of =
@@ -195,7 +196,7 @@ impl Shape {
         self.causal.and_then(of)
     }
 
-    /// Returns the two sides of the window, −1 where it is open; `None` without a window.
+    /// Returns the left and right sizes of the window, −1 for an open side; `None` without a window.
     #[must_use]
     pub fn sides(self) -> Option<[i64; 2]> {
         let side = |side: Option<usize>| side.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -203,7 +204,7 @@ impl Shape {
         (self.window != Window::default()).then(|| [side(left), side(right)])
     }
 
-    /// Returns the parts of the shape after its five sizes, as written.
+    /// Returns the parts of the shape after its five sizes, in the notation of the command line.
     #[must_use]
     pub fn parts(self) -> Vec<String> {
         let kv = (self.kv_heads != self.heads).then(|| format!("kv={}", self.kv_heads));
@@ -233,7 +234,7 @@ fn named(e: ArgumentError) -> Error {
 }
 
 impl Display for Shape {
-    /// Writes the shape in the form of the command line.
+    /// Writes the shape in the notation of the command line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Shape { batch, heads, queries, keys, dim, .. } = self;
         let parts: String = self.parts().iter().map(|part| format!(",{part}")).collect();

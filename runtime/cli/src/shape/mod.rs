@@ -1,4 +1,4 @@
-//! Shapes on the command line, the problem that a shape stands for, and data for it.
+//! Shapes on the command line, the problems that they define, and data for these problems.
 
 mod data;
 mod form;

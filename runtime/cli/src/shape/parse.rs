@@ -1,10 +1,10 @@
-//! Parser of shapes.
+//! Parser of shapes in the notation of the command line.
 
 use super::form::{ALIGNMENTS, MaskForm, Shape};
 use elsa_core::attention::{Window, Windows};
 use std::str::FromStr;
 
-/// The place of a shape in help texts.
+/// Placeholder for a shape in help texts.
 pub const VALUE: &str = "B,H,NQ,NK,D[,...]";
 
 /// Help text of the parts of a shape after its five sizes.
@@ -24,23 +24,23 @@ A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Optio
   packed=MIN      the sequences have MIN to NQ = NK tokens and are packed; without mask and swin
 Examples are 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
 
-/// The sizes by name, in order.
+/// Names of the five sizes, in their order.
 const SIZES: [&str; 5] = ["B", "H", "NQ", "NK", "D"];
 
 const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN";
 
-/// Formats the message for a part of a shape.
+/// Formats the message that refuses a part of a shape.
 fn refused(part: &str, found: &str, allowed: &str) -> String {
     format!("{part}: {found}; allowed: {allowed}")
 }
 
-/// Parses a whole number from one.
+/// Parses a positive integer.
 fn size(part: &str, text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| *size > 0);
     size.ok_or_else(|| refused(part, &format!("'{text}'"), "a whole number from 1"))
 }
 
-/// Parses the shortest of the packed sequences of `shape`. `found` is the value in messages.
+/// Parses the length of the shortest packed sequence of `shape`. `found` is the part in messages.
 fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, String> {
     let shortest = size("packed", value.unwrap_or_default())?;
     if shape.queries != shape.keys {
@@ -63,7 +63,7 @@ fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, Stri
     }
 }
 
-/// Parses the two sides of a window, `L:R`; −1 is open.
+/// Parses the two sides of a window, `L:R`; −1 means an open side.
 fn window(text: &str) -> Option<Window> {
     let side = |text: &str| match text {
         "-1" => Some(None),
@@ -74,8 +74,8 @@ fn window(text: &str) -> Option<Window> {
     (window != Window::default()).then_some(window)
 }
 
-/// Parses the square windows of the sequences of `shape`, `HxW[:S]`. `found` is the value in
-/// messages.
+/// Parses `HxW[:S]`: the picture whose square windows are the sequences of `shape`, and the shift. `found` is the part
+/// in messages.
 fn windows(shape: &Shape, value: Option<&str>, found: &str) -> Result<Windows, String> {
     let refused = |found: String, allowed: String| Err(refused("swin", &found, &allowed));
     let sizes = |text: &str| {

@@ -1,7 +1,7 @@
 //! Shapes of attention in models, by name.
 //!
-//! A workload is every different shape of attention that a call of the model has. ELSA measures these models and
-//! gives few of their shapes. Where it gives none, the shape is that of the published model, or a plain choice:
+//! A workload consists of all different shapes of attention in one call of the model. ELSA measures these models and
+//! gives few of their shapes. If it does not give a shape, the shape is that of the published model, or a plain choice:
 //!
 //! | workload | where its numbers come from |
 //! |---|---|
@@ -23,7 +23,7 @@ use std::str::FromStr;
 pub struct Workload {
     /// Name.
     pub name: &'static str,
-    /// Shapes, as they are written.
+    /// Shapes, in the notation of the command line.
     shapes: &'static [&'static str],
 }
 
@@ -77,8 +77,8 @@ impl FromStr for Workload {
     }
 }
 
-/// Returns the workload whose name shares the longest beginning with `name`, at least three characters. Case does not
-/// count, and an underscore is a dash.
+/// Returns the name of the workload that shares the longest prefix with `name`, if the prefix has at least three
+/// characters. Case does not matter, and an underscore counts as a dash.
 fn near(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let shared = |other: &str| name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
@@ -87,10 +87,10 @@ fn near(name: &str) -> Option<&'static str> {
     (shared(nearest.name) >= 3).then_some(nearest.name)
 }
 
-/// The shapes that one argument names: those of a workload, or one that is written out.
+/// The shapes that one argument names: all shapes of a workload, or a single shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The workload, if it is one.
+    /// Name of the workload; `None` for a single shape.
     pub workload: Option<&'static str>,
     /// Shapes.
     pub shapes: Vec<Shape>,

@@ -1,4 +1,4 @@
-//! Identity of a run, and the journal of an earlier one that it resumes.
+//! The identity of a run, and the search for the journal of an earlier run that it resumes.
 
 use super::commit::{Move, journal_of};
 use super::journal::{self, Earlier, Journal, Sizes, Stage};
@@ -9,23 +9,23 @@ use elsa_files::{FileError, Prepared};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A run after the search for its journal.
+/// A run whose journal has been looked for.
 #[derive(Debug)]
 pub struct Begun {
-    /// Path of the journal; `None` without one.
+    /// Path of the journal; `None` if the run keeps none.
     path: Option<PathBuf>,
-    /// Problem, kernel, inputs and outputs, a line for each.
+    /// Lines that identify the run: inputs, problem, kernel and outputs.
     run: Vec<String>,
     earlier: Option<(Journal, Earlier)>,
 }
 
 impl Begun {
     /// Begins a run of `job` with the outputs `prepared`, computed by the back end that `by` describes. With `resume`,
-    /// a journal is kept.
+    /// the run keeps a journal.
     ///
     /// # Errors
-    /// A journal of another run, or a damaged one; an output in the file of an input, which the resumed run would miss;
-    /// errors of the file system.
+    /// Returns an error if the journal belongs to another run or is damaged, if an output would replace an input file,
+    /// which a resumed run still needs, or if the file system fails.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
@@ -77,7 +77,7 @@ impl Begun {
         Ok(Begun { path, run, earlier })
     }
 
-    /// Returns the stage of the run; `None` if it cannot be resumed after a kill.
+    /// Returns the stage at which the run starts; `None` if it keeps no journal.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.path.as_ref().map(|_| match &self.earlier {
@@ -87,22 +87,22 @@ impl Begun {
         })
     }
 
-    /// Returns the sizes of the earlier run.
+    /// Returns the sizes that the earlier run chose, if there is one.
     #[must_use]
     pub fn sizes(&self) -> Option<Sizes> {
         self.earlier.as_ref().map(|(_, earlier)| earlier.sizes)
     }
 
-    /// Returns the number of units that the earlier run has finished.
+    /// Returns the number of units that the earlier run has finished; zero without an earlier run.
     #[must_use]
     pub fn finished(&self) -> usize {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Makes `outputs` record a run of `units` units, in the earlier journal or a new one.
+    /// Makes `outputs` record a run of `units` units, in the journal of the earlier run or in a new one.
     ///
     /// # Errors
-    /// Returns an error for a journal with more units, or if the file system fails.
+    /// Returns an error if the journal has more finished units than `units`, or if the file system fails.
     pub fn note_in(self, outputs: &mut Outputs, sizes: Sizes, units: usize) -> Result<(), Error> {
         let from = self.finished();
         if from > units {
@@ -125,7 +125,7 @@ impl Begun {
     }
 }
 
-/// Requires that the file at `path`, if it exists, is not an input of the job.
+/// Requires that the file at `path`, if it exists, is not an input file of the job.
 fn spare(job: &Job, argument: &'static str, path: &Path) -> Result<(), Error> {
     let Some(other) = fs::metadata(path).ok().and_then(|found| job.reads(&found)) else { return Ok(()) };
     let found = format!("{}, which {} reads", path.display(), dashed(other));

@@ -1,12 +1,12 @@
-//! The end of a run that may be killed at any time: its finished files replace their targets one by one.
+//! The last stage of a run that may be killed at any time: its finished files replace their targets one by one.
 //!
 //! ```text
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
-//! A rename preserves a file's identity. So the next run that finds the journal can distinguish a part next to its
-//! target from one that has become the target, and completes the rest. Paths come from the flags, never from the
-//! journal.
+//! A rename preserves the identity of a file. So a later run that finds the journal can distinguish a part file next to
+//! its target from a part file that has become the target, and completes the missing moves. Paths come from the flags,
+//! never from the journal.
 
 use super::journal::Journal;
 use elsa_files::{
@@ -18,10 +18,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The arrays of an archive of states.
+/// Names of the arrays in an archive of states.
 pub const ARRAYS: [&str; 3] = ["m", "S", "W"];
 
-/// Returns the path of a file next to `target`.
+/// Returns the path of `target` with `name` appended.
 #[must_use]
 pub fn beside(target: &Path, name: &str) -> PathBuf {
     let mut path = target.as_os_str().to_owned();
@@ -35,30 +35,30 @@ pub fn journal_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-journal")
 }
 
-/// Returns the path of the part file of a resumable run for `target`.
+/// Returns the path of the part file that becomes `target` in a resumable run.
 #[must_use]
 pub fn part_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-part")
 }
 
-/// Returns the part of the metadata that a rename preserves and that identifies the file.
+/// Returns the metadata that identify a file and that a rename preserves, as text.
 fn identity(found: &Metadata) -> String {
     format!("{}:{} {}", found.dev(), found.ino(), found.len())
 }
 
-/// A file that takes the place of its target.
+/// The move of a finished part file to its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     argument: &'static str,
     target: PathBuf,
-    /// `true` if the target is written directly, so that only its other files are removed.
+    /// `true` if the target is written directly. Then nothing is moved, and only the files in `arrays` are removed.
     direct: bool,
-    /// Files that are not needed any more then.
+    /// Files that are not needed after the move.
     arrays: Vec<PathBuf>,
 }
 
 impl Move {
-    /// Returns the move of a prepared file.
+    /// Creates the move for a prepared output file.
     #[must_use]
     pub fn of(file: &Prepared) -> Move {
         let arrays = match file.format {
@@ -69,12 +69,12 @@ impl Move {
         Move { argument, target, direct: file.direct.is_some(), arrays }
     }
 
-    /// Returns the files that the run creates next to the target.
+    /// Returns the paths of the files that the run creates next to the target.
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
         std::iter::once(part_of(&self.target)).chain(self.arrays.iter().cloned())
     }
 
-    /// Returns the identity of the part, which is complete.
+    /// Returns the identity of the part file, which must be complete. Empty if the target is written directly.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -86,8 +86,8 @@ impl Move {
         Ok(identity(&found))
     }
 
-    /// Returns whether the part of this identity has become the target; `None` if it is neither the part nor the
-    /// target.
+    /// Returns whether the part file with the identity `part` has become the target; `None` if it is neither at its own
+    /// path nor at the target's.
     #[must_use]
     pub fn is_done(&self, part: &str) -> Option<bool> {
         if self.direct {
@@ -101,7 +101,7 @@ impl Move {
         }
     }
 
-    /// Completes the move.
+    /// Moves the part file to its target, unless this has been done, and removes the files in `arrays`.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();
@@ -126,7 +126,7 @@ impl Move {
     }
 }
 
-/// Completes the rest of `moves`, as recorded in `journal`, and removes the journal.
+/// Completes the moves that are still missing, and then removes the journal.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -139,7 +139,7 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Waits until a file is on the device, where it is on one.
+/// Waits until the contents of a file are on the storage device, if the file is on one.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -1,4 +1,4 @@
-//! Tensors in files, read by range.
+//! Source of a streamed run that reads ranges of tensors from files.
 
 use crate::error::{Error, dashed, say};
 use crate::job::Job;
@@ -9,31 +9,31 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a file that are converted at once.
+/// Maximum number of bytes of a file that are converted at a time.
 const PIECE: usize = 64 << 10;
 
 /// A tensor in a file.
 #[derive(Clone, Copy, Debug)]
 struct Tensor<'a> {
     file: &'a File,
-    /// Offset of its elements.
+    /// Offset of the tensor's elements in the file.
     start: u64,
     stored: Stored,
 }
 
-/// The tensors of a job whose elements were left in their files. Elements of f64 are rounded to f32, i32 widened to i64, and
-/// integers of a mask made booleans.
+/// The tensors of a job whose elements are still in their files. When they are read, elements of f64 are rounded to
+/// f32, i32 indices are widened to i64, and integers of a mask become booleans.
 #[derive(Debug)]
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
     piece: Vec<u8>,
-    /// Bytes of files into which members of archives were unpacked.
+    /// Number of bytes to which compressed members of archives were unpacked, in temporary files.
     pub unpacked: u64,
 }
 
 impl<'a> Files<'a> {
-    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files, next to the first
-    /// output that is a file, or else next to the archive.
+    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files. These are next to the
+    /// first output that is a regular file, or next to the archive if there is no such output.
     ///
     /// # Errors
     /// Returns an error if a member is damaged or cannot be unpacked, or if the system refuses memory.
@@ -90,7 +90,7 @@ impl Source<Operand> for Files<'_> {
     }
 }
 
-/// Reads elements of `A` bytes from byte `at` of a file on, and writes each as `B` bytes.
+/// Reads elements of `A` bytes, starting at byte `at` of a file, and converts each to `B` bytes of `to`.
 fn converted<const A: usize, const B: usize>(
     file: &File,
     mut at: u64,

@@ -1,4 +1,4 @@
-//! Shared parts of the commands: the order of axes, tensors from files, outputs and the report.
+//! Parts that the commands of series share: the order of axes, tensors from files, outputs and the report.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -58,7 +58,7 @@ pub struct CallArgs {
     pub engine: EngineArgs,
 }
 
-/// A tensor of a call from its file.
+/// A tensor read from the file of a flag.
 pub struct Given {
     argument: &'static str,
     source: Source,
@@ -78,7 +78,7 @@ impl Given {
         Ok(Given { argument, source: source.clone(), tensor })
     }
 
-    /// Reads the tensor of an optional flag.
+    /// Reads the tensor of an optional flag; `None` if the flag is not given.
     ///
     /// # Errors
     /// As [`Given::load`].
@@ -94,17 +94,17 @@ impl Given {
     /// Returns the elements.
     ///
     /// # Errors
-    /// Returns an error for elements that are not floating-point numbers, which loading refuses.
+    /// Returns an error if the elements are not floating-point numbers, which [`Given::load`] rules out.
     pub fn elements(&self) -> Result<Elements<'_>, Error> {
         self.tensor
             .elements()
             .ok_or_else(|| self.wrong("elements of another type", "f32, f16 or bf16".into()))
     }
 
-    /// Returns the elements, which must be f32 and fill `shape`.
+    /// Returns the elements of a tensor that must be f32 and have the axes `shape`.
     ///
     /// # Errors
-    /// Returns an error for another type or another number of elements.
+    /// Returns an error for another type or another shape.
     pub fn numbers(&self, shape: &[usize]) -> Result<&[f32], Error> {
         match self.elements()? {
             Elements::F32(x) if self.shape() == shape => Ok(x),
@@ -125,7 +125,7 @@ impl Given {
         }
     }
 
-    /// Builds the error of a tensor whose rank its argument does not allow.
+    /// Builds the error for a tensor whose rank its flag does not allow.
     pub fn rank(&self, allowed: &'static str) -> Error {
         let source = TensorError::Rank { shape: self.shape().to_vec(), allowed };
         FileError::Tensor { argument: self.argument, path: self.tensor.path().to_path_buf(), source }.into()
@@ -135,7 +135,7 @@ impl Given {
         Error::Argument { argument: self.argument, found: found.into(), allowed }
     }
 
-    /// Checks that the file is unchanged since it was read.
+    /// Checks that the file has not changed since it was read.
     ///
     /// # Errors
     /// Returns an error for a file that has changed.
@@ -144,7 +144,7 @@ impl Given {
     }
 }
 
-/// Returns the numbers of an optional tensor.
+/// Returns the elements of an optional tensor, like [`Given::numbers`].
 ///
 /// # Errors
 /// As [`Given::numbers`].
@@ -152,7 +152,7 @@ pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&
     given.map(|given| given.numbers(shape)).transpose()
 }
 
-/// The outputs of a call in memory.
+/// Memory for the outputs of a call, and the files for them.
 pub struct Outputs {
     writer: Writer,
     /// Elements of the output.
@@ -190,13 +190,14 @@ impl Outputs {
         })
     }
 
-    /// Borrows the outputs for a call.
+    /// Borrows the memory of the outputs for a call.
     pub fn tensors(&mut self) -> series::Outputs<'_> {
         series::Outputs { out: Some(self.out.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Writes the files and prints the report of a run of `plan`: the command, its method or parts, and a series of its sizes.
-    /// `worst` is the result of a verification after `ms` milliseconds of computation.
+    /// Writes the files and prints the report of a run of `plan`. `what` is the command, `form` its method or number of
+    /// parts, and `series` has the sizes. `worst` is the result of the verification, if requested, and `ms` the time of
+    /// the computation.
     ///
     /// # Errors
     /// Returns an error if inputs have changed, if files cannot be written, or if the verification failed.
@@ -255,13 +256,13 @@ impl Outputs {
     }
 }
 
-/// Formats a number of parts.
+/// Formats a number of parts, as in `2 parts`.
 pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
-/// Compares the output of a call with the exact values: for a batch and a channel, `each` passes every token and its
-/// exact value to its last argument. Returns the largest error relative to its bound.
+/// Compares the output of a call with the exact values. For a batch and a channel, `each` computes the exact values and
+/// passes each of them, with its token, to its last argument. Returns the largest ratio of an error to its bound.
 pub fn worst(
     outputs: &Outputs,
     series: &Series,
@@ -278,7 +279,8 @@ pub fn worst(
     worst
 }
 
-/// Returns the larger of `worst` and the distance of another value: infinite once one is a NaN.
+/// Returns the larger of `worst` and the distance of the value `found` from `exact`, relative to its bound. The result
+/// is infinite if the distance is NaN.
 pub fn farther(worst: f64, exact: Judged, found: f32, dtype: DType) -> f64 {
     let distance = exact.distance(found, dtype);
     if distance.is_nan() { f64::INFINITY } else { worst.max(distance) }

@@ -1,4 +1,4 @@
-//! `elsa linear conv`.
+//! `elsa linear conv`: computes a causal convolution of each channel over tensors in files.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 

@@ -1,4 +1,4 @@
-//! `elsa linear recurrence`.
+//! `elsa linear recurrence`: computes a first-order recurrence in each channel over tensors in files.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 

@@ -1,4 +1,4 @@
-//! `elsa linear selective`.
+//! `elsa linear selective`: computes Mamba's selective scan over tensors in files.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -64,7 +64,7 @@ pub struct SelectiveArgs {
     call: CallArgs,
 }
 
-/// Selects a coefficient by its shape.
+/// Determines from the shape of a tensor whether its coefficients are per channel or per token.
 fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Coefficient, Error> {
     let (batch, tokens, channels) = match (order, given.shape()) {
         (_, [_, _]) => return Ok(Coefficient::Channel),
