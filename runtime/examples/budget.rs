@@ -1,14 +1,14 @@
-//! Compares the speed of runs inside an error budget with exact runs: where no block of keys may be skipped; where
-//! every other one may; where a mask falls with the distance between query and key, causal or not; and where an
-//! additive mask allows no skips. Also measures runs whose tiles pass the norm gate, without and with an additive mask,
-//! and inside a budget compared with the budget alone.
+//! Compares the speed of runs with an error budget with that of exact runs, in several cases: no block of keys may be
+//! skipped; every other block may be skipped; a mask falls with the distance between query and key, causal or not; an
+//! additive mask permits no skips. Also measures runs whose tiles pass the norm gate, without and with an additive
+//! mask, and with a budget in addition, compared with the budget alone.
 //!
-//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back
-//! end of this machine unless one is named. A round times one exact call and one call of the other plan, alternating in
-//! order. The time is processor time of the thread, so that other programs disturb little; on a GPU it is the device's
-//! clock. A line gives the median of their ratios (above one if the other plan is faster), its quartiles, the
-//! milliseconds of the exact call, the share of blocks skipped, the share skipped before their first product, and the
-//! share of rows that the gate let pass. A GPU has no gate.
+//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. Runs use one thread, on
+//! every back end of this machine unless one is named. A round times one exact call and one call of the other plan, in
+//! alternating order. The time is the thread's processor time, which other programs hardly disturb, or the device's
+//! time on a GPU. A line contains the median of the ratios of the two times (above one if the other plan is faster),
+//! their quartiles, the milliseconds of the exact call, the share of skipped blocks, the share of blocks skipped before
+//! their first product, and the share of rows that passed the gate. A GPU has no gate.
 
 use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
@@ -20,18 +20,18 @@ use rustix::time::{ClockId, clock_gettime};
 type Failure = Box<dyn std::error::Error>;
 
 const BUDGET: f32 = 1e-3;
-/// Calls that a GPU makes one behind the other.
+/// Number of calls that a GPU runs back to back per measurement.
 const CALLS: usize = 8;
-/// Keys of a block.
+/// Number of keys per block.
 const BLOCK: usize = 64;
 
-/// Seconds of processor time that the thread has had.
+/// Returns the processor time of this thread in seconds.
 fn now() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-/// Seconds of a call.
+/// Runs a call and returns its duration in seconds: processor time, or device time on a GPU.
 fn time(
     plan: &Plan,
     workspace: &mut Workspace,

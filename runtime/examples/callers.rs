@@ -1,8 +1,10 @@
-//! Calls per second of one to four callers that share an engine or have one each, with engines of one thread and of two.
+//! Measures the calls per second of one to four callers that share an engine or have one each; the engines have one
+//! thread or two.
 //!
-//! `cargo run --release -p elsa-runtime --example callers [heads,queries,keys,d]`. Every caller is a thread with a plan
-//! and a workspace of its own. Calls of an engine with one thread run side by side; calls that need both threads of an
-//! engine with two take turns, or meet one another on the cores where each caller has an engine of its own.
+//! `cargo run --release -p elsa-runtime --example callers [heads,queries,keys,d]`. Every caller is a thread with its
+//! own plan and workspace. Calls of an engine with one thread run concurrently. Calls of a shared engine with two
+//! threads need both threads and therefore run one after another; if each caller has such an engine, the calls compete
+//! for the cores.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -13,11 +15,11 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a cell of the table is measured.
+/// Duration of the measurement of one table cell.
 const TIME: Duration = Duration::from_secs(1);
 const MOST_CALLERS: usize = 4;
 
-/// Calls of one caller until the time is up.
+/// Calls attention for [`TIME`] and returns the calls per second.
 fn call(engine: &Engine, [heads, queries, keys, d]: [usize; 4], start: &Barrier) -> Result<f64, Failure> {
     let view = |n| View::dense("shape", Layout::Bhnd, &[heads, n, d], None);
     let (query, key) = (view(queries)?, view(keys)?);
@@ -38,7 +40,7 @@ fn call(engine: &Engine, [heads, queries, keys, d]: [usize; 4], start: &Barrier)
     Ok(f64::from(calls) / begin.elapsed().as_secs_f64())
 }
 
-/// Calls per second of all callers together; caller `i` uses engine `i` modulo their number.
+/// Returns the calls per second of all callers together; caller `i` uses engine `i` modulo the number of engines.
 fn together(engines: &[Engine], callers: usize, shape: [usize; 4]) -> Result<f64, Failure> {
     let start = Barrier::new(callers);
     std::thread::scope(|s| {

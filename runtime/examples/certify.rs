@@ -1,12 +1,11 @@
-//! Measures the cost of a certificate: the time of calls of a certifying plan over that of calls of a plan
-//! without certificates.
+//! Measures the cost of a certificate: the ratio of the time of a plan with certificates to that of a plan without.
 //!
 //! `cargo run --release -p elsa-runtime --example certify -- [BACKEND [THREADS [ROUNDS]]]`
 //!
-//! A round gives both plans a slice of a few milliseconds, alternating which is first. Ratios are formed within a
-//! round; their medians and quartiles are printed. One CPU thread is measured by its processor time, several by wall
-//! time. On a GPU the tensors are in device memory, and the ratio of device times, between events before and after a
-//! call, is printed too. The time of fetching a certificate follows.
+//! In each round, both plans run for a slice of a few milliseconds, and the plan that starts alternates. Ratios are
+//! formed within a round; their medians and quartiles are printed. With one CPU thread, its processor time is measured,
+//! otherwise wall time. On a GPU the tensors are in device memory, and the ratio of device times, between events before
+//! and after a call, is printed too. Last comes the time of fetching a certificate.
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
@@ -31,13 +30,13 @@ const SHAPES: [[usize; 5]; 6] = [
 /// Length of a slice in seconds.
 const SLICE: f64 = 8e-3;
 
-/// Reads `clock` in seconds.
+/// Returns the time of `clock` in seconds.
 fn now(clock: ClockId) -> f64 {
     let now = clock_gettime(clock);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Measures calls for one slice. Returns the seconds per call by `clock` and by the GPU's events; the latter is NaN on a
+/// Runs calls for one slice. Returns the seconds per call by `clock` and by the GPU's events; the latter is NaN on a
 /// CPU.
 fn slice(bound: &mut Bound<'_>, clock: ClockId) -> Result<[f64; 2], Failure> {
     bound.run_resident()?;

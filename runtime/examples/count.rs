@@ -1,11 +1,11 @@
-//! Attention calls between markers, for counting instructions under an emulator: `cargo xtask count` builds this
-//! for aarch64, runs it and reads the counts.
+//! Runs attention calls between markers, for counting instructions in an emulator: `cargo xtask count` builds this
+//! program for aarch64, runs it and reads the counts.
 //!
-//! Arguments are shapes `heads,tokens,d`, with the name of a plan behind them or without: `exact`, `budget` (an error budget
-//! with which nothing may go), `half` (every other block of 64 keys may go), `gate` (all tiles pass the norm gate). Each is
-//! planned and bound, called once to touch all memory, then called twice, each time between `hint #0x7e` and
-//! `hint #0x7f`. One line per shape names its kernel and the share of the blocks that were left out. The answer is checked
-//! against the f64 oracle, so that no wrong kernel is counted.
+//! Arguments are shapes `heads,tokens,d`, optionally followed by the name of a plan: `exact`, `budget` (an error budget
+//! that permits no skips), `half` (an error budget that permits skipping every other block of 64 keys), `gate` (all
+//! tiles pass the norm gate). Each is planned and bound, called once to touch all memory, then called twice, each time
+//! between `hint #0x7e` and `hint #0x7f`. One line per shape contains the name of its kernel and the share of skipped
+//! blocks. The output is checked against the f64 oracle, so that no wrong kernel is counted.
 
 use elsa_core::attention::reference;
 use elsa_core::attention::traversal::Schedule;
@@ -18,13 +18,13 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Number of counted calls per shape.
 const CALLS: usize = 2;
-/// Far above the error of a correct kernel on these data, far below that of a wrong one.
+/// Maximum error of an output: far above that of a correct kernel on these data, far below that of a wrong one.
 const TOLERANCE: f64 = 1e-5;
-/// The budget of the plans that have one. What half of the blocks weigh at most is below it.
+/// Error budget of the plans `budget` and `half`, above the total weight of the blocks that `half` may skip.
 const BUDGET: f32 = 1e-5;
-/// Keys of a block.
+/// Number of keys per block.
 const BLOCK: usize = 64;
-/// The score of the keys of every other block, with which they weigh less than the budget.
+/// Score of the keys of every other block for `half`, so low that their weights are within the budget.
 const LOW: f32 = -24.0;
 
 #[cfg(target_arch = "aarch64")]

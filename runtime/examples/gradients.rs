@@ -1,10 +1,10 @@
-//! Measures the time of the backward pass over that of the forward pass.
+//! Measures the time of the backward pass relative to that of the forward pass.
 //!
 //! `cargo run --release -p elsa-runtime --example gradients -- [HEADS,TOKENS,DIM]... [--causal] [--threads N] [--rounds N]`
 //!
-//! Both passes are measured alternately, and their ratio is formed within a round, because the machine may be shared.
-//! The median over the rounds is printed, and the speed of the five products by the median time. The forward pass also
-//! writes states, as the backward pass requires them. `ELSA_BACKEND` names the back end.
+//! The two passes are measured alternately, and their ratio is formed within a round, because the machine may be
+//! shared. The program prints the median ratio over the rounds, and the speed of the five matrix products at the median
+//! time. The forward pass also writes states, which the backward pass requires. `ELSA_BACKEND` selects the back end.
 
 #![forbid(unsafe_code)]
 

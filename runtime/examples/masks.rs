@@ -1,11 +1,12 @@
-//! What masks cost: the time of masked calls over that of the plain one, for every form of mask, on one thread.
+//! Measures the cost of masks: the time of calls with each kind of mask, relative to the call without one, on one
+//! thread.
 //!
 //! `cargo run --release -p elsa-runtime --example masks -- [BACKEND [ROUNDS]]`
 //!
-//! A round gives every form a slice of a few milliseconds, one after the other and from another start each time. Slices
-//! are measured by the time for which the thread had a processor. Ratios are formed within a round; their medians and
-//! quartiles are printed. Float masks are dense numbers, four of five elements of boolean ones are true, and padding ends
-//! each sequence at another key.
+//! In each round, calls with every kind of mask run for a slice of a few milliseconds each, and each round starts with
+//! another kind. Slices are measured in processor time of the thread. Ratios are formed within a round; their medians
+//! and quartiles are printed. Float masks are dense numbers, four of five elements of boolean masks are true,
+//! and padding ends each sequence at a different key.
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
@@ -19,19 +20,19 @@ type Failure = Box<dyn std::error::Error>;
 
 /// `batch, heads, tokens, d`.
 const SHAPES: [[usize; 4]; 4] = [[1, 12, 197, 64], [64, 3, 49, 32], [4, 12, 256, 32], [1, 12, 900, 64]];
-/// Seconds of a slice.
+/// Duration of a slice in seconds.
 const SLICE: f64 = 4e-3;
 
-/// A form of mask: its name, its axes, and its elements where they are boolean.
+/// A kind of mask: its name, its axes, and its elements if they are boolean.
 type Form<'a> = (&'a str, Vec<usize>, Option<&'a [u8]>);
 
-/// Seconds for which this thread had a processor.
+/// Returns the processor time of this thread in seconds.
 fn now() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Seconds of a call.
+/// Runs calls for one slice and returns the seconds per call.
 fn slice(bound: &mut Bound<'_>) -> Result<f64, Failure> {
     bound.run()?;
     let (start, mut calls) = (now(), 0.0);
@@ -45,7 +46,7 @@ fn slice(bound: &mut Bound<'_>) -> Result<f64, Failure> {
     }
 }
 
-/// The three quartiles.
+/// Returns the three quartiles of `x`.
 fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
 }

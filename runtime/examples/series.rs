@@ -1,7 +1,8 @@
-//! Times of recurrences, selective scans and convolutions on this machine, one thread: nanoseconds per token and channel.
+//! Measures recurrences, selective scans and convolutions on one thread of this machine, in nanoseconds per token and
+//! channel.
 //!
 //! `cargo run --release -p elsa-runtime --example series`. The two methods of a convolution are measured alternately,
-//! so that noise affects both; the ratio of their medians is where the chooser should switch methods.
+//! so that noise affects both; the chooser should switch methods where the ratio of their medians crosses one.
 
 #![forbid(unsafe_code)]
 
@@ -16,20 +17,20 @@ use elsa_runtime::{
 use std::error::Error;
 use std::time::Instant;
 
-/// The median of the times of several runs, in nanoseconds per `elements`.
+/// Returns the median of `times` divided by the number of elements.
 fn median(mut times: Vec<f64>, elements: usize) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2] / elements as f64
 }
 
-/// The time of a call, in nanoseconds.
+/// Runs a call and returns its duration in nanoseconds.
 fn timed(mut run: impl FnMut() -> Result<(), RunError>) -> Result<f64, RunError> {
     let start = Instant::now();
     run()?;
     Ok(start.elapsed().as_secs_f64() * 1e9)
 }
 
-/// Numbers between −1/2 and 1/2.
+/// Returns `n` numbers between −1/2 and 1/2.
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * 0.618_034).fract() - 0.5).collect()
 }

@@ -1,8 +1,8 @@
 //! Compares streaming on a GPU with in-memory runs: time, overlap, and memory within budgets.
 //!
-//! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values are in page-locked memory. The
-//! first table has all queries resident; `speed` is the device time of the in-memory run over that of the stream. The
-//! second table has budgets for device memory; `taken` is the decrease of free device memory.
+//! `cargo run --release -p elsa-runtime --example stream_gpu [keys]`. Keys and values are in page-locked memory. In the
+//! first table, all queries are resident; `speed` is the ratio of the device time of the in-memory run to that of the
+//! stream. In the second table, device memory is limited by a budget; `taken` is the decrease of free device memory.
 
 use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 const RUNS: usize = 5;
 const WANTS: StreamWants = StreamWants::new(KeysFrom::Host);
 
-/// Shape of a problem: type, heads, key heads, queries, keys, head size.
+/// Element type and sizes of a problem.
 #[derive(Clone, Copy)]
 struct Shape {
     dtype: DType,
@@ -37,7 +37,7 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// Values of a wave as bytes of a type.
+/// Fills `bytes` with a sine wave in elements of type `dtype`.
 fn wave(bytes: &mut [u8], dtype: DType, step: f32) {
     match dtype {
         DType::F32 => {
@@ -98,7 +98,7 @@ impl Data {
         Ok(stream.run(StreamCall { lengths, queries, keys, added: None, results, from: 0 })?)
     }
 
-    /// Milliseconds on the device of a run in memory, and its output.
+    /// Runs the problem in memory; returns the device time in milliseconds and the output.
     fn in_memory(&self, engine: &Engine) -> Result<(f64, Vec<u8>), Failure> {
         let plan = engine.plan(&self.problem, &PlanOptions::default())?;
         let mut workspace = plan.workspace()?;
@@ -157,7 +157,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The largest difference of two outputs.
+/// Returns the largest difference between two outputs, or NaN if one occurs.
 fn difference(a: &[u8], b: &[u8], dtype: DType) -> f64 {
     let value = |x: &[u8]| match dtype {
         DType::F32 => f32::from_ne_bytes(x.try_into().unwrap_or_default()),

@@ -1,4 +1,5 @@
-//! What small values cost under sharp scores: time of calls whose values are small over that with ordinary ones.
+//! Measures the cost of small values under sharp scores: the time of calls whose values are small, relative to calls
+//! with ordinary values.
 //!
 //! `cargo run --release -p elsa-runtime --example subnormals`
 

@@ -1,4 +1,4 @@
-//! Errors of a command line, on one line: the argument, its value, the allowed values, and the probable intention.
+//! Errors of a command line as one line: the argument, its value, the allowed values, and a suggestion.
 
 use crate::args::{FILE, FILE_IS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,7 +8,8 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Returns the message for `error`, which the parser of `root` found in `arguments`. The first of them is the program's name.
+/// Returns the message for `error`, which the parser of `root` found in `arguments`, the first of which is the
+/// program's name.
 pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> String {
     root.build();
     let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -70,17 +71,17 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     }
 }
 
-/// The command that words name.
+/// The command that a command line names.
 struct Verb<'a> {
     command: &'a Command,
-    /// Name after that of the tool: `run`, `linear run`.
+    /// Name of the command without that of the tool, such as `run` or `linear run`.
     name: String,
-    /// The word that is the last of its name.
+    /// Index of the last word of the name in the command line.
     at: usize,
 }
 
 impl<'a> Verb<'a> {
-    /// Returns the innermost command of `words`, if they name one.
+    /// Returns the innermost command that `words` name; `None` if they name no command.
     fn of(root: &'a Command, words: &[String]) -> Option<Verb<'a>> {
         let mut found: Option<Verb<'a>> = None;
         for (at, word) in words.iter().enumerate().skip(1) {
@@ -96,12 +97,12 @@ impl<'a> Verb<'a> {
     }
 }
 
-/// Returns the name of the command `name` within that of `before`.
+/// Returns the full name of command `name` in the group `before`, which may be empty.
 fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// Returns the commands of `within` that have a flag, except groups of commands.
+/// Appends to `found` the commands in `within` that have the flag `flag`; groups of commands are searched.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());
@@ -112,7 +113,7 @@ fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>
     }
 }
 
-/// Reports an argument that belongs to no flag.
+/// Builds the message about an argument that is neither a flag of the command nor the value of a flag.
 fn unknown(
     root: &Command,
     words: &[String],
@@ -153,7 +154,7 @@ fn unknown(
     format!("{whole}: unexpected argument{elsewhere}; allowed: {allowed}{}", meant(near.as_deref()))
 }
 
-/// Reports an argument that is not UTF-8, with the flag whose value it is.
+/// Builds the message about an argument that is not UTF-8, and names the flag whose value it is.
 fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<&Verb<'_>>) -> String {
     let command = verb.map_or(root, |verb| verb.command);
     for (at, word) in words.iter().enumerate().skip(1) {
@@ -175,13 +176,13 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
     "argument: not UTF-8; allowed: UTF-8".to_owned()
 }
 
-/// Returns the flag of `command` that is written `--name`.
+/// Returns the argument of `command` whose flag is `flag`, written with two dashes.
 fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     let long = flag.strip_prefix("--")?;
     command.get_arguments().find(|arg| arg.get_long() == Some(long))
 }
 
-/// Returns `--flag` of `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.
+/// Returns `--flag` for `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.
 fn name(argument: &str) -> &str {
     match argument.strip_prefix('-') {
         Some(_) => argument.split([' ', '=', '[']).next().unwrap_or(argument),
@@ -193,7 +194,7 @@ fn meant(near: Option<&str>) -> String {
     near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
-/// Returns the forms of the command, one after the other.
+/// Returns the usage lines of the command in `error`, joined by "or".
 fn usage(error: &clap::Error) -> String {
     let text = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(text)) => text.to_string(),
@@ -203,7 +204,7 @@ fn usage(error: &clap::Error) -> String {
     forms.join(", or ")
 }
 
-/// Returns the texts of a kind in `error`.
+/// Returns the texts of kind `kind` in the context of `error`.
 fn strings(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text],

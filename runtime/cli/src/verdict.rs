@@ -1,18 +1,18 @@
-//! Verdicts on answers.
+//! Verdicts on outputs.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Verdict on an answer.
+/// Verdict on an output that was compared with exact attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// Rounding explains every difference from the exact answer, and its bound says something.
+    /// Rounding explains every difference from the exact output, and the error bound is small enough to be meaningful.
     #[serde(rename = "PASS")]
     Pass,
-    /// Rounding does not explain the answer: it is wrong.
+    /// Rounding does not explain the differences: the output is wrong.
     #[serde(rename = "FAIL")]
     Fail,
-    /// No claim: rounding may change the answer by as much as its own size.
+    /// No claim is possible: rounding may change the output by as much as its own magnitude.
     #[default]
     #[serde(rename = "NO CLAIM")]
     NoClaim,

@@ -42,7 +42,7 @@ pub struct WarmupArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the engine is not available, or if the driver refuses kernels.
+/// Returns an error if the engine is not available, or if the driver refuses to load a kernel.
 pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     if args.shape.is_empty() {
         let EngineArgs { ref host, block, half_scores, .. } = args.engine;

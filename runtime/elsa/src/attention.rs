@@ -1,7 +1,7 @@
 //! Softmax attention: masks, biases, windows, caches, gradients and certificates.
 //!
-//! [`Engine::attention`](crate::Engine::attention) computes one call. [`Engine::plan`](crate::Engine::plan) creates a [`Plan`]
-//! for many.
+//! [`Engine::attention`](crate::Engine::attention) computes a single call; [`Engine::plan`](crate::Engine::plan)
+//! creates a [`Plan`] for repeated calls.
 
 #[doc(inline)]
 pub use elsa_core::attention::plan::{CpuChoice, Division, GpuChoice, Method};
@@ -31,7 +31,7 @@ pub mod backward {
     };
 }
 
-/// Bounds on the error of an answer: by the plan alone, and by the tensors of a run.
+/// Bounds on the error of an output, computed from the plan alone or from the tensors of a run.
 pub mod certificate {
     #[doc(inline)]
     pub use elsa_core::attention::certificate::{Certificate, Executed, Order};
@@ -39,7 +39,7 @@ pub mod certificate {
     pub use elsa_core::attention::certified::{Certified, NoClaim};
 }
 
-/// Orders of blocks and rules for skipping them.
+/// Orders in which blocks are visited, and rules for skipping blocks.
 pub mod traversal {
     #[doc(inline)]
     pub use elsa_core::attention::traversal::{

@@ -1,4 +1,4 @@
-//! Exact attention on the CPU or an NVIDIA GPU, with a proven bound on the error of each answer.
+//! Exact attention on the CPU or an NVIDIA GPU, with a proven bound on the error of each output.
 //!
 //! ```
 //! use elsa_edge::{DType, Engine, EngineOptions, View, attention::{Inputs, Outputs, Spec}};
@@ -15,11 +15,13 @@
 //!
 //! # From one call to many
 //!
-//! A program that repeats a shape plans it once: [`Engine`] → [`Plan`](attention::Plan) → [`Bound`](attention::Bound) → run.
+//! A program that computes one shape many times plans it once: [`Engine`] → [`Plan`](attention::Plan) →
+//! [`Bound`](attention::Bound) → run.
 //!
-//! An [`Engine`] owns the back end and its workers. A plan is created once per shape and holds offsets, never
-//! pointers. A bound plan holds the tensors of a call and is cheap to create. [`run`](operators::Bound::run) neither
-//! allocates nor makes decisions, and produces the same bits for any number of threads, any batch size and any repetition.
+//! An [`Engine`] owns the back end and its workers. A plan is created once per shape and contains offsets, never
+//! pointers. A bound plan borrows the tensors of a call and is cheap to create. [`run`](operators::Bound::run) neither
+//! allocates nor makes decisions, and produces the same bits for any number of threads, any batch size and any
+//! repetition.
 //!
 //! ```
 //! use elsa_edge::{DType, Engine, EngineOptions, View, attention::{Inputs, Outputs, PlanOptions, Spec}};
@@ -41,9 +43,10 @@
 //!
 //! # The GPU
 //!
-//! If a GPU is available, it computes: on host tensors, or on tensors in its own memory and in the caller's stream
-//! ([`bind_device`](operators::Plan::bind_device)). If it is missing or fails, [`Fallback`] decides whether the CPU
-//! computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can use.
+//! An available GPU does the work, either on host tensors or on tensors in its own memory and in the caller's stream
+//! ([`bind_device`](operators::Plan::bind_device)). If no GPU is available, or the GPU fails, [`Fallback`] decides
+//! whether the CPU computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a
+//! GPU can access.
 //!
 //! # Modules
 //!

@@ -1,7 +1,7 @@
 //! Linear attention: a state of fixed size that a rule updates token by token.
 //!
-//! [`Engine::linear`](crate::Engine::linear) computes one call. [`Engine::linear_plan`](crate::Engine::linear_plan) creates a
-//! [`Plan`] for many.
+//! [`Engine::linear`](crate::Engine::linear) computes a single call;
+//! [`Engine::linear_plan`](crate::Engine::linear_plan) creates a [`Plan`] for repeated calls.
 
 #[doc(inline)]
 pub use elsa_core::linear::bound::Executed;

@@ -1,4 +1,5 @@
-//! Attention divided into independent tasks, whose states and gradients are merged: for several boards, or one after another.
+//! Attention divided into independent tasks, which run on several boards or one after another; their states and
+//! gradients are then merged.
 
 #[doc(inline)]
 pub use elsa_core::quorum::{

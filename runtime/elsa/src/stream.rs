@@ -1,7 +1,8 @@
-//! Attention over tensors that are larger than memory, within a budget.
+//! Attention over tensors that are larger than memory, within a memory budget.
 //!
-//! [`Engine::stream`](crate::Engine::stream) creates a [`Plan`]. The parts of tensors come from a [`Source`] and go to a
-//! [`Sink`]; on the CPU the bits are those of a run in memory. [`prefetch`] has the two buffers through which parts pass.
+//! [`Engine::stream`](crate::Engine::stream) creates a [`Plan`]. Parts of the inputs come from a [`Source`], and parts
+//! of the output go to a [`Sink`]; on the CPU, the output has the same bits as that of a run in memory. [`prefetch`]
+//! contains the two buffers through which parts pass.
 
 #[doc(inline)]
 pub use elsa_core::attention::plan::{Account, Part, UnitSizes, Written};
@@ -12,7 +13,7 @@ pub use elsa_runtime::{
     StreamReport as Report, Times, peak_memory, prefetch,
 };
 
-/// Streams through a GPU whose memory is smaller than the tensors.
+/// Streamed attention on a GPU whose memory is smaller than the tensors.
 pub mod gpu {
     #[doc(inline)]
     pub use elsa_runtime::{

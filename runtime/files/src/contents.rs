@@ -14,12 +14,12 @@ use bytemuck::{Pod, Zeroable};
 use elsa_core::attention::mask;
 use std::io::{self, Read, Seek};
 
-/// Element types that an argument takes.
+/// Element types that an argument accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// f32, f16, bf16, f64.
     Float,
-    /// Floating-point numbers that are added to scores; finite values must stay finite.
+    /// Floating-point numbers that are added to scores; finite f64 values are clamped to the range of f32.
     Bias,
     /// bool, u8, i32, i64, f32, f16, bf16, f64.
     Mask,
@@ -45,7 +45,8 @@ impl Accept {
         }
     }
 
-    /// Replaces the types that the format allows in `fault` by the types of this argument.
+    /// Replaces the allowed types in `fault`, which are those of the file format, by the types that this argument
+    /// accepts.
     pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
         match fault {
             TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
@@ -72,18 +73,18 @@ pub struct Contents {
     pub stored: Stored,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// Elements, one for each position of the shape.
+    /// Elements in C order.
     pub data: Data,
     /// Number of finite f64 values that exceed the range of f32 and became infinite.
     pub overflows: usize,
 }
 
-/// Reads the tensor `name` of a file of `length` bytes; `file` reads from the start. An `.npy` file holds one tensor
-/// without a name.
+/// Reads the tensor `name` from a file of `length` bytes; `file` must be at the start of the file. The name is ignored
+/// for an `.npy` file, which contains a single tensor.
 ///
 /// # Errors
-/// Returns an error if the file is malformed, does not hold the name, or has a type that `accept` does not take, if a
-/// read fails, or if the system refuses memory.
+/// Returns an error if the file is malformed or has no tensor of that name, if `accept` excludes the tensor's type, if
+/// a read fails, or if the system refuses memory.
 pub fn read(
     mut file: impl Read + Seek,
     length: u64,
@@ -110,9 +111,9 @@ pub fn read(
     }
 }
 
-/// Reads the header of the tensor `name` of a file of `length` bytes and the offset of its elements; the offset is
-/// `None` for a deflated member of an archive. The elements are not read, so the contents are empty, and a member's
-/// checksum is not compared.
+/// Reads the header of the tensor `name` in a file of `length` bytes, and returns it with the offset of the elements,
+/// or `None` for a deflated member of an archive. The elements are not read: the returned contents are empty, and the
+/// checksum of an archive member is not compared.
 ///
 /// # Errors
 /// As [`read`].
@@ -142,7 +143,7 @@ pub fn header(
     Ok((contents, header, start))
 }
 
-/// Reads the elements of a tensor into C order; `reader` yields them in the order of the header.
+/// Reads the elements of a tensor into C order; `reader` yields them in the order that the header states.
 pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
     let Header { dtype: stored, shape, bytes, fortran } = header;
     if !accept.takes(stored) {
@@ -177,14 +178,14 @@ pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) ->
     Ok(Contents { stored, shape, data, overflows })
 }
 
-/// Bytes per read.
+/// Number of bytes per read.
 const CHUNK: usize = 1 << 18;
 
 fn reserved<T>(count: usize) -> Result<Vec<T>, Fault> {
     memory::reserved(count).map_err(Fault::Memory)
 }
 
-/// Reads `count` elements without conversion, in the order of the file or to `places`.
+/// Reads `count` elements without conversion, and stores them in the order of the file or at the positions of `places`.
 fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> Result<Vec<T>, Fault> {
     if places.is_some() {
         return convert(reader, count, places, |x: T| x);
@@ -198,8 +199,8 @@ fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> 
     Ok(data)
 }
 
-/// Reads `count` elements and converts each, in the order of the file or to `places`. The file's own elements are in
-/// memory one chunk at a time.
+/// Reads `count` elements, converts each, and stores them in the order of the file or at the positions of `places`.
+/// Unconverted elements are in memory one chunk at a time.
 fn convert<S: Pod, T: Pod>(
     reader: &mut dyn Read,
     count: usize,
@@ -246,7 +247,7 @@ mod tests {
         read(Cursor::new(file), file.len() as u64, Format::Npy, None, accept)
     }
 
-    /// More elements than a chunk, and not a multiple of it.
+    /// Number of elements that exceeds a chunk and is not a multiple of one.
     const MANY: usize = CHUNK / 4 * 2 + 77;
 
     #[test]

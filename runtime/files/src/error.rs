@@ -1,14 +1,14 @@
-//! Errors of reading and writing files.
+//! Errors from reading and writing files.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Error of a file that is not a tensor for this argument.
+/// Reason why a file's content is not a usable tensor for an argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// Bytes that are not a file of the format.
+    /// Content that violates the file format.
     #[error("not a {format} file: {found}; allowed: {allowed}")]
     Format {
         /// `.npy`, `.npz` or `.safetensors`.
@@ -18,7 +18,7 @@ pub enum TensorError {
         /// Allowed content.
         allowed: &'static str,
     },
-    /// An element type that the argument cannot take.
+    /// An element type that the argument does not accept.
     #[error("type {found}; allowed: {allowed}")]
     Type {
         /// The type as the file spells it.
@@ -26,33 +26,33 @@ pub enum TensorError {
         /// Allowed types.
         allowed: &'static str,
     },
-    /// Elements that do not fill the shape, or exceed it.
+    /// Elements that are fewer or more than the shape requires.
     #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
     Length {
         /// Bytes in the file.
         found: usize,
         /// Bytes that the shape requires.
         needed: usize,
-        /// The shape.
+        /// Shape that the file states.
         shape: Vec<usize>,
-        /// The element type.
+        /// Name of the element type.
         dtype: &'static str,
     },
-    /// A shape that no memory can hold.
+    /// A shape whose size in bytes overflows.
     #[error("shape {shape:?}; allowed: a product that fits the address space")]
     Overflow {
         /// The shape in the file.
         shape: Vec<u64>,
     },
-    /// A name that the file does not hold.
+    /// A name for which the file has no tensor.
     #[error("no tensor '{name}'; allowed: {allowed}")]
     Name {
         /// The requested name.
         name: String,
-        /// Names that the file holds.
+        /// Names of the tensors in the file.
         allowed: String,
     },
-    /// A rank that the argument does not have.
+    /// A rank that is not allowed for the argument.
     #[error("rank {}, shape {shape:?}; allowed: {allowed}", shape.len())]
     Rank {
         /// The shape of the tensor.
@@ -62,98 +62,98 @@ pub enum TensorError {
     },
 }
 
-/// Memory that the system refuses.
+/// Error of an allocation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{argument}: {bytes} bytes of memory were refused by the system")]
 pub struct MemoryError {
-    /// The tensor that the memory was for.
+    /// The tensor that needed the memory.
     pub argument: &'static str,
     /// Size in bytes.
     pub bytes: usize,
 }
 
-/// Error of reading or writing a file. Each message starts with the argument of the caller that names the file.
+/// Error from reading or writing a file. Each message starts with the caller's argument that names the file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A path whose extension is not that of the output.
+    /// A path whose extension is not allowed for the output.
     Extension {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The path.
+        /// Path that was given.
         found: String,
         /// Allowed extensions.
         allowed: &'static str,
     },
     /// An output that would replace an input of the call.
     Input {
-        /// The argument of the output.
+        /// Argument that names the output.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The argument that reads the file.
+        /// Argument that reads the file as an input.
         reader: &'static str,
-        /// `true` if the caller may overwrite the file on explicit request.
+        /// `true` if the option `force` allows the file to be replaced.
         yields: bool,
     },
     /// An output that would replace another output of the call.
     Output {
-        /// The argument of the output.
+        /// Argument that names the output.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The argument of the other output.
+        /// Argument that names the other output.
         other: &'static str,
     },
-    /// A file that is not a tensor that the argument can take.
+    /// A file that does not contain a usable tensor for the argument.
     Tensor {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Reason why the content is not usable.
         source: TensorError,
     },
     /// A file that cannot be read.
     Read {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
-    /// A file that was written, replaced or removed while the call needed it.
+    /// A file that was written, replaced or removed during the call.
     Changed {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// An output that cannot be written; detected before anything is computed.
     Target {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Cause of the error.
         reason: String,
     },
-    /// A failed write to a writable folder: a full disk, a failing device.
+    /// A write that failed although the folder is writable, for example on a full disk or a failing device.
     Write {
-        /// The argument.
+        /// Argument that names the file.
         argument: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
-    /// Memory that the system refuses.
+    /// An allocation that the system refused.
     Memory(MemoryError),
 }
 
 impl FileError {
-    /// Returns `true` if the request is at fault, not the device that holds the file.
+    /// Returns `true` if the caller's request caused the error, `false` if the device or the memory did.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

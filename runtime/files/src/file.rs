@@ -1,14 +1,14 @@
-//! Input files.
+//! Input files, which report whether they have changed.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A regular file that is open for reading and can report whether it is still the file that was opened.
+/// A regular file, open for reading, that can report whether it has changed since it was opened.
 ///
-/// A shared advisory lock is held for the lifetime of this value if the file system supports it, so a writer that takes
-/// the exclusive lock waits.
+/// If the file system supports it, a shared advisory lock is held for the lifetime of this value, so a writer that
+/// requests the exclusive lock waits.
 #[derive(Debug)]
 pub struct InputFile {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub struct InputFile {
     stamp: Stamp,
 }
 
-/// Identity, size and time of last write of a file; any change of the file changes them.
+/// Identity, size and modification time of a file; every change to the file changes at least one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -62,10 +62,10 @@ impl InputFile {
         Ok(InputFile { path: path.to_path_buf(), file, stamp: Stamp::of(&metadata) })
     }
 
-    /// Reads the file at `path`, which may hold at most `most` bytes.
+    /// Reads the file at `path`, which may contain at most `most` bytes.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened, is longer, or changes while it is read.
+    /// Returns an error if the file cannot be opened or read, or contains more than `most` bytes.
     pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let file = InputFile::open(path)?;
         let mut bytes = Vec::new();
@@ -79,7 +79,7 @@ impl InputFile {
         Ok(bytes)
     }
 
-    /// Returns the number of bytes in the file when it was opened.
+    /// Returns the size of the file in bytes when it was opened.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.stamp.size
@@ -91,15 +91,15 @@ impl InputFile {
         &self.file
     }
 
-    /// Returns a fingerprint that distinguishes this file from others and from later versions of itself: device, inode,
-    /// size and time of last write.
+    /// Returns a fingerprint that distinguishes this file from other files and from its later versions: device, inode,
+    /// size and modification time.
     #[must_use]
     pub(crate) fn stamp(&self) -> String {
         let Stamp { device, inode, size, written: (seconds, nanoseconds) } = self.stamp;
         format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
     }
 
-    /// Returns `true` if `found` is this file, under any name.
+    /// Returns `true` if `found` describes this file, under any name.
     #[must_use]
     pub(crate) fn is(&self, found: &Metadata) -> bool {
         (self.stamp.device, self.stamp.inode) == (found.dev(), found.ino())

@@ -13,7 +13,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     Known(Dtype),
-    /// A type that the library does not know, by name.
+    /// Name of a type that the library does not know.
     Other(String),
 }
 
@@ -47,7 +47,7 @@ impl Info {
         self.data_offsets.1 - self.data_offsets.0
     }
 
-    /// Returns the bits per element; for an unknown type they follow from the number of bytes.
+    /// Returns the bits per element; for an unknown type, computes them from the size in bytes and the shape.
     pub fn bits(&self) -> usize {
         match &self.dtype {
             Type::Known(dtype) => dtype.bitsize(),
@@ -58,7 +58,7 @@ impl Info {
         }
     }
 
-    /// Returns the library's type, or `None` if the type is unknown.
+    /// Returns the type as the library defines it, or `None` if the library does not know it.
     pub fn known(&self) -> Option<Dtype> {
         match &self.dtype {
             Type::Known(dtype) => Some(*dtype),
@@ -66,7 +66,8 @@ impl Info {
         }
     }
 
-    /// Checks that the bytes begin at `start` and fill the shape exactly. The error describes the offending entry.
+    /// Checks that the tensor's bytes begin at `start` and fill the shape exactly. The error describes the offending
+    /// entry.
     pub fn check(&self, name: &str, start: usize) -> Result<(), String> {
         let (first, end) = self.data_offsets;
         if first != start || end < first {
@@ -87,8 +88,8 @@ impl Info {
     }
 }
 
-/// The JSON of a header. Reading it takes memory in proportion to its tensors; the library's type also keeps the whole
-/// JSON.
+/// Parsed JSON of a header. Parsing takes memory in proportion to the number of tensors; the library's own header type
+/// also keeps the entire JSON text.
 pub struct Entries {
     pub text: Option<Box<RawValue>>,
     pub tensors: Vec<(String, Info)>,
@@ -125,7 +126,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// A map of text to text, checked and discarded.
+/// A JSON object whose values are strings, which is checked and discarded.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {

@@ -1,17 +1,17 @@
 //! Tensors in files: `.npy`, and named tensors in `.npz` and `.safetensors`.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: the interface of
+//! this crate may change in any version.
 //!
 //! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
-//! hold little more in memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
-//! [`Writer`] writes all tensors of a call or none, and [`Target`] writes any other file. [`task`] is the format of a
-//! task's states and shares of gradients.
+//! need little more memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
+//! [`Writer`] writes either all output tensors of a call or none, and [`Target`] writes any other file. [`task`] is the
+//! format of the states and gradient shares of quorum tasks.
 //!
-//! If a signal handler calls [`temporary::remove_all`], no end of the process except a kill leaves a half-written
-//! file.
+//! If a signal handler calls [`temporary::remove_all`], a process leaves no half-written file behind, unless it is
+//! killed.
 //!
-//! Each call takes the name of the caller's argument that a file is for, and errors start with it.
+//! Each call takes the name of the caller's argument that the file belongs to, and error messages start with that name.
 //!
 //! ```no_run
 //! use elsa_files::{Accept, FileError, Source, Tensor};

@@ -1,4 +1,4 @@
-//! Reads the tensors that are the arguments of a call.
+//! Loads the tensors that are arguments of a call from files.
 
 use super::contents::{self, Accept, Contents, Data};
 use super::error::{FileError, MemoryError};
@@ -24,22 +24,22 @@ pub struct Tensor {
     left: Left,
 }
 
-/// Location of elements that were not read.
+/// Location of elements that may not have been read into memory.
 enum Left {
-    /// Elements in memory, not in the file.
+    /// In memory.
     Nowhere,
-    /// Elements in the file, from this byte on.
+    /// In the file, from this byte offset on.
     InFile(u64),
-    /// In the file, but they must be converted or checked before they are read by range.
+    /// In the file, but they must be unpacked or checked before ranges of them can be read.
     Unready(Unready),
 }
 
-/// Elements in a member of an archive, or in Fortran order.
+/// Elements that are in a member of an archive or in Fortran order.
 struct Unready {
-    /// The member.
+    /// Name of the archive member; `None` for a file that is not an archive.
     name: Option<String>,
     header: Header,
-    /// Offset of the elements in the file; `None` if they are deflated.
+    /// Byte offset of the elements in the file; `None` if they are deflated.
     stored: Option<u64>,
     /// Unpacked copy of the elements, if one is required; empty until the first use.
     ready: OnceCell<Option<File>>,
@@ -49,8 +49,8 @@ impl Tensor {
     /// Reads the tensor at `source` for `argument`.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is malformed, changes during the read, or has a type that `accept`
-    /// does not take, or if the system refuses memory.
+    /// Returns an error if the file cannot be read, is malformed or changes during the read, if `accept` excludes the
+    /// tensor's type, or if the system refuses memory.
     pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
@@ -58,8 +58,7 @@ impl Tensor {
         Ok(Tensor { argument, file, contents, left: Left::Nowhere })
     }
 
-    /// Loads one part of a tensor, as [`Tensor::load`] does for the whole; `part` derives the part from the tensor's
-    /// shape.
+    /// Loads one part of the tensor at `source`; `part` computes the part from the tensor's shape.
     ///
     /// # Errors
     /// As [`Tensor::load`].
@@ -104,7 +103,8 @@ impl Tensor {
         Ok(Tensor { argument, file, contents, left })
     }
 
-    /// Opens the file of `source` and calls `read` with it. The error of a refused type names the types of `accept`.
+    /// Opens the file of `source` and calls `read` with it. If the tensor's type is refused, the error lists the types
+    /// that `accept` includes.
     fn open<T>(
         argument: &'static str,
         source: &Source,
@@ -126,13 +126,13 @@ impl Tensor {
         !matches!(self.left, Left::Nowhere)
     }
 
-    /// Returns the file that holds the elements and their offset, or `None` if they are in memory. The first call reads
-    /// the elements of an archive once to compare their checksum. Deflated elements and elements in Fortran order are
-    /// unpacked into a nameless file in `folder`, which the system removes when the process ends for any reason.
-    /// `notice` receives a message that starts with the argument.
+    /// Returns the file that contains the elements and their byte offset, or `None` if the elements are in memory. The
+    /// first call reads the elements of an archive once to compare their checksum. Deflated elements and elements in
+    /// Fortran order are unpacked into a nameless file in `folder`, which the system removes even if the process is
+    /// killed. `notice` receives a message about the unpacking, which starts with the argument.
     ///
     /// # Errors
-    /// As [`Tensor::load`], and errors of the file system for the unpacked file.
+    /// As [`Tensor::load`], and file system errors of the unpacked file.
     pub fn in_file(
         &self,
         folder: &Path,
@@ -153,8 +153,9 @@ impl Tensor {
         }))
     }
 
-    /// Reads the elements of a member of an archive once. Returns the file with the unpacked elements, or `None` if
-    /// they can be used in place.
+    /// Reads the elements of an archive member once to compare their checksum, and unpacks elements that are deflated
+    /// or in Fortran order. Returns the file with the unpacked elements, or `None` if the elements can be used in
+    /// place.
     fn unpacked(
         &self,
         of: &Unready,
@@ -231,7 +232,7 @@ impl Tensor {
         &self.contents.shape
     }
 
-    /// Returns the elements, if they are floating-point numbers.
+    /// Returns the elements if they are floating-point numbers, or `None`.
     #[must_use]
     pub fn elements(&self) -> Option<Elements<'_>> {
         match &self.contents.data {
@@ -240,7 +241,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the elements as a mask, if they are booleans or floating-point numbers.
+    /// Returns the elements as a mask if they are booleans or floating-point numbers, or `None`.
     #[must_use]
     pub fn mask(&self) -> Option<MaskElements<'_>> {
         match &self.contents.data {
@@ -249,7 +250,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the elements as lengths, if they are integers.
+    /// Returns the elements as lengths if they are integers, or `None`.
     #[must_use]
     pub fn lengths(&self) -> Option<&[i64]> {
         match &self.contents.data {
@@ -258,8 +259,8 @@ impl Tensor {
         }
     }
 
-    /// Returns a message for the user, to follow the argument, about how the elements differ from those in the file;
-    /// `None` if they do not.
+    /// Returns a message for the user, which starts with the argument, if the elements differ from those in the file
+    /// because f64 values were rounded to f32; `None` for other types.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         (self.contents.stored == Stored::F64).then(|| {
@@ -271,14 +272,13 @@ impl Tensor {
         })
     }
 
-    /// Returns the argument and a fingerprint that distinguishes the file from others and from later versions of
-    /// itself.
+    /// Returns the argument and a fingerprint that distinguishes the file from other files and from its later versions.
     #[must_use]
     pub fn stamp(&self) -> String {
         format!("{} {}", self.argument, self.file.stamp())
     }
 
-    /// Returns the argument if `found` is the file, under any name.
+    /// Returns the argument if `found` describes the tensor's file, under any name.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         self.file.is(found).then_some(self.argument)
@@ -302,10 +302,11 @@ impl Tensor {
     }
 }
 
-/// Opens the file at `path` for `argument`, calls `read` with it, and checks that it did not change during the call.
+/// Opens the file at `path` for `argument`, calls `read` with it, and checks that the file did not change during the
+/// call.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or changes, and errors of `read`.
+/// Returns an error if the file cannot be opened or changes, and errors of `read`.
 pub fn with_file<T>(
     argument: &'static str,
     path: &Path,
@@ -322,7 +323,7 @@ pub fn with_file<T>(
     Ok((file, contents))
 }
 
-/// Builds the error of a tensor at `path` that cannot be read.
+/// Builds the error for a tensor at `path` that cannot be read.
 fn failed(argument: &'static str, path: &Path, fault: Fault) -> FileError {
     let path = path.to_path_buf();
     match fault {

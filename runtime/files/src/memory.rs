@@ -6,22 +6,22 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::available_memory;
 use half::{bf16, f16};
 
-/// Bytes that a large allocation must leave to the process: for growing stacks, for threads, and for libraries whose
+/// Bytes that must remain available after a large allocation, for growing stacks, threads, and libraries whose
 /// allocations cannot return an error.
 pub const SPARE: usize = 1 << 20;
 
-/// Size in bytes from which an allocation counts as large.
+/// Size in bytes from which an allocation is large.
 const SIZE: usize = 16 << 10;
 
-/// Returns `true` if `taken` bytes leave enough memory to the process.
+/// Returns `true` if enough memory is available after an allocation of `taken` bytes.
 fn is_left(taken: usize) -> bool {
     taken < SIZE || available_memory().is_none_or(|available| available.bytes >= SPARE as u64)
 }
 
-/// Reserves a vector with room for `count` elements. The error is the number of bytes.
+/// Allocates an empty vector with room for `count` elements. The error is the number of bytes that were requested.
 ///
 /// # Errors
-/// Returns an error if the system refuses the memory, or if it would leave too little to the process.
+/// Returns an error if the system refuses the memory, or if less than [`SPARE`] remains available.
 pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
     let mut data = Vec::new();
     let bytes = count.saturating_mul(size_of::<T>());
@@ -29,10 +29,10 @@ pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
     if is_left(bytes) { Ok(data) } else { Err(bytes) }
 }
 
-/// Checks that `bytes` bytes of working memory, already allocated for `argument`, leave enough to the process.
+/// Checks that enough memory is available after `bytes` bytes of working memory were allocated for `argument`.
 ///
 /// # Errors
-/// Returns an error if the memory leaves too little to the process.
+/// Returns an error if less than [`SPARE`] remains available.
 pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), MemoryError> {
     if is_left(bytes) { Ok(()) } else { Err(MemoryError { argument, bytes }) }
 }
@@ -47,7 +47,7 @@ pub fn zeros<T: Zeroable + Clone>(argument: &'static str, count: usize) -> Resul
     Ok(data)
 }
 
-/// Owned elements of a tensor.
+/// Elements of a tensor in owned memory.
 #[derive(Clone, Debug)]
 pub enum Buffer {
     /// f32 values.
@@ -71,7 +71,7 @@ impl Buffer {
         })
     }
 
-    /// Borrows the elements as the output of a run.
+    /// Borrows the elements mutably, as the output of a run.
     pub fn elements_mut(&mut self) -> ElementsMut<'_> {
         match self {
             Buffer::F32(x) => ElementsMut::F32(x),

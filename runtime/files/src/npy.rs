@@ -20,7 +20,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header that is read, in bytes; numpy has the same limit.
 const MAX_HEADER: usize = 10_000;
 
-/// Maximum nesting of brackets. A plain header has depth two, a structured type four.
+/// Maximum nesting of brackets. A header of a plain type has depth two, one of a structured type four.
 const MAX_NESTING: usize = 6;
 
 fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
@@ -30,7 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// Reads the header of a file of `length` bytes and leaves `reader` at the first element.
 ///
 /// # Errors
-/// Refuses anything except a little-endian tensor of a known type whose elements fill its shape exactly.
+/// Accepts only a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
     // The length at the time of opening counts; a read that ends early is a separate failure.
     let mut left = length;
@@ -64,7 +64,7 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     Ok(Header { dtype, shape, bytes: needed, fortran })
 }
 
-/// Reads the next `N` of the `left` bytes; returns `None` if fewer are left.
+/// Reads the next `N` bytes and subtracts them from `left`; returns `None` if fewer than `N` are left.
 fn bytes<const N: usize>(reader: &mut (impl Read + ?Sized), left: &mut u64) -> Option<io::Result<[u8; N]>> {
     *left = left.checked_sub(N as u64)?;
     let mut bytes = [0; N];
@@ -110,7 +110,7 @@ fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> 
     Ok((dtype, shape, fortran))
 }
 
-/// Removes the `L` suffix of integers, which Python 2 writes for long ones.
+/// Removes the suffix `L` that Python 2 writes after long integers.
 fn without_longs(text: &str) -> String {
     let (mut plain, mut quote, mut digit) = (String::with_capacity(text.len()), None, false);
     for c in text.chars() {
@@ -128,8 +128,8 @@ fn without_longs(text: &str) -> String {
     plain
 }
 
-/// Rejects text that makes the literal parser slow or panic: deep nesting, escapes, arithmetic. The header of
-/// a plain type has none of them.
+/// Rejects text with deep nesting, escapes or arithmetic, on which the literal parser is slow or panics. The header of
+/// a plain type contains none of them.
 fn guard(text: &str) -> Result<(), TensorError> {
     const ALLOWED: &str = "a plain header, without arithmetic, escapes or deep nesting";
     let (mut depth, mut greatest) = (0usize, 0usize);
@@ -169,10 +169,10 @@ fn parse_type(descr: &str) -> Result<Stored, TensorError> {
     }
 }
 
-/// Writes the header of a tensor; its elements follow in raw form.
+/// Writes the header of a tensor; the caller writes the raw elements after it.
 ///
 /// # Errors
-/// Returns errors of the writer, and an error if the format does not have the type.
+/// Returns errors of the writer, and an error if the format does not support the type.
 pub fn write_header(writer: impl Write, dtype: Stored, shape: &[usize]) -> io::Result<()> {
     let descr = match dtype {
         Stored::F64 => "<f8",
@@ -211,7 +211,7 @@ mod tests {
         format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}")
     }
 
-    /// Parses the header of a whole file; returns it and the rest of the file.
+    /// Parses the header of a complete file and returns it with the bytes that follow.
     fn parse(mut file: &[u8]) -> Result<(Header, &[u8]), TensorError> {
         let length = file.len() as u64;
         match header(&mut file, length) {
@@ -316,11 +316,10 @@ mod tests {
         assert_eq!(without_longs("{'1L': 2L, \"3L'4L\": 5L}"), "{'1L': 2, \"3L'4L\": 5}");
     }
 
-    /// Step between the byte values under test: all values, or fewer in an emulator.
+    /// Step between the byte values under test: 1 natively, 7 in the emulator of aarch64.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Checks that every one-byte change and every truncation of a good file is parsed or refused, and never
-    /// panics.
+    /// Checks that after any one-byte change or truncation a valid file is parsed or refused, without a panic.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

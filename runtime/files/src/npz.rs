@@ -1,7 +1,7 @@
 //! The `.npz` format: a zip archive whose members are `.npy` files, stored or deflated.
 //!
-//! The library reads the archive. Two limits bound its memory for any file: the bytes that it reads before it knows the
-//! members, and the number of members.
+//! The `zip` library reads the archive. Two limits bound the memory that it needs for any file: the bytes that it reads
+//! before it knows the members, and the number of members.
 
 use super::error::TensorError;
 use super::npy;
@@ -12,23 +12,23 @@ use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-/// Maximum size of the directory of members, in bytes. An archive with a thousand members has about 60,000.
+/// Maximum size of the archive's directory in bytes. The directory of a thousand members has about 60,000 bytes.
 pub const MAX_DIRECTORY: u64 = 4 << 20;
 
-/// Maximum number of members; each takes at least 46 bytes of the directory.
+/// Maximum number of members; each occupies at least 46 bytes of the directory.
 const MAX_MEMBERS: u64 = MAX_DIRECTORY / 46;
 
-/// Bytes per copy.
+/// Number of bytes that are copied at once.
 const PIECE: usize = 64 << 10;
 
-/// Maximum number of bytes that one deflated byte expands to.
+/// Maximum number of bytes that one byte of deflated data expands to.
 const MAX_RATIO: u64 = 1032;
 
-/// Calls `read` with the bytes of the member `name` and their number. `file` has `length` bytes.
+/// Calls `read` with a reader of the member `name` and the member's size in bytes. `file` has `length` bytes.
 ///
 /// # Errors
-/// Returns errors of `read`. Refuses a malformed archive, a name that it does not hold, and members that are encrypted, or
-/// compressed by other methods than deflate.
+/// Returns errors of `read`. Refuses a malformed archive, a name that is not in the archive, and members that are
+/// encrypted or compressed by a method other than deflate.
 pub fn member<T>(
     file: impl Read + Seek,
     length: u64,
@@ -48,8 +48,8 @@ pub fn member<T>(
     })
 }
 
-/// Reads the header of the member `name` and the offset of its elements in the file; the offset is `None` if they are
-/// deflated. The elements are not read, and their checksum is not compared.
+/// Reads the header of the member `name`, and returns it with the offset of the elements in the file, or `None` if they
+/// are deflated. The elements are not read, and their checksum is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`member`] and of [`npy::header`].
@@ -69,7 +69,7 @@ pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header
     })
 }
 
-/// Reads the elements of the member `name` once, which compares their checksum, and writes them to `to`.
+/// Reads the elements of the member `name` once, writes them to `to`, and compares their checksum.
 ///
 /// # Errors
 /// Returns the errors of [`member`], of [`npy::header`] and of `to`.
@@ -97,12 +97,12 @@ pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write)
     }
 }
 
-/// Error of copying elements.
+/// Error from copying the elements of a member.
 #[derive(Debug)]
 pub enum Uncopied {
-    /// The archive failed.
+    /// Reading the archive failed.
     Unread(Fault),
-    /// The destination failed.
+    /// Writing to the destination failed.
     Unwritten(io::Error),
 }
 
@@ -141,7 +141,7 @@ fn open<R: Read + Seek, T>(
     })
 }
 
-/// Returns `true` if the data are at fault, not the system that reads them.
+/// Returns `true` if the error is due to damaged data, `false` if it is due to the system that reads them.
 fn is_damage(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
 }
@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// A file with a budget of `left` more bytes to read.
+/// Reader of a file that fails once it has read more than `left` further bytes.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,
@@ -182,7 +182,8 @@ impl<R: Read> Read for Bounded<'_, R> {
 }
 
 impl<R: Read + Seek> Seek for Bounded<'_, R> {
-    /// Refuses to seek to a record that claims too many members: the library would reserve memory for all of them.
+    /// Seeks, and refuses a target that is a record with too many members: the library would reserve memory for all of
+    /// them.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
         if self.left.get() != u64::MAX {
@@ -292,10 +293,10 @@ mod tests {
         }
     }
 
-    /// Step between the byte values under test: all values, or fewer in an emulator.
+    /// Step between the byte values under test: 1 natively, 7 in the emulator of aarch64.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Checks that every one-byte change is read or refused, and never panics.
+    /// Checks that after any one-byte change a file is read or refused, without a panic.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);
@@ -320,7 +321,7 @@ mod tests {
         assert!(error.contains("2147483647 bytes") && error.contains("allowed: sizes"), "{error}");
     }
 
-    /// Builds a file of zeros with an end-of-directory record of `count` members.
+    /// Builds a file of zeros whose end-of-directory record claims `count` members.
     fn claims(count: u64) -> Vec<u8> {
         let mut file = vec![0; 46 * 200_000];
         let at = file.len() as u64;

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 struct Read {
     argument: &'static str,
     path: PathBuf,
-    /// Name of the tensor, if the file holds several.
+    /// Name of the tensor in a file of several tensors.
     name: Option<String>,
-    /// `true` if the caller may force an output over it.
+    /// `true` if `force` lets an output replace the file.
     yields: bool,
 }
 
@@ -34,19 +34,20 @@ impl Reads {
         Reads { files: Vec::new(), force }
     }
 
-    /// Adds an input of `argument`: the file at `path`, or its tensor `name`.
+    /// Adds an input that `argument` reads: the file at `path`, or only its tensor `name`.
     pub fn add(&mut self, argument: &'static str, path: &Path, name: Option<&str>) {
         let (path, name) = (path.to_path_buf(), name.map(str::to_owned));
         self.files.push(Read { argument, path, name, yields: true });
     }
 
-    /// Adds a file that outputs never replace.
+    /// Adds a file that outputs never replace, even with `force`.
     pub fn keep(&mut self, argument: &'static str, path: &Path) {
         self.files.push(Read { argument, path: path.to_path_buf(), name: None, yields: false });
     }
 
-    /// Checks that an existing file is none of these, under any name. An output that joins a file under the name
-    /// `joins` leaves the file's other tensors in place.
+    /// Checks that an output to the existing file `there` destroys no input. An output with a name in `joins` replaces
+    /// only the tensor of that name and keeps the file's other tensors. Files are compared by inode, so links are
+    /// recognised.
     fn check(
         &self,
         argument: &'static str,
@@ -71,7 +72,7 @@ impl Reads {
     }
 }
 
-/// Returns `true` if both are the same file.
+/// Returns `true` if `a` and `b` describe the same file.
 #[must_use]
 pub fn is_same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
@@ -80,29 +81,30 @@ pub fn is_same(a: &Metadata, b: &Metadata) -> bool {
 /// Destination of an output's bytes.
 #[derive(Debug)]
 pub enum Sink {
-    /// A file that replaces the one at the path.
+    /// A temporary file that later replaces the file at the path.
     Replace(Temporary),
     /// A file that is not regular, such as `/dev/null`.
     Direct(File),
 }
 
-/// The file of an output.
+/// Resolved location of an output file.
 #[derive(Debug)]
 pub struct Place {
     argument: &'static str,
-    /// The path as the user gave it.
+    /// The path as the user wrote it.
     given: PathBuf,
-    /// The file, with links followed.
+    /// The path after links are resolved.
     pub path: PathBuf,
-    /// Metadata of the existing file.
+    /// Metadata of the file at the path; `None` if there is no file yet.
     pub existing: Option<Metadata>,
 }
 
 impl Place {
-    /// Finds the file of `argument`. An output that joins the other tensors of its file has a name in `joins`.
+    /// Resolves `path`, the file that `argument` writes. If the output joins the other tensors of an existing file,
+    /// `joins` is the name of its tensor.
     ///
     /// # Errors
-    /// Returns an error if the path leads nowhere, or if the call reads the file.
+    /// Returns an error if the path cannot be resolved, or if the call reads the file.
     pub fn find(
         argument: &'static str,
         path: &Path,
@@ -122,13 +124,13 @@ impl Place {
         Ok(place)
     }
 
-    /// Returns `true` if the path holds a regular file or nothing.
+    /// Returns `true` if the path leads to a regular file or to no file.
     #[must_use]
     pub fn is_regular(&self) -> bool {
         self.existing.as_ref().is_none_or(Metadata::is_file)
     }
 
-    /// Builds the error of a destination that cannot be written.
+    /// Builds the error for a destination that cannot be written.
     #[must_use]
     pub fn refuse(&self, reason: String) -> FileError {
         FileError::Target { argument: self.argument, path: self.given.clone(), reason }
@@ -137,7 +139,7 @@ impl Place {
     /// Opens a non-regular file directly, and creates a temporary file next to a regular one.
     ///
     /// # Errors
-    /// Refuses a folder, a file that may not be written, and a pipe without a reader. Returns errors of the file
+    /// Refuses a folder, a file without write permission, and a pipe without a reader. Returns errors of the file
     /// system.
     pub fn open(&self) -> Result<Sink, FileError> {
         match &self.existing {
@@ -157,7 +159,7 @@ impl Place {
     }
 }
 
-/// Opens a non-regular file without blocking, not even for the reader of a pipe.
+/// Opens a non-regular file without blocking, even if it is a pipe without a reader.
 fn direct(path: &Path) -> io::Result<File> {
     step();
     let file = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -166,8 +168,8 @@ fn direct(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Resolves links of `path`, including a link to a file that does not exist yet, and returns the path of the file with
-/// its metadata if it exists. The file is written, not the link.
+/// Resolves links of `path`, including a link to a file that does not exist yet. Returns the path of the file that the
+/// link leads to, and the file's metadata if it exists.
 fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
     let mut path = path.to_path_buf();
     // Linux follows at most 40 links in a row.

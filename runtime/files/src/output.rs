@@ -1,13 +1,13 @@
 //! Outputs: no file appears or changes before all outputs of a call are complete.
 //!
 //! [`Writer::add`] is called for every output before anything is computed. It checks that the target can be written and
-//! creates a temporary file in the same folder, with the mode and owner of the file that it replaces.
+//! creates a temporary file in the same folder, with the mode and owner of the file that will be replaced.
 //! [`Writer::commit`] writes all temporary files and then renames them, so a reader sees either the old file or the
-//! whole new one. An existing target that is not a regular file, such as `/dev/null`, is written directly.
+//! complete new one. An existing target that is not a regular file, such as `/dev/null`, is written directly.
 //!
-//! An output to an existing `.safetensors` file replaces the tensor of its name; the other tensors and the file's
-//! metadata are kept. It may therefore join a file that also holds inputs. Only `force` lets an output replace an input
-//! ([`Reads`]): inputs are in memory, or open, when outputs are written.
+//! An output to an existing `.safetensors` file replaces the tensor of the same name, and keeps the other tensors and
+//! the file's metadata. The file may therefore also contain inputs. Only `force` lets an output replace an input
+//! ([`Reads`]); this is safe because inputs are in memory, or open, when outputs are written.
 
 use super::error::FileError;
 use super::file::InputFile;
@@ -25,18 +25,18 @@ use std::path::{Path, PathBuf};
 /// A tensor to write.
 #[derive(Clone, Debug)]
 pub struct Content {
-    /// Sizes of its axes.
+    /// Sizes of the tensor's axes.
     pub shape: Vec<usize>,
-    /// The elements.
+    /// Elements in C order.
     pub data: Buffer,
 }
 
 /// The content of one output.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// A tensor, to a `.npy` file or into a `.safetensors` file.
+    /// A tensor for an `.npy` file or for a `.safetensors` file.
     Tensor(Content),
-    /// Named arrays, to a `.npz` file.
+    /// Named arrays for an `.npz` file.
     Archive(Vec<(&'static str, Array)>),
 }
 
@@ -49,7 +49,7 @@ pub enum Array {
     Integers {
         /// Sizes of the axes.
         shape: Vec<usize>,
-        /// Elements, one for each position of the shape.
+        /// Elements in C order.
         data: Vec<i64>,
     },
 }
@@ -60,28 +60,28 @@ impl From<Content> for Array {
     }
 }
 
-/// A file that is ready to be written.
+/// An output file that passed all checks and has yet to be written.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The argument.
+    /// The argument that names the file.
     pub argument: &'static str,
-    /// The target, with links followed.
+    /// Path of the target, after links are resolved.
     pub path: PathBuf,
-    /// A file next to the target, unless the target is written directly.
+    /// Temporary file next to the target; `None` if the target is written directly.
     pub temporary: Option<Temporary>,
-    /// The target itself, if it is not a regular file.
+    /// The open target if it is not a regular file, and `None` for a regular one.
     pub direct: Option<File>,
-    /// The format.
+    /// Format of the file.
     pub format: Format,
-    /// Present content of the file; `.safetensors` only.
+    /// The existing `.safetensors` file whose other tensors are kept.
     pub kept: Option<Kept>,
-    /// Tensor name and number of each output in it, in the order of addition.
+    /// Tensor name and index of each output in the file, in the order of addition.
     pub members: Vec<(String, usize)>,
 }
 
 impl Prepared {
-    /// Describes the file in one line, and the file that it replaces in a second text. The line distinguishes this file
-    /// from others and from itself with other tensors.
+    /// Returns two texts. The first is a line with the argument, the path and the names of the new tensors. The second
+    /// contains a fingerprint of the existing file whose tensors are kept, and is empty without such a file.
     #[must_use]
     pub fn describe(&self) -> (String, String) {
         let mut text = format!("{} {}", self.argument, self.path.display());
@@ -94,12 +94,12 @@ impl Prepared {
     }
 }
 
-/// A file whose tensors are kept.
+/// An existing file whose tensors are kept.
 #[derive(Debug)]
 pub struct Kept {
-    /// The file.
+    /// The open file.
     pub file: InputFile,
-    /// The header.
+    /// Parsed header of the file.
     pub directory: Directory,
 }
 
@@ -108,13 +108,13 @@ struct Target {
     path: PathBuf,
     sink: Sink,
     format: Format,
-    /// Present content of the file; `.safetensors` only.
+    /// The existing `.safetensors` file whose other tensors are kept.
     kept: Option<Kept>,
-    /// Tensor name and index of the output.
+    /// Tensor name and index of each output in the file.
     members: Vec<(String, usize)>,
 }
 
-/// All outputs of a call.
+/// The outputs of a call.
 pub struct Writer {
     targets: Vec<Target>,
     count: usize,
@@ -128,11 +128,11 @@ impl Writer {
         Writer { targets: Vec::new(), count: 0, reads }
     }
 
-    /// Prepares the next output, a tensor.
+    /// Prepares a file for the next output, which is a tensor.
     ///
     /// # Errors
-    /// Refuses a path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
-    /// of another output, an input of the call, and a `.safetensors` file whose tensors cannot be kept.
+    /// Refuses a path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or file
+    /// that another output already uses, an input of the call, and a `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -140,10 +140,10 @@ impl Writer {
         self.target(argument, &source.path, source.format, source.name.clone().unwrap_or_default())
     }
 
-    /// Prepares the next output, an archive.
+    /// Prepares a file for the next output, which is an archive.
     ///
     /// # Errors
-    /// As [`Writer::add`]; the extension is `.npz`.
+    /// As [`Writer::add`], but the extension must be `.npz`.
     pub fn add_archive(&mut self, argument: &'static str, path: &Path) -> Result<(), FileError> {
         self.target(argument, path, Format::Npz, String::new())
     }
@@ -190,8 +190,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the prepared files in the order of addition, for a caller that writes them and replaces their targets
-    /// itself.
+    /// Returns the prepared files in the order of addition, for a caller that itself writes them and replaces their
+    /// targets.
     #[must_use]
     pub fn prepared(self) -> Vec<Prepared> {
         let each = self.targets.into_iter().map(|target| {
@@ -205,12 +205,12 @@ impl Writer {
         each.collect()
     }
 
-    /// Writes `outputs`, one for each call of [`Writer::add`] or [`Writer::add_archive`] and in their order, and
-    /// renames all files to their names.
+    /// Writes `outputs`, one per call of [`Writer::add`] or [`Writer::add_archive`] and in the order of the calls, and
+    /// renames the temporary files to their final names.
     ///
     /// # Errors
-    /// Returns an error if the file system fails, if outputs are of a kind other than prepared, or if a file whose
-    /// tensors should be kept has changed. Unless a rename fails, no file has changed.
+    /// Returns an error if the file system fails, if an output is not of the prepared kind, or if a file whose tensors
+    /// are kept has changed. No regular target has changed then, unless a rename failed.
     pub fn commit(self, outputs: &[Output]) -> Result<(), FileError> {
         for Target { argument, path, sink, format, kept, members } in &self.targets {
             let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);
@@ -286,7 +286,7 @@ fn write(
     writer.flush()
 }
 
-/// Returns the type of `data` in a file.
+/// Returns the element type that a file states for `data`.
 fn stored(data: &Buffer) -> Stored {
     data.elements().dtype().into()
 }

@@ -1,4 +1,4 @@
-//! Reads parts of tensors: selected indices along each axis, without the rest.
+//! Reads parts of tensors: selected indices along each axis.
 
 use super::contents::{self, Accept, Contents};
 use super::npz::Uncopied;
@@ -11,17 +11,17 @@ use std::ops::Range;
 /// Part of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Sizes of its axes.
+    /// Sizes of the part's axes.
     pub shape: Vec<usize>,
-    /// Ranges of the tensor's elements, in the order of the part.
+    /// Ranges of the tensor's elements that belong to the part, in the part's order.
     ranges: Vec<Range<usize>>,
-    /// Indices along each axis.
+    /// Selected indices along each axis.
     spans: Vec<Vec<Range<usize>>>,
 }
 
 impl Part {
-    /// Selects, along each axis, the indices of `picks` one range after another; `None` selects the whole axis. Indices
-    /// beyond the axis are dropped.
+    /// Selects the indices in the ranges of `picks` along each axis, in the order of the ranges; `None` selects the
+    /// entire axis. Indices beyond the axis are dropped.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory for the ranges.
@@ -43,20 +43,21 @@ impl Part {
         Ok(part)
     }
 
-    /// Returns the part's elements as ranges of the tensor's elements.
+    /// Returns the ranges of the tensor's elements that belong to the part, in the part's order.
     #[must_use]
     pub(crate) fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// Converts the ranges to Fortran order, for a tensor of shape `shape` that is stored in it.
+    /// Converts the ranges for a tensor of shape `shape` whose elements are stored in Fortran order.
     fn in_fortran_order(self, shape: &[usize]) -> Result<Part, Fault> {
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
         let picks: Vec<_> = self.spans.into_iter().rev().map(Some).collect();
         Ok(Part { shape: self.shape, ..Part::of(&reversed, &picks)? })
     }
 
-    /// Adds the elements below the index where the previous axes begin.
+    /// Adds the ranges of the selected elements of one subtensor, which begins at element `base`; `shape` and `spans`
+    /// describe its axes.
     fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) -> Result<(), Fault> {
         let (Some((&n, below)), Some((here, deeper))) = (shape.split_first(), spans.split_first()) else {
             return self.push(base..base + 1);
@@ -89,7 +90,7 @@ impl Part {
     }
 }
 
-/// Returns the shape of the tensor `name` of a file of `length` bytes without reading its elements.
+/// Returns the shape of the tensor `name` in a file of `length` bytes without reading its elements.
 ///
 /// # Errors
 /// As [`read`](super::read).
@@ -109,9 +110,9 @@ pub fn shape(
     }
 }
 
-/// Reads one part of a tensor, as [`read`](super::read) does for the whole; `part` derives the part from the tensor's
-/// shape. From an `.npy` or a `.safetensors` file only the part is read. A stored member of an `.npz` file is read once
-/// for its checksum, and a deflated one is read whole first.
+/// Reads one part of a tensor; `part` computes the part from the tensor's shape. From an `.npy` or a `.safetensors`
+/// file only the part is read. A stored member of an `.npz` file is first read once to compare its checksum, and a
+/// deflated member is first unpacked into memory.
 ///
 /// # Errors
 /// As [`read`](super::read).
@@ -155,7 +156,7 @@ pub fn read_part(
     }
 }
 
-/// Reads the part of the tensor whose elements start at byte `start`.
+/// Reads the part of a tensor; the tensor's elements start at byte `start` of `file`.
 fn select(
     file: impl Read + Seek,
     start: u64,
@@ -174,13 +175,13 @@ fn select(
     contents::elements(&mut chosen, Header { shape, bytes, ..header }, accept)
 }
 
-/// A reader over the bytes of ranges of elements, one range after another.
+/// Reader that yields the bytes of the selected ranges of elements, one range after another.
 struct Chosen<F> {
     file: F,
     start: u64,
     size: usize,
     ranges: std::vec::IntoIter<Range<usize>>,
-    /// Bytes left to read of the present range.
+    /// Unread bytes of the current range.
     left: usize,
 }
 
@@ -205,7 +206,7 @@ mod tests {
     use crate::Data;
     use crate::memory::Buffer;
 
-    /// Builds a file of consecutive numbers.
+    /// Builds an `.npy` file of consecutive numbers.
     fn file(shape: &[usize]) -> Vec<u8> {
         let mut file = Vec::new();
         npy::write_header(&mut file, Stored::F32, shape).unwrap();

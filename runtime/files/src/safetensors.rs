@@ -1,9 +1,9 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
 //! Offsets that overlap or leave gaps are refused, and so are shapes that do not match their bytes. The bytes of a
-//! tensor of unknown type are not checked: the tensor can be kept, and the others can be read. The library's own reader
-//! and writer are not used. The reader takes many times the header's size in memory and the whole file as a slice, and
-//! refuses files with unknown types; the writer holds the whole file in memory.
+//! tensor of unknown type are not checked, so that this tensor can be kept and the others can be read. The reader and
+//! writer of the `safetensors` crate are not used. Its reader needs many times the header's size in memory and the
+//! entire file as a slice, and refuses files with unknown types; its writer builds the entire file in memory.
 
 use super::error::TensorError;
 use super::infos::{Entries, Info, Type};
@@ -18,7 +18,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 /// Longest header that is read or written, in bytes. A model with a thousand tensors has about 100,000.
 const MAX_HEADER: usize = 10_000_000;
 
-/// Bytes that hold the length of the header.
+/// Size in bytes of the field with the length of the header.
 const LENGTH: u64 = 8;
 
 fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
@@ -28,7 +28,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// The header of a file.
 #[derive(Debug)]
 pub struct Directory {
-    /// Text about the file, as JSON.
+    /// The file's metadata, as JSON text.
     text: Option<Box<RawValue>>,
     /// Tensors in the order of their bytes.
     tensors: Vec<(String, Info)>,
@@ -40,7 +40,7 @@ impl Directory {
     /// Reads the header of a file of `length` bytes.
     ///
     /// # Errors
-    /// Refuses a malformed or too long header, and elements that do not fit a file of this length.
+    /// Refuses a header that is malformed or too long, and elements that do not fit a file of this length.
     pub fn read(reader: &mut impl Read, length: u64) -> Result<Directory, Fault> {
         const ALLOWED: &str = "a header whose offsets and shapes are those of the data";
         if length < LENGTH {
@@ -81,10 +81,10 @@ impl Directory {
         Ok(Directory { text, tensors, start })
     }
 
-    /// Finds the tensor called `name`; returns its header and the offset of its elements in the file.
+    /// Finds the tensor `name` and returns its header and the offset of its elements in the file.
     ///
     /// # Errors
-    /// Returns an error if the file has no tensor called `name`, or if the type of its elements is not supported.
+    /// Returns an error if the file has no tensor of that name, or if the type of its elements is not supported.
     pub fn find(&self, name: &str) -> Result<(Header, u64), TensorError> {
         let found = self.tensors.iter().find(|(found, _)| found == name);
         let (_, info) = found.ok_or_else(|| TensorError::Name {
@@ -118,16 +118,16 @@ pub type Named<'a> = (&'a str, Stored, &'a [usize], &'a [u8]);
 /// Source of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The new tensor of this number.
+    /// The new tensor at this index.
     New(usize),
-    /// The kept file, from this byte on.
+    /// The kept file, from this byte offset on.
     Kept(u64),
 }
 
-/// The elements of a tensor in a file.
+/// Location of a tensor's elements in the new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Offset in the file.
+    /// Byte offset in the new file.
     pub start: u64,
     /// Number of bytes.
     pub bytes: u64,
@@ -135,23 +135,23 @@ pub struct Piece {
     pub from: Origin,
 }
 
-/// Layout of a file whose elements are not written yet.
+/// Layout of a new file whose elements have yet to be written.
 #[derive(Debug)]
 pub struct Form {
-    /// The first bytes of the file.
+    /// The bytes before the first element: the length field and the JSON.
     pub header: Vec<u8>,
-    /// Tensors, one after another up to the end of the file.
+    /// Tensors in the order of their bytes; the last one ends the file.
     pub pieces: Vec<Piece>,
     /// Length of the file in bytes.
     pub length: u64,
 }
 
 impl Form {
-    /// Lays out a file that holds `tensors`, given by name, type and shape, and the tensors of `kept` under other
-    /// names, with the text of `kept`.
+    /// Lays out a file with the new tensors `tensors`, given by name, type and shape, the tensors of `kept` that have
+    /// other names, and the metadata of `kept`.
     ///
     /// # Errors
-    /// Refuses a header of more than ten million bytes, and a shape that no memory can hold.
+    /// Refuses a header of more than ten million bytes, and a shape whose size in bytes overflows.
     pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
         let old = kept.into_iter().flat_map(|directory| {
             directory.tensors.iter().map(|(name, info)| {
@@ -205,7 +205,8 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
     }
 }
 
-/// Writes a file that holds `tensors` and the tensors of `kept` under other names, with the text of `kept`.
+/// Writes a file with the new tensors `tensors`, the tensors of `kept` that have other names, and the metadata of
+/// `kept`.
 ///
 /// # Errors
 /// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`Form::new`].
@@ -241,7 +242,7 @@ fn file_type(dtype: Stored) -> Dtype {
     }
 }
 
-/// A header to write.
+/// Header of a new file, for serialization.
 struct Written<'a> {
     text: Option<&'a RawValue>,
     tensors: &'a [(String, Info, Origin)],
@@ -274,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Parses a whole file; returns the tensor's header and its bytes.
+    /// Parses a complete file; returns the header and the bytes of the tensor `name`.
     fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<(Header, &'a [u8]), TensorError> {
         let (header, start) = open(bytes)?.find(name)?;
         let data = &bytes[start as usize..][..header.bytes];
@@ -345,7 +346,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Reads a file with unknown element types, which the reader of the `safetensors` crate refuses as a whole.
+    /// Reads a file with unknown element types, which the reader of the `safetensors` crate refuses entirely.
     #[test]
     fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
         let header = concat!(

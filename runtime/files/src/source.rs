@@ -5,22 +5,22 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Key of a `.safetensors` header that holds text about the file; no tensor can have this name.
+/// Key in a `.safetensors` header whose value is the file's metadata; no tensor can have this name.
 pub(super) const METADATA: &str = "__metadata__";
 
 /// A format of tensor files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One tensor.
+    /// A single tensor.
     Npy,
     /// A zip archive of `.npy` files.
     Npz,
-    /// Named tensors behind one header.
+    /// A JSON header followed by named tensors.
     Safetensors,
 }
 
 impl Format {
-    /// Returns the extension of the format's files, with its dot.
+    /// Returns the file extension of the format, with its dot.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -36,14 +36,14 @@ impl Format {
 pub struct Source {
     /// The file.
     pub path: PathBuf,
-    /// Format by extension: `.npy` unless the extension says otherwise.
+    /// Format according to the extension: `.npz`, `.safetensors`, or `.npy` for any other.
     pub format: Format,
     /// The tensor's name in an `.npz` or a `.safetensors` file; `None` for `.npy`.
     pub name: Option<String>,
 }
 
 impl Source {
-    /// Adds the tensor to the inputs of a call, for `argument`.
+    /// Adds the tensor, which `argument` reads, to the inputs of a call.
     pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
         reads.add(argument, &self.path, self.name.as_deref());
     }

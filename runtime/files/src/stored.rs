@@ -1,4 +1,4 @@
-//! Element types and headers of tensors in files, and errors of reading them.
+//! Element types and headers of tensors in files, and errors from reading them.
 
 use super::error::TensorError;
 use elsa_core::dtype::DType;
@@ -70,16 +70,16 @@ pub struct Header {
     pub dtype: Stored,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// Bytes of its elements, `product(shape) · dtype.size()`, little-endian.
+    /// Size of the little-endian elements in bytes: `product(shape) · dtype.size()`.
     pub bytes: usize,
-    /// `true` if the elements are in Fortran order (first axis fastest) and it differs from C order.
+    /// `true` if the elements are in Fortran order (first axis fastest), and this differs from C order for the shape.
     pub fortran: bool,
 }
 
-/// Error of reading a tensor.
+/// Error from reading a tensor.
 #[derive(Debug)]
 pub enum Fault {
-    /// The file does not hold the requested tensor.
+    /// The content of the file is not the requested tensor.
     Content(TensorError),
     /// The file could not be read, or ended early.
     Io(io::Error),
@@ -99,7 +99,8 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Computes the axes of `shape` and the bytes of its elements, unless either overflows.
+/// Converts the axes of `shape` to `usize` and computes the size of the elements in bytes. Returns an error if either
+/// overflows.
 pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, usize), TensorError> {
     let overflow = || TensorError::Overflow { shape: shape.to_vec() };
     let sizes: Vec<usize> =
@@ -115,7 +116,7 @@ pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, u
     }
 }
 
-/// Lists the first eight names in order.
+/// Lists the first eight names in sorted order.
 pub(super) fn listed(mut names: Vec<String>) -> String {
     names.sort_unstable();
     let more = if names.len() > 8 { ", ..." } else { "" };

@@ -1,13 +1,13 @@
-//! Checksums of tokens, which distinguish files of equal shape but different tensors.
+//! Checksums per token, which distinguish files whose tensors have equal shapes but different elements.
 //!
-//! There is one for each query token, over its queries of all batches and heads; one for each key token, over its keys
-//! and values; and in shares of gradients one for each query token of the incoming gradient. Tasks that hold the same
-//! tokens hold the same checksums, independent of the rest of their chunks, and those of the whole are assembled from
-//! the tasks'.
+//! A query token has one checksum, over its queries of all batches and heads, and a key token has one over its keys and
+//! values. In files of gradient shares, each query token has another one over the gradient of its output. A token has
+//! the same checksum in every task that contains it, so the checksums of all tokens can be assembled from those of the
+//! tasks.
 //!
-//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set:
-//! zero means no checksum. Two different tokens collide by chance once in 2^63; collisions can be constructed on
-//! purpose.
+//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base. Its lowest bit is set, so
+//! that zero can mean "no checksum". Two different tokens collide by chance once in 2^63; collisions can be constructed
+//! on purpose.
 
 use crate::{MemoryError, reserved};
 use elsa_core::attention::{Inputs, Problem};
@@ -16,20 +16,20 @@ use elsa_core::quorum::{Run, Task};
 use elsa_core::view::View;
 use std::iter::zip;
 
-/// The names of the arrays: of queries, of keys and values, of the gradient that came in.
+/// Names of the arrays with the checksums of queries, of keys and values, and of the output's gradient.
 pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
 
-/// Subjects of checksums, in the order of [`NAMES`].
+/// Names in messages of the checked tensors, in the order of [`NAMES`].
 pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
 
 /// The base of the polynomial.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Checksums of tokens, in the order of the file; empty if the run has a name.
+/// Checksums of tokens in the order of [`NAMES`]; empty if the run has a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
-/// Continues the checksums of the tokens of `view` by its rows, of the batches in which a token `counts`.
+/// Extends the checksum of each token of `view` by the token's rows, in the batches for which `counts` returns `true`.
 fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usize, usize) -> bool) {
     fn rows<T: Copy>(
         sums: &mut [u64],
@@ -56,7 +56,7 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// Returns the checksums of the tokens of tensors, those of a token one after the other.
+/// Computes one checksum per token, over the token's rows of the first tensor, then those of the next.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
@@ -77,9 +77,9 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Computes the checksums of a problem's tensors, which hold the tokens of `task`, or all tokens; and of the gradient of its output
-    /// in a backward pass. Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may
-    /// hold anything.
+    /// Computes the checksums of the inputs of `problem`, which contain the tokens of `task`, or all tokens if it is
+    /// `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede those of the
+    /// other keys. Keys beyond the length of their sequence are left out, because their values are arbitrary.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -112,7 +112,8 @@ impl Sums {
         Ok(Sums([queries, keys, upstream]))
     }
 
-    /// Allocates the checksums of a whole of `tokens` queries and keys, all unset, for [`Sums::join`].
+    /// Allocates unset checksums for `queries` query tokens and `keys` key tokens, into which [`Sums::join`] merges
+    /// those of tasks.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -125,8 +126,8 @@ impl Sums {
         Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
     }
 
-    /// Adds the checksums of a task to those of the whole. Returns the tensor and the place of the first token that another task
-    /// holds with another checksum.
+    /// Merges the checksums `own` of `task` into those of all tokens. Returns the tensor and the index of the first
+    /// token for which an earlier task had a different checksum.
     pub fn join(&mut self, task: &Task, own: &Sums) -> Option<(&'static str, usize)> {
         let runs = [task.queries(), task.keys(), task.queries()];
         let parts = zip(zip(self.0.iter_mut(), &own.0), zip(runs, TOKENS));
@@ -142,8 +143,8 @@ impl Sums {
         None
     }
 
-    /// Finds the first token whose checksum differs from the whole's; these are the tokens of `task`, or all without a
-    /// task. Returns the kind of token and its index in the whole. Empty checksums are not compared.
+    /// Compares these checksums, which are those of `task` or of all tokens, with `whole`, the checksums of all tokens.
+    /// Returns the tensor and the index of the first token whose checksum differs. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
@@ -168,7 +169,7 @@ impl Sums {
     }
 }
 
-/// Returns the places in the whole of the tokens of runs, in the order of the task.
+/// Returns the indices among all tokens of the tokens in `runs`, in the order of the task.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

@@ -1,4 +1,4 @@
-//! Writes files once their contents are known: whole, or not at all.
+//! Writes files whose contents are computed first, each completely or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};
@@ -15,8 +15,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the file of an argument of a call that reads `reads`, so that an unwritable path is detected before
-    /// anything is measured. A link to a file stays a link.
+    /// Prepares the file that `argument` names in a call that reads `reads`, so that an unwritable path is detected
+    /// before anything is measured. If the path is a link, the link is kept and the file that it leads to is written.
     ///
     /// # Errors
     /// Returns an error if the path cannot be written, or if it is an input of the call.
@@ -26,7 +26,7 @@ impl Target {
         Ok(Target { argument, path: place.path, sink })
     }
 
-    /// Writes `bytes`, whole.
+    /// Writes `bytes` as the complete new contents of the file.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -34,8 +34,8 @@ impl Target {
         self.write_after(bytes, |_| Ok(()))
     }
 
-    /// Writes `bytes`, whole, once `judge` accepts them. `judge` gets the file that will replace the one at the path,
-    /// unless the bytes go elsewhere.
+    /// Writes `bytes` as the complete new contents of the file once `judge` accepts them. `judge` receives the path of
+    /// the temporary file that contains them, or `None` if the target is not a regular file.
     ///
     /// # Errors
     /// Returns errors of `judge` and of the file system.

@@ -1,33 +1,34 @@
-//! Reads and writes files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that
-//! names its task and its problem.
+//! Reads and writes the files of a quorum task, which contain its states or its gradient shares. A file is an `.npz`
+//! archive that NumPy can read; it describes its task and the whole problem.
 //!
-//! | array | type, shape | holds |
+//! | array | type, shape | content |
 //! |---|---|---|
 //! | `version` | i64 `[1]` | 2 |
-//! | `kind` | i64 `[1]` | 0 states, 1 shares of gradients |
-//! | `quorum` | i64 `[levels]` | chunks of each level |
-//! | `path` | i64 `[depth]` | the task: its number at each level |
-//! | `shape` | i64 `[7]` | of the whole: batch, heads, key heads, queries, keys, head size, head size of values |
-//! | `rules` | i64 `[6]` | element type (0 f32, 1 f16, 2 bf16), causal (0 no, 1 top-left, 2 bottom-right), window to the left and right (−1 open), mask (0 none, 1 bool, 2 f32, 3 f16, 4 bf16), whether key lengths are given |
+//! | `kind` | i64 `[1]` | 0 states, 1 gradient shares |
+//! | `quorum` | i64 `[levels]` | number of chunks at each level |
+//! | `path` | i64 `[depth]` | number of the task at each level |
+//! | `shape` | i64 `[7]` | sizes of the whole problem: batch, heads, key heads, queries, keys, head size, head size of values |
+//! | `rules` | i64 `[6]` | element type (0 f32, 1 f16, 2 bf16), causal (0 no, 1 top-left, 2 bottom-right), window to the left and right (−1 open), mask (0 none, 1 bool, 2 f32, 3 f16, 4 bf16), key lengths (0 absent, 1 given) |
 //! | `factors` | f32 `[2]` | scale, soft cap (0 off) |
 //! | `kv_lens` | i64 `[batch]`, or `[0]` | key lengths |
-//! | `run_id` | i64 `[bytes]` | the name that `--run-id` gave the run, a byte an element; empty without |
-//! | `fingerprint` | i64 `[1]` | of all that describes the problem, and of the name: 64-bit FNV-1a |
+//! | `run_id` | i64 `[bytes]` | name of the run (`--run-id`), one byte per element; empty without a name |
+//! | `fingerprint` | i64 `[1]` | 64-bit FNV-1a hash of the description of the problem and the run's name |
 //! | `runs` | i64 `[runs, 2]` | first token and number of tokens of each run of queries, in the order of the rows |
-//! | `key_runs` | i64 `[runs, 2]` | of shares, the same of keys |
-//! | `query_sums` | i64 `[rows]` | a checksum of each query token ([`Sums`]); of a run with a name empty, as are the other two |
-//! | `key_sums` | i64 `[key rows]` | of each key token, over keys and values |
-//! | `d_out_sums` | i64 `[rows]` | of shares, of the gradient of each query token's output |
+//! | `key_runs` | i64 `[runs, 2]` | first token and number of tokens of each run of keys; only with gradient shares |
+//! | `query_sums` | i64 `[rows]` | checksum of each query token ([`Sums`]); empty, like the next two, if the run has a name |
+//! | `key_sums` | i64 `[key rows]` | checksum of each key token, over keys and values |
+//! | `d_out_sums` | i64 `[rows]` | checksum of the gradient of each query token's output; only with gradient shares |
 //! | `m`, `S` | f32 `[batch, heads, rows]` | references, sums |
 //! | `W` | f32 `[batch, heads, rows, head size of values]` | weighted sums |
-//! | `dq` | f32 `[batch, heads, rows, head size]` | shares of the gradient of the queries |
-//! | `dk`, `dv` | f32 `[batch, key heads, key rows, head size]`, and of values | shares of those of keys and values |
+//! | `dq` | f32 `[batch, heads, rows, head size]` | shares of the queries' gradient |
+//! | `dk` | f32 `[batch, key heads, key rows, head size]` | shares of the keys' gradient |
+//! | `dv` | f32 `[batch, key heads, key rows, head size of values]` | shares of the values' gradient |
 //!
-//! A file holds `m`, `S`, `W`, or `dq`, `dk`, `dv`. A file of merged states, and that of `elsa run --state-out`, holds `m`, `S`,
-//! `W`, `run_id`, `query_sums` and `key_sums` of all tokens.
+//! A file contains either `m`, `S` and `W`, or `dq`, `dk` and `dv`. A file of merged states or of `elsa run
+//! --state-out` contains `m`, `S`, `W`, `run_id`, and the `query_sums` and `key_sums` of all tokens.
 //!
-//! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task. It looks at
-//! the header of an array before it reads one, so its use of memory is bounded by the sizes of arrays in the file.
+//! The reader trusts nothing in a file: sizes must agree with the description, and runs with the task. It checks the
+//! header of an array before it reads the array, so the sizes of the file's arrays bound its memory.
 
 use crate::sums::{NAMES, Sums};
 use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
@@ -37,43 +38,43 @@ use elsa_core::quorum::{Division, MAX_LEVELS, MAX_RUNS, Run, Task, TaskPath};
 use elsa_runtime::{GradientSizes, RowStates, TaskGradients};
 use std::io::{Read, Seek};
 
-/// The version of the arrays.
+/// Version of the file format.
 const VERSION: i64 = 2;
 
 /// Maximum length of a run's name in bytes.
 pub const MOST_NAME: usize = 256;
 
-/// Element types by number.
+/// Element types in the order of their numbers in `rules`.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// The whole that a task belongs to.
+/// Description of the whole problem that is divided into tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Chunks of each level.
+    /// Number of chunks at each level.
     pub quorum: Vec<i64>,
     /// Batch, heads, key heads, queries, keys, head size, head size of values.
     pub shape: [usize; 7],
-    /// Element type, causal, window, mask, whether lengths are given.
+    /// The six numbers of the array `rules`.
     rules: [i64; 6],
-    /// Bits of scale and soft cap.
+    /// Bits of the scale and of the soft cap.
     factors: [u32; 2],
-    /// Key lengths.
+    /// Key lengths, one per batch; empty if none are given.
     lengths: Vec<i64>,
-    /// The run's name; empty if it has none.
+    /// Name of the run; empty without one.
     pub run: String,
 }
 
-/// Content of the files of a whole's tasks.
+/// Content of a task file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// States of rows, by `elsa run --task`.
+    /// States of rows, written by `elsa run --task`.
     States,
-    /// Shares of gradients, by `elsa backward --task`.
+    /// Gradient shares, written by `elsa backward --task`.
     Gradients,
 }
 
 impl Kind {
-    /// Returns the word for it in messages.
+    /// Returns the word for this kind in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,18 +84,18 @@ impl Kind {
     }
 }
 
-/// A task of a whole.
+/// Description of a task, as its file states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Content of its file.
+    /// Content of the task's file.
     pub kind: Kind,
-    /// The whole that it belongs to.
+    /// The whole problem that the task is a part of.
     pub whole: Whole,
     /// Path of the task.
     pub path: TaskPath,
 }
 
-/// Returns `true` if a run may have this name: printable ASCII, which a terminal shows unchanged.
+/// Returns `true` if `name` is valid as the name of a run: 1 to [`MOST_NAME`] bytes of printable ASCII.
 #[must_use]
 pub fn is_name(name: &[u8]) -> bool {
     (1..=MOST_NAME).contains(&name.len()) && name.iter().all(|byte| matches!(byte, b' '..=b'~'))
@@ -105,7 +106,8 @@ fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
 }
 
 impl Whole {
-    /// Describes the problem of a task's tensors, with the tokens of the whole, and the run's name.
+    /// Describes the whole problem of `queries` and `keys` tokens; `problem` supplies the other sizes and the rules,
+    /// and may contain only a task's tokens.
     #[must_use]
     pub fn of(
         division: &Division,
@@ -158,17 +160,17 @@ impl Whole {
         DTYPES.get(self.rules[0] as usize).copied().unwrap_or(DType::F32)
     }
 
-    /// Returns the division.
+    /// Returns the division of the problem into tasks.
     ///
     /// # Errors
-    /// Returns an error if the chunks have no interest set.
+    /// Returns an error if the library has no interest set for a number of chunks.
     pub fn division(&self) -> Result<Division, Fault> {
         let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
         let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
         made.ok_or_else(|| broken(format!("quorum {:?}", self.quorum), "chunks that have an interest set"))
     }
 
-    /// Returns the sizes of the gradients.
+    /// Returns the sizes of the whole problem's gradients.
     #[must_use]
     pub const fn gradients(&self) -> GradientSizes {
         let [batch, heads, kv_heads, queries, keys, dim, value_dim] = self.shape;
@@ -176,13 +178,14 @@ impl Whole {
         GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim }
     }
 
-    /// Returns batch times heads.
+    /// Returns the number of sequences: batch size times heads.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.shape[0] * self.shape[1]
     }
 
-    /// Returns the first field in which another whole differs: its name, the other's value, and this one's.
+    /// Returns the first field that differs in `other`: the field's name, its value in `other`, and its value in
+    /// `self`.
     #[must_use]
     pub fn difference(&self, other: &Whole) -> Option<(&'static str, String, String)> {
         let fields = |whole: &Whole| {
@@ -199,7 +202,7 @@ impl Whole {
         pairs.into_iter().find(|(mine, its)| mine != its).map(|((name, mine), (_, its))| (name, its, mine))
     }
 
-    /// Returns the flags that define the problem of its files, in addition to the flags of the files.
+    /// Returns the command-line flags that define the problem, except those that name the tensors' files.
     #[must_use]
     pub fn flags(&self) -> String {
         let mut flags = String::new();
@@ -234,8 +237,8 @@ impl Whole {
         flags
     }
 
-    /// Computes the 64-bit FNV-1a hash of all fields, as 64-bit words in little-endian order, each list preceded by its
-    /// length.
+    /// Computes the 64-bit FNV-1a hash of all fields. They are hashed as 64-bit little-endian words, and the length of
+    /// each list precedes the list.
     fn fingerprint(&self) -> i64 {
         let shape = self.shape.map(|n| n as i64);
         let factors = self.factors.map(i64::from);
@@ -254,7 +257,7 @@ impl Whole {
 }
 
 impl Description {
-    /// Builds the arrays of a file of states.
+    /// Builds the arrays of a file with the states of `task`.
     #[must_use]
     pub fn states_to_arrays(&self, task: &Task, sums: Sums, states: RowStates) -> Vec<(&'static str, Array)> {
         let [batch, heads, .., dim] = self.whole.shape;
@@ -266,7 +269,7 @@ impl Description {
         arrays
     }
 
-    /// Builds the arrays of a file of shares.
+    /// Builds the arrays of a file with the gradient shares of `task`.
     #[must_use]
     pub fn shares_to_arrays(
         &self,
@@ -283,14 +286,14 @@ impl Description {
         arrays
     }
 
-    /// Returns the shapes of the shares of `task`.
+    /// Returns the shapes of the shares `dq`, `dk` and `dv` of `task`.
     fn share_shapes(&self, task: &Task) -> [[usize; 4]; 3] {
         let [batch, heads, kv_heads, _, _, dim, value_dim] = self.whole.shape;
         let (queries, keys) = (task.query_tokens(), task.key_tokens());
         [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
     }
 
-    /// Builds the arrays that describe, and the checksums.
+    /// Builds the arrays with the description and the checksums.
     fn arrays(&self, task: &Task, sums: Sums) -> Vec<(&'static str, Array)> {
         let Description { kind, whole, path } = self;
         let mut arrays = vec![
@@ -312,7 +315,8 @@ impl Description {
         arrays
     }
 
-    /// Returns the number of checksums in each array of a task's file, for the arrays that it has.
+    /// Returns the length of each array of checksums in the file of `task`; `None` for an array that the file does not
+    /// have.
     fn sums_of(&self, task: &Task) -> [Option<usize>; 3] {
         let (queries, keys) = match self.whole.run.is_empty() {
             true => (task.query_tokens(), task.key_tokens()),
@@ -321,11 +325,12 @@ impl Description {
         [Some(queries), Some(keys), (self.kind == Kind::Gradients).then_some(queries)]
     }
 
-    /// Reads the description from a file of `length` bytes, and makes the task; of its states or shares the headers alone.
+    /// Reads the description from a file of `length` bytes and creates the task. Of the states or shares only the
+    /// headers are read.
     ///
     /// # Errors
-    /// Refuses a file that is malformed or has another version, a description that contradicts itself, runs that are not the
-    /// task's, and arrays of another shape or type.
+    /// Refuses a malformed file, another version, a description that contradicts itself, runs that differ from the
+    /// task's, and arrays of the wrong shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
         let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
@@ -405,7 +410,8 @@ impl Description {
         Ok((description, task))
     }
 
-    /// Checks that the arrays of `task` have the shapes that the description implies. No array is read.
+    /// Checks that the file's arrays of checksums, states or shares have the shapes that the description implies. Only
+    /// headers are read.
     fn headers(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<(), Fault> {
         for (name, count) in NAMES.into_iter().zip(self.sums_of(task)) {
             let Some(count) = count else { continue };
@@ -429,7 +435,8 @@ impl Description {
         }
     }
 
-    /// Reads the checksums of the tokens of `task` from the file of this description, which describes `task`.
+    /// Reads the checksums of the tokens of `task`. `file` must be the file that this description and `task` were read
+    /// from.
     ///
     /// # Errors
     /// As [`Description::states`].
@@ -443,10 +450,10 @@ impl Description {
         Ok(sums)
     }
 
-    /// Reads the states of `task` from the file of this description, which describes `task`.
+    /// Reads the states of `task`. `file` must be the file that this description and `task` were read from.
     ///
     /// # Errors
-    /// Returns an error if the states have another shape or type, if the file is malformed, or if the system refuses
+    /// Returns an error if the arrays have the wrong shape or type, if the file is malformed, or if the system refuses
     /// memory.
     pub fn states(
         &self,
@@ -463,7 +470,7 @@ impl Description {
         })
     }
 
-    /// Reads the shares of `task`, which is the description's, from the same file.
+    /// Reads the gradient shares of `task`. `file` must be the file that this description and `task` were read from.
     ///
     /// # Errors
     /// As [`Description::states`].
@@ -491,13 +498,13 @@ fn places(runs: &[Run]) -> Array {
     Array::Integers { shape: vec![runs.len(), 2], data: numbers(runs).collect() }
 }
 
-/// Converts a list as an array.
+/// Converts a list into an array with one axis.
 #[must_use]
 pub fn list(data: Vec<i64>) -> Array {
     Array::Integers { shape: vec![data.len()], data }
 }
 
-/// Converts a name as the elements of `run_id`.
+/// Converts the name of a run into the elements of `run_id`.
 #[must_use]
 pub fn bytes(name: &str) -> Vec<i64> {
     name.bytes().map(i64::from).collect()
@@ -507,7 +514,7 @@ fn float(shape: &[usize], data: Vec<f32>) -> Array {
     Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) })
 }
 
-/// Reads the numbers of an array of a given shape.
+/// Reads the elements of the f32 array `name`, whose shape must be `shape`.
 fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
     array_header(file, length, name, shape)?;
     let (found, data) = floats(file, length, name)?;
@@ -517,7 +524,7 @@ fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]
     }
 }
 
-/// Checks that an array has a given shape, and is f32; its numbers are not read.
+/// Checks that the array `name` has shape `shape` and type f32, without reading its elements.
 fn array_header(
     file: &mut (impl Read + Seek),
     length: u64,
@@ -536,7 +543,7 @@ fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
     broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 
-/// Checks the sizes of a whole: the rows and elements of its states must be indexable.
+/// Checks the sizes of a whole problem: the elements of all its tensors must be indexable.
 fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     let bad = || broken(format!("shape {shape:?}"), "sizes of a problem");
     let sizes: Vec<usize> = shape.iter().map_while(|n| usize::try_from(*n).ok()).collect();
@@ -557,7 +564,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-/// Reads the numbers of a list of at most `most` of them, for any axes.
+/// Reads an integer array of any shape that has at most `most` elements.
 pub fn integers(
     file: &mut (impl Read + Seek),
     length: u64,

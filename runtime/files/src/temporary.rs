@@ -1,11 +1,11 @@
-//! Temporary files. No end of the process except a kill or a crash leaves one behind.
+//! Temporary files, which are removed when the process ends, unless it is killed or crashes.
 //!
-//! A list holds the path of every temporary file. Code that creates, renames or removes one holds the list's lock, and
-//! [`remove_all`] keeps the lock from the removal to the end of the process. A signal handler therefore finds all of
-//! them, and either none or all outputs of a call in place.
+//! A list contains the path of every temporary file. Code that creates, renames or removes a temporary file holds the
+//! list's lock, and [`remove_all`] keeps the lock until the process has ended. A signal handler therefore finds every
+//! temporary file, and a signal leaves either none or all outputs of a call in place.
 //!
-//! A killed process leaves its files behind. Each file is locked while its process lives and has a name derived from
-//! its output, so the next call with that output removes the unlocked ones.
+//! A killed process leaves its temporary files behind. A live process keeps its files locked, and their names are
+//! derived from the output's name, so the next call with the same output removes files that no process has locked.
 
 use super::error::FileError;
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Locks the list. It is consistent at any time, so a panic elsewhere leaves it usable.
+/// Locks the list. The list is always consistent, so it stays usable after a panic of a thread that held the lock.
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that is removed unless it replaces another.
+/// A file that is removed when this value is dropped, unless it has replaced its target.
 #[derive(Debug)]
 pub struct Temporary {
     /// `None` once the file is removed or has its final name.
@@ -33,8 +33,9 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file next to `target`, with the mode and, if the system permits it, the owner of `existing`;
-    /// without it, with those of any new file. Files of the same target that ended processes left behind are removed.
+    /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, its owner;
+    /// without `existing`, it has the mode and owner of any new file. Files that ended processes left for the same
+    /// target are removed.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -99,7 +100,7 @@ impl Temporary {
 /// Suffix of the names of temporary files.
 const SUFFIX: &str = ".part";
 
-/// Returns the prefix of the names of `target`'s temporary files; it is short for any name.
+/// Returns the prefix of the names of `target`'s temporary files, which is short even if the target's name is long.
 fn prefix(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().as_bytes();
     // FNV-1a.
@@ -129,7 +130,7 @@ fn remove_orphans(folder: &Path, prefix: &str) {
     }
 }
 
-/// Opens a regular file. Follows no link at the end of the path, and does not wait.
+/// Opens a regular file without following a link at the end of the path and without blocking.
 ///
 /// # Errors
 /// Returns an error if the file is not regular, and errors of the file system.
@@ -158,8 +159,8 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(existing.mode() & mask))
 }
 
-/// Marks every point where a kill could leave a change of the file system half done, and every opening of an output.
-/// Tests end the process at the step of a given number, or make it wait there for a pipe.
+/// Marks every opening of an output, and every point where a kill could leave a file system change incomplete. Tests
+/// make the process abort, or wait for a pipe, at the step with a given number.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     if cfg!(debug_assertions) {
@@ -183,10 +184,11 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Renames files to their names, each with its argument, and waits until the names are on the device.
+/// Renames each file to its path in `names`, where each path has the argument for messages, and waits until the names
+/// are on the device.
 ///
 /// # Errors
-/// Returns errors of the file system. If a rename fails, those before it are done.
+/// Returns errors of the file system. The renames before a failed one remain in effect.
 pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> Result<(), FileError> {
     let paths = names.iter().map(|(_, path)| path.as_path());
     replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
@@ -197,7 +199,7 @@ pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> 
     sync_folders(names.iter().map(|(argument, path)| (*argument, path.as_path())))
 }
 
-/// Waits until the names of files are on the device, each with its argument. Each folder is synced once.
+/// Waits until the names of files are on the device; each path comes with its argument. Each folder is synced once.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -243,7 +245,7 @@ impl Drop for Temporary {
 /// Renames every file to its path, replacing the existing file. No signal ends the process between two renames.
 ///
 /// # Errors
-/// Returns errors of the file system, with the number of the file. The files before it have replaced theirs.
+/// Returns errors of the file system, with the index of the file. The files before it have replaced their targets.
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;
@@ -270,16 +272,16 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
     failed.map_or(Ok(()), Err)
 }
 
-/// Removes every temporary file, then calls `end`. No file is created or renamed in between. `failed` receives each
-/// file that cannot be removed.
+/// Removes every temporary file, then calls `end`. No file is created or renamed between the two. `failed` receives
+/// each file that cannot be removed.
 pub fn remove_all(failed: impl Fn(&Path, &io::Error), end: impl FnOnce()) {
     let live = live();
     remove(&live, failed);
     end();
 }
 
-/// Removes every temporary file in a panic, without `end`. It does not wait for the list, because the panicking thread
-/// may hold it.
+/// Removes every temporary file after a panic, and does not end the process. It does not wait for the list's lock,
+/// because the panicking thread may hold it.
 pub fn remove_all_in_panic(failed: impl Fn(&Path, &io::Error)) {
     let live = match LIVE.try_lock() {
         Ok(live) => live,

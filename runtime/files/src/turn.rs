@@ -8,14 +8,15 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Maximum size of a tile in bytes. A conversion holds twice as many in memory.
+/// Maximum size of a tile in bytes. A conversion has two tiles' worth of bytes in memory.
 const TILE: usize = 256 << 10;
 
-/// Converts the elements of a tensor in Fortran order, which start at byte `start` of `from`, to C order and writes
-/// them to `to`. One tile of them is in memory at a time.
+/// Converts the elements of a tensor from Fortran order to C order: reads them from byte `start` of `from` on, and
+/// writes them to `to`, one tile at a time.
 ///
 /// # Errors
-/// Returns an error if a read fails, or if the system refuses memory; [`Unturned::Unwritten`] for `to`.
+/// Returns [`Unturned::Unread`] if a read fails or the system refuses memory, [`Unturned::Unwritten`] if a write to
+/// `to` fails.
 pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), Unturned> {
     let (shape, size) = (&header.shape, header.dtype.size());
     let whole: usize = shape.iter().product();
@@ -76,10 +77,10 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
     Ok(())
 }
 
-/// Error of a conversion.
+/// Error from a conversion.
 #[derive(Debug)]
 pub enum Unturned {
-    /// The elements cannot be read, or memory is refused.
+    /// The elements cannot be read, or the system refuses memory.
     Unread(Fault),
     /// The elements cannot be written.
     Unwritten(std::io::Error),

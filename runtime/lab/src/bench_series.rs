@@ -1,9 +1,10 @@
-//! `elsa-lab bench-series`: compares the ways to compute an operator that processes each channel separately.
+//! `elsa-lab bench-series`: compares ways of computing an operator that processes each channel separately.
 //!
-//! 1. Parts of a recurrence and, on a GPU, of a selective scan, and the methods of a convolution are planned and bound for the
-//!    same tensors; ways that the engine refuses are skipped.
-//! 2. The first call of each is checked: its first channel against the operator in f64, within the bound.
-//! 3. All ways alternate until the time is over. The table has medians, the records quartiles too.
+//! 1. Several ways are planned and bound for the same tensors: numbers of parts for a recurrence and, on a GPU, for a
+//!    selective scan; the methods of a convolution. Ways that the engine refuses are skipped.
+//! 2. The output of each way is checked: the error of its first channel, against the operator in f64, must be within
+//!    the bound.
+//! 3. All ways alternate until the time is over. The table contains medians; the JSON records also contain quartiles.
 
 use clap::Args;
 use elsa_cli::args::HostArgs;
@@ -27,7 +28,7 @@ use elsa_runtime::{
 use serde::Serialize;
 use std::io::Write;
 
-/// The text below the flags.
+/// Help text below the flags.
 const HELP: &str = "\
 Examples:
   elsa-lab bench-series --seconds 0.2
@@ -89,7 +90,7 @@ pub struct BenchSeriesArgs {
     host: HostArgs,
 }
 
-/// A way of a cell, as `--json` prints it.
+/// Measurement of one way, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Row {
     what: &'static str,
@@ -100,23 +101,23 @@ struct Row {
     batch: usize,
     tokens: usize,
     channels: usize,
-    /// Numbers of a channel's state of a selective scan, weights of a filter; 1 of a recurrence.
+    /// Elements per channel of the state of a selective scan, or weights of a convolution filter; 1 for a recurrence.
     numbers: usize,
-    /// The number of parts, or the method of a convolution.
+    /// Number of parts, or method of a convolution.
     form: String,
     chosen: bool,
     samples: usize,
     p25_ms: f64,
     p50_ms: f64,
     p75_ms: f64,
-    /// Median time over batch, tokens and channels.
+    /// Median time in nanoseconds, divided by batch × tokens × channels.
     ns_per_element: f64,
     workspace_bytes: usize,
     /// Largest error of the first channel relative to its bound.
     worst: f64,
 }
 
-/// The sizes of a cell.
+/// The operator and sizes of a cell of the table.
 #[derive(Clone, Copy)]
 struct Cell<'a> {
     args: &'a BenchSeriesArgs,
@@ -127,7 +128,7 @@ struct Cell<'a> {
     numbers: usize,
 }
 
-/// A planned way with its memory.
+/// A planned way, with its workspace and output.
 struct Way<O: Operator> {
     plan: Plan<O>,
     workspace: Workspace<O>,
@@ -136,11 +137,12 @@ struct Way<O: Operator> {
     chosen: bool,
 }
 
-/// The ways of a cell, the one that the plan chooses first; later ones of the same form are left out.
+/// Ways of computing a cell. The first is the plan's own choice; ways with the form of an earlier one are left out.
 struct Ways<O: Operator>(Vec<Way<O>>);
 
 impl<O: Operator> Ways<O> {
-    /// Adds a plan, whose output has `elements`, if the engine has made one.
+    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped, unless it is the
+    /// first.
     fn add(
         &mut self,
         planned: Result<Plan<O>, PlanError>,
@@ -165,7 +167,7 @@ impl<O: Operator> Ways<O> {
         Ok(())
     }
 
-    /// Builds the rows of the measurements. `judge` returns the largest error of the first channel relative to its
+    /// Builds the rows for the samples `found`. `judge` returns the largest error of the first channel, relative to its
     /// bound.
     fn rows(
         self,
@@ -201,8 +203,8 @@ impl<O: Operator> Ways<O> {
     }
 }
 
-/// Measures alternating ways; returns the back end of each, and its samples in milliseconds. Outputs are left as after
-/// a run.
+/// Measures the ways alternately; returns the back end of each way and its samples in milliseconds. Afterwards each
+/// way's output is that of a run.
 fn measure<'a, O: Operator>(
     seconds: f64,
     ways: &'a mut Ways<O>,
@@ -223,7 +225,7 @@ where
     Ok(backends.into_iter().zip(samples).collect())
 }
 
-/// Reads numbers of a tensor.
+/// Allocates a tensor of `count` random numbers, each a normally distributed number that `of` has transformed.
 fn tensor(
     random: &mut Random,
     argument: &'static str,
@@ -235,7 +237,8 @@ fn tensor(
     Ok(all)
 }
 
-/// Returns a visitor for an oracle that keeps the largest distance of the first channel of `out`.
+/// Returns a visitor for an oracle that stores in `worst` the largest error of the first channel of `out`, relative to
+/// its bound.
 fn keep<'a>(worst: &'a mut f64, series: &'a Series, out: &'a [f32]) -> impl FnMut(usize, Judged) + 'a {
     move |token, exact| *worst = farther(*worst, exact, out[series.at(0, token, 0)], DType::F32)
 }
@@ -267,7 +270,7 @@ fn of_recurrence(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error
     }))
 }
 
-/// Measures a selective scan as Mamba has it: softplus of the time steps, gates of the output.
+/// Measures a selective scan as Mamba uses it: with a softplus of the time steps and gates on the output.
 fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error> {
     let Cell { args, engine, tokens, channels, numbers, .. } = *cell;
     let series = Series::tokens_first("u", [args.batch, tokens, channels])?;
@@ -312,7 +315,7 @@ fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error>
     }))
 }
 
-/// Measures a convolution with a filter for each channel.
+/// Measures a convolution with one filter per channel.
 fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error> {
     let Cell { args, engine, tokens, channels, numbers, .. } = *cell;
     let series = Series::tokens_first("u", [args.batch, tokens, channels])?;
@@ -340,7 +343,7 @@ fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Erro
     }))
 }
 
-/// Prints the ways of some lengths.
+/// Prints a table of the ways.
 fn print(to: &mut impl Write, rows: &[Row]) -> Result<(), Error> {
     let Some(first) = rows.first() else { return Ok(()) };
     let Row { operator, batch, channels, numbers, backend, threads, .. } = first;
@@ -360,7 +363,7 @@ fn print(to: &mut impl Write, rows: &[Row]) -> Result<(), Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if the request is wrong, if the device fails, or if an answer exceeds its bound.
+/// Returns an error if the request is wrong, if the device fails, or if an output exceeds its error bound.
 pub fn bench(args: &BenchSeriesArgs) -> Result<(), Error> {
     let engine = args.host.engine()?;
     let mut lengths = args.lengths.clone();

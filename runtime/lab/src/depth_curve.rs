@@ -1,23 +1,25 @@
-//! Growth of bound and error with the number of keys, for three orders of the additions: `elsa-lab depth-curve`.
+//! `elsa-lab depth-curve`: growth of error bounds and errors with the number of keys, for three orders of the
+//! additions.
 //!
-//! | schedule | order | additions into a sum of `n` weights |
+//! | schedule | order | additions on the path of a weight, for `n` keys |
 //! |---|---|---|
-//! | fold | one key after the other, as a recurrence computes | `n − 1` |
-//! | two-level | blocks, segments and the merge tree of a plan, by the engine | a segment's and `log2` of the segments |
+//! | fold | one key after another, as a recurrence computes | `n − 1` |
+//! | two-level | blocks, segments and the merge tree of an engine's plan | those of a segment, plus `log2` of the number of segments |
 //! | tree | neighbours, then pairs of neighbours | `log2 n` |
 //!
-//! Fold and tree are [`Scan::Sequential`] and [`Scan::Tree`] over the states of single keys, in real f32 arithmetic. All three
-//! compute the same rows. Bound and error are relative to `Σ p_j |v_j|`, in the maximum norm of a row, the largest of all
-//! rows.
+//! Fold and tree are [`Scan::Sequential`] and [`Scan::Tree`] over the states of single keys, in actual f32 arithmetic.
+//! All three compute the same rows. Bound and error are the largest of all rows, relative to the row's `Σ p_j |v_j|`,
+//! in the maximum norm.
 //!
-//! A bound has a part that does not depend on the order: the rounding of scores, the error of the exponential, and the
-//! division. It is what the bound would be without additions, and it is the constant that the published depth leaves out. The
-//! other part follows the partial sums of both sums in the order of the schedule: a rounding of `2^-24` of each.
+//! One part of a bound does not depend on the order: the rounding of scores, the error of the exponential, and the
+//! division. It is the bound of a run without additions, and it is the constant that the published depth leaves out.
+//! The other part follows the partial sums of weights and of weighted values in the order of the schedule, and counts a
+//! rounding of `2^-24` for each.
 //!
-//! Two sets of tensors show what the additions do. In the *random* one they have random signs, and errors grow with the root
-//! of their number where they grow at all. In the *repeated* one every key has the same score and the same value 4/3, whose
-//! last bits are cut off the same way by every addition of a fold: errors grow with the number of additions, as the bound
-//! does. The tree adds equal numbers there, which is exact.
+//! Two sets of tensors show the effect of the additions. In the *random* set, roundings have random signs, and errors
+//! grow at most with the square root of the number of additions. In the *repeated* set, every key has the same score
+//! and the same value 4/3, and every addition of a fold rounds its last bits in the same direction: errors grow with
+//! the number of additions, as the bound does. The tree adds equal numbers in this set, which is exact.
 
 use askama::Template;
 use clap::Args;
@@ -47,13 +49,13 @@ use std::path::PathBuf;
 /// Head size of queries, keys and values.
 const D: usize = 16;
 
-/// Query rows.
+/// Number of query rows.
 const ROWS: usize = 4;
 
-/// Lengths, as exponents of two.
+/// Numbers of keys, as exponents of two.
 const LENGTHS: RangeInclusive<u32> = 8..=20;
 
-/// The text below the flags.
+/// Help text below the flags.
 const HELP: &str = "\
 Schedules: a fold adds one key after the other, two-level is the plan's, a tree adds neighbours and then pairs of them.
 Exit status 4: an error is beyond its bound.
@@ -82,14 +84,14 @@ pub struct DepthCurveArgs {
     engine: EngineArgs,
 }
 
-/// Parses the longest length of a curve.
+/// Parses the largest number of keys of a curve.
 fn longest(text: &str) -> Result<usize, String> {
     let (low, high) = (1 << LENGTHS.start(), 1 << LENGTHS.end());
     let keys = text.parse().ok().filter(|keys| (low..=high).contains(keys));
     keys.ok_or_else(|| format!("allowed: a whole number from {low} to {high}"))
 }
 
-/// The page of curves.
+/// Template variables of the page of curves.
 #[derive(Template)]
 #[template(path = "depth.html")]
 struct Page<'a> {
@@ -142,10 +144,10 @@ pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
     if wrong.is_empty() { Ok(()) } else { Err(Error::Verification(wrong.join(", "))) }
 }
 
-/// The state of some keys.
+/// Softmax state of a set of keys.
 type Keys = State<[f32; D]>;
 
-/// An order of the additions.
+/// Order of the additions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Schedule {
     Fold,
@@ -164,7 +166,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the scan over single keys; `None` for a plan.
+    /// Returns the scan over single keys; `None` for the two-level order, which an engine's plan executes.
     const fn scan(self) -> Option<Scan> {
         match self {
             Schedule::Fold => Some(Scan::Sequential),
@@ -174,7 +176,7 @@ impl Schedule {
     }
 }
 
-/// Data of a schedule at one length, as `--json` prints them.
+/// Results of a schedule for one number of keys, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 struct Step {
     /// Kind of the record: `depth`.
@@ -183,27 +185,28 @@ struct Step {
     pub schedule: &'static str,
     /// Name of the kernel.
     pub kernel: &'static str,
-    /// Keys.
+    /// Number of keys.
     pub keys: usize,
-    /// The theoretical depth: `L(n, B)` of ELSA for a plan with blocks of `B` keys, `n − 1` and `log2 n` for the others.
+    /// Theoretical depth: ELSA's `L(n, B)` for a plan with blocks of `B` keys, `n − 1` for the fold, `log2 n` for the
+    /// tree.
     pub theory: usize,
     /// Number of additions on the longest path of a weight, including the merges.
     pub additions: usize,
-    /// Merges of states on the longest path.
+    /// Number of merges of states on the longest path of a weight.
     pub merges: usize,
-    /// The worst-case bound.
+    /// Worst-case bound on the relative error.
     pub bound: f64,
     /// Part of the bound that does not depend on the order of additions.
     pub constant: f64,
-    /// The measured error where numbers are random.
+    /// Measured relative error with random tensors.
     pub random: f64,
-    /// The measured error where tokens repeat.
+    /// Measured relative error with repeated tokens.
     pub repeated: f64,
-    /// Components beyond the bound.
+    /// Number of output components beyond their bound.
     pub beyond: usize,
 }
 
-/// The tensors of one length.
+/// The problem and its inputs for one number of keys.
 struct Tensors {
     problem: Problem,
     q: Buffer,
@@ -236,7 +239,7 @@ impl Tensors {
     }
 }
 
-/// Computes the answer of `schedule`, and the structure that it executed.
+/// Computes the output by `schedule`, and returns it with the structure of the executed arithmetic.
 fn answer(
     tensors: &Tensors,
     schedule: Schedule,
@@ -304,24 +307,24 @@ fn answer(
     Ok((output, executed))
 }
 
-/// Returns `executed` without its additions. Its bound is the part that does not depend on the order of additions.
+/// Returns `executed` without its additions, whose bound is the part that does not depend on the order of additions.
 fn still(executed: Executed) -> Executed {
     let order = Order { values: 0, weights: 0, segment: usize::MAX, ..executed.order };
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }
 }
 
-/// Comparison of all rows of an answer.
+/// Comparison of all rows of an output with the oracle.
 #[derive(Clone, Copy, Debug, Default)]
 struct Compared {
-    /// Greatest error relative to the terms.
+    /// Largest error of a row relative to its absolute terms.
     error: f64,
-    /// Greatest bound, likewise.
+    /// Largest bound of a row relative to its absolute terms.
     bound: f64,
-    /// Components beyond the bound.
+    /// Number of components beyond their bound.
     beyond: usize,
 }
 
-/// Compares an answer with the oracle's and with the bounds of `executed`.
+/// Compares the output `found` with the oracle's and with the bounds that follow from `executed`.
 fn compare(tensors: &Tensors, executed: Executed, found: Elements<'_>) -> Compared {
     let (problem, inputs) = (&tensors.problem, tensors.inputs());
     let all = rows(problem, &inputs);
@@ -392,7 +395,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
     Ok(steps)
 }
 
-/// Writes the steps as a table, and its conclusions.
+/// Writes a table of the results, its explanation, and the growth of each schedule.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -417,7 +420,7 @@ fn print(out: &mut impl Write, steps: &[Step]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Description of the columns.
+/// Explanation of the columns of the table.
 const EXPLAINED: &str = "\
 theory: L(n, B) of ELSA for the plan's two-level schedule, n - 1 for the fold, log2 n for the tree. bound and errors are
 relative to sum p |v|. constant: the part of the bound that no order of additions changes, from rounding of scores, the
@@ -425,7 +428,7 @@ exponential and the division; the rest are the roundings of the partial sums of 
 measured on random tensors. repeated: measured on equal tokens, whose roundings all have the same sign in a fold and are exact in a tree.
 ";
 
-/// Describes the growth of each schedule from its first length to its last.
+/// Describes the growth of each schedule from its smallest number of keys to its largest.
 fn grown(steps: &[Step]) -> Vec<String> {
     let of = |schedule: Schedule| {
         let mut its = steps.iter().filter(|step| step.schedule == schedule.name());
@@ -447,9 +450,9 @@ fn grown(steps: &[Step]) -> Vec<String> {
     Schedule::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Draws curves of the steps: bound and errors against the number of keys.
+/// Draws curves of bounds and errors against the number of keys.
 fn charts(steps: &[Step]) -> Vec<Chart> {
-    /// A quantity of a step.
+    /// Function that returns the quantity of a step that a curve shows.
     type Of = fn(&Step) -> f64;
     let pictures: [(&str, &'static str, Of); 4] = [
         ("Worst-case bound", "of sum p |v|", |step| step.bound),

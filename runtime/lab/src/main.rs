@@ -1,15 +1,15 @@
-//! The laboratory `elsa-lab`: studies of attention, apart from the tool that boards get.
+//! The laboratory `elsa-lab`: studies of attention that are not part of the tool for boards.
 //!
 //! | command | module |
 //! |---|---|
-//! | `elsa-lab simulate` | [`simulate`]: time, memory and traffic of any number of tokens, from fits |
-//! | `elsa-lab study` | [`study`]: what schedules with frozen references and skipped blocks do with tensors |
-//! | `elsa-lab depth-curve` | [`depth_curve`]: how bound and error grow with the number of keys |
-//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not present |
-//! | `elsa-lab bench-series` | [`bench_series`]: the ways to compute recurrences, selective scans and convolutions |
+//! | `elsa-lab simulate` | [`simulate`]: time, memory and traffic for any number of tokens, from fitted costs |
+//! | `elsa-lab study` | [`study`]: effect of schedules with frozen references and skipped blocks on given tensors |
+//! | `elsa-lab depth-curve` | [`depth_curve`]: growth of bound and error with the number of keys |
+//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not available |
+//! | `elsa-lab bench-series` | [`bench_series`]: ways of computing recurrences, selective scans and convolutions |
 //!
-//! [`model`] fits bytes and seconds of attention, and has the arithmetic of its division by quorums. Arguments, files,
-//! tensors, the oracle and the exit statuses are those of the library of the tool `elsa`.
+//! [`model`] fits bytes and seconds of attention, and contains the arithmetic of dividing it by quorums. The library of
+//! the tool `elsa` provides arguments, files, tensors, the oracle and the exit statuses.
 #![forbid(unsafe_code)]
 
 mod bench_series;
@@ -28,10 +28,10 @@ use simulate::SimulateArgs;
 use std::process::ExitCode;
 use study::StudyArgs;
 
-/// The name of the program.
+/// Name of the program.
 const NAME: &str = "elsa-lab";
 
-/// The text below the commands.
+/// Help text below the commands.
 const HELP: &str = "Environment and exit statuses are those of elsa, which elsa --help lists.";
 
 /// Studies of exact attention: its costs, schedules, errors and predicted latencies.

@@ -1,4 +1,4 @@
-//! Tensors of a model in the rewriter: every element as an f64, with the element type in the model.
+//! Tensors of a model as the rewriter computes with them: every element is an f64, and the type in the model is kept.
 
 use super::wire::{self, Field, Payload, WireError};
 use half::{bf16, f16};
@@ -13,14 +13,14 @@ impl Kind {
     pub const F32: Kind = Kind(1);
     /// 64-bit integers.
     pub const I64: Kind = Kind(7);
-    /// Truth values.
+    /// Booleans.
     pub const BOOL: Kind = Kind(9);
     /// f16.
     pub const F16: Kind = Kind(10);
     /// f64.
     pub const F64: Kind = Kind(11);
 
-    /// Returns the size of an element in `raw_data`, or `None` for types that the rewriter does not read.
+    /// Returns the size of an element in `raw_data` in bytes, or `None` for types that the rewriter does not read.
     #[must_use]
     pub const fn size(self) -> Option<usize> {
         match self.0 {
@@ -102,14 +102,14 @@ impl Kind {
 pub struct Array {
     /// Type of the elements in the model.
     pub kind: Kind,
-    /// Axes.
+    /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// Elements; integers are exact up to `2^53`.
+    /// Elements in C order; integers are exact up to `2^53`.
     pub data: Rc<Vec<f64>>,
 }
 
 impl Array {
-    /// Creates a tensor of `data`, whose length is the product of `shape`.
+    /// Creates a tensor; the length of `data` must be the product of `shape`.
     #[must_use]
     pub fn new(kind: Kind, shape: Vec<usize>, data: Vec<f64>) -> Array {
         Array { kind, shape, data: Rc::new(data) }
@@ -122,14 +122,14 @@ impl Array {
         Array::new(Kind::I64, vec![data.len()], data)
     }
 
-    /// Returns the only element; `None` if there are more or fewer.
+    /// Returns the element of a one-element tensor; `None` for other tensors.
     #[must_use]
     pub fn scalar(&self) -> Option<f64> {
         if let [x] = self.data[..] { Some(x) } else { None }
     }
 }
 
-/// Returns the number of elements of a shape, if it is at most `most`.
+/// Returns the product of `shape`, or `None` if it exceeds `most`.
 #[must_use]
 pub fn count(shape: &[usize], most: usize) -> Option<usize> {
     if shape.contains(&0) {
@@ -141,22 +141,22 @@ pub fn count(shape: &[usize], most: usize) -> Option<usize> {
 /// Storage of a tensor's elements.
 #[derive(Clone, Debug)]
 enum Store {
-    /// Bytes of the field `raw_data`.
+    /// Byte range of the field `raw_data` in the file.
     Raw(std::ops::Range<usize>),
-    /// Repeated fields of numbers.
+    /// Typed repeated fields, such as `float_data`.
     Fields(Vec<Field>),
-    /// Entries that locate the data in another file.
+    /// Entries that locate the elements in another file.
     External(Vec<(String, String)>),
 }
 
-/// A tensor as the model stores it, its elements unread.
+/// A tensor as the model stores it, with elements that have not been read.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Name.
+    /// Name in the model.
     pub name: String,
     /// Type of the elements.
     pub kind: Kind,
-    /// Axes.
+    /// Sizes of the axes.
     pub shape: Vec<usize>,
     store: Store,
 }
@@ -176,7 +176,7 @@ impl Stored {
     /// Reads the tensor in `range` of `file`.
     ///
     /// # Errors
-    /// Returns an error for bytes that are not a tensor, or for a shape that no memory can hold.
+    /// Returns an error for bytes that are not a tensor, or for a shape that cannot fit in memory.
     pub fn read(file: &[u8], range: std::ops::Range<usize>) -> Result<Stored, WireError> {
         let at = range.start;
         let (mut dims, mut kind, mut name) = (Vec::new(), 0, String::new());
@@ -205,14 +205,14 @@ impl Stored {
         Ok(Stored { name, kind: Kind(kind), shape, store })
     }
 
-    /// Returns the entries that locate the elements, if they are in another file.
+    /// Returns the entries that locate the elements in another file; `None` if the elements are in the model's file.
     #[must_use]
     pub fn external(&self) -> Option<&[(String, String)]> {
         if let Store::External(entries) = &self.store { Some(entries) } else { None }
     }
 
-    /// Decodes the elements; `None` if there are more than `most`, if they have a type that the rewriter does not read
-    /// or are in another file, or if their number differs from the shape's.
+    /// Decodes the elements. Returns `None` if there are more than `most`, if the rewriter does not read their type, if
+    /// they are in another file, or if their number does not match the shape.
     #[must_use]
     pub fn array(&self, file: &[u8], most: usize) -> Option<Array> {
         match &self.store {
@@ -229,7 +229,8 @@ impl Stored {
         }
     }
 
-    /// Decodes the elements in `bytes`, in the layout of `raw_data`.
+    /// Decodes the elements from `bytes`, which have the layout of `raw_data`. Returns `None` if there are more than
+    /// `most`, if the rewriter does not read their type, or if their number does not match the shape.
     #[must_use]
     pub fn decode(&self, bytes: &[u8], most: usize) -> Option<Array> {
         let (n, size) = (count(&self.shape, most)?, self.kind.size()?);
@@ -240,7 +241,7 @@ impl Stored {
         Some(Array::new(self.kind, self.shape.clone(), data))
     }
 
-    /// Appends the numbers of a repeated field.
+    /// Appends the numbers of a repeated field to `data`.
     fn numbers(&self, file: &[u8], field: &Field, data: &mut Vec<f64>) -> Option<()> {
         match (field.number, &field.payload) {
             (4, Payload::Fixed32(bits)) => data.push(f64::from(f32::from_bits(*bits))),
@@ -267,7 +268,7 @@ impl Stored {
     }
 }
 
-/// Reads a key and its value.
+/// Reads a key and its value from an entry.
 fn entry(file: &[u8], range: std::ops::Range<usize>) -> Result<(String, String), WireError> {
     let mut pair = (String::new(), String::new());
     for field in wire::fields(file, range)? {

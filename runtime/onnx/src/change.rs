@@ -14,58 +14,58 @@ pub const OPERATOR: &str = "ElsaAttention";
 /// The operator's domain.
 pub const DOMAIN: &str = "ai.elsa";
 
-/// Meaning of a tensor that the new nodes read.
+/// Role of a tensor that the new nodes read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     /// Queries, keys or values.
     Operand,
-    /// A mask that is added.
+    /// A mask that is added to the scores.
     Added,
-    /// A mask that is subtracted.
+    /// A mask that is subtracted from the scores.
     Subtracted,
-    /// A condition; scores are attended where it equals this value.
+    /// A boolean mask; scores are kept where it equals this value.
     Condition(bool),
     /// A number that queries are multiplied or divided by.
     Factor,
 }
 
-/// New nodes for an attention.
+/// Nodes that replace an attention.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The nodes, in order; the last is the operator.
+    /// New nodes in order; the last is the operator.
     pub nodes: Vec<Node>,
-    /// Inputs of the new nodes, with their roles.
+    /// New constants that the new nodes read, by name.
     pub constants: Vec<(String, Array)>,
-    /// The tensor that they produce, and the node that produced it before.
+    /// Tensors of the graph that the new nodes read, with their roles.
     pub reads: Vec<(String, Role)>,
-    /// The tensor that they make, and the node that made it.
+    /// The tensor that the new nodes produce, and the node that produced it before.
     pub output: (String, usize),
-    /// Tensors of the graph from the scores to `made`, whose second to last axis is that of the queries.
+    /// Tensors of the graph from the scores to `made`; their second to last axis is that of the queries.
     pub walk: HashSet<String>,
-    /// The attention's result in the graph, before changes of layout.
+    /// Output of the attention in the graph before nodes that change its layout.
     pub made: String,
     /// The number of keys.
     pub keys: Size,
-    /// `true` if attributes replace masks that positions decide.
+    /// `true` if attributes of the operator replace masks that depend only on positions.
     pub by_position: bool,
-    /// Description of the replacement.
+    /// Description of the replaced attention, for the user.
     pub words: String,
 }
 
 impl Change {
-    /// Returns the operator.
+    /// Returns the operator's node.
     #[must_use]
     pub fn operator(&self) -> Option<&Node> {
         self.nodes.last()
     }
 }
 
-/// Creates a node of ONNX.
+/// Creates a node of a standard ONNX operator.
 fn plain(op: &str, inputs: Vec<String>, output: String) -> Node {
     Node { name: output.clone(), op: op.into(), inputs, outputs: vec![output], ..Node::default() }
 }
 
-/// Builder of a change's names, nodes and constants.
+/// Collects the nodes and constants of a change, and creates their names.
 struct Builder<'a> {
     prefix: &'a str,
     nodes: Vec<Node>,
@@ -97,7 +97,7 @@ impl Builder<'_> {
     }
 }
 
-/// Replacement of the masks.
+/// Attributes and inputs of the operator that replace the masks.
 #[derive(Default)]
 struct Masks {
     diagonal: Diagonal,
@@ -107,8 +107,8 @@ struct Masks {
     mask: Option<String>,
 }
 
-/// Builds the new nodes for `found`; their names begin with `prefix`. With `by_position` attributes replace masks that
-/// positions decide.
+/// Builds the nodes that replace the attention `found`; their names begin with `prefix`. If `by_position` is set,
+/// attributes of the operator replace masks that depend only on positions.
 ///
 /// # Errors
 /// Returns the reason why the attention is not replaced.
@@ -237,7 +237,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
     })
 }
 
-/// Classifies the terms.
+/// Decides for each mask of the attention which attribute or input of the operator replaces it.
 fn masks(
     site: &Site<'_>,
     found: &Found,
@@ -318,7 +318,7 @@ fn masks(
     Ok(all)
 }
 
-/// Returns the tensor that serves as the mask, or as a part of it.
+/// Returns the name of the tensor that becomes the operator's mask, or a part of the mask.
 fn mask(
     site: &Site<'_>,
     term: &Term,

@@ -1,10 +1,10 @@
-//! Comparison of the model and its rewritten form in the user's ONNX Runtime.
+//! Comparison of the original model and the rewritten model in the user's ONNX Runtime.
 //!
-//! The proof covers the ONNX semantics of each node. This check covers a runtime's result for the whole model, with
-//! inputs of three sizes of the free axes: one is a single token, one exceeds short windows and tables. A model does
-//! not state which sizes it accepts, so sizes are tried until the original has run at three. Outputs may differ by the
-//! accumulated rounding of a deep network. Elements that are NaN in the original, such as rows that attend no key, are
-//! not compared.
+//! The proof covers the ONNX semantics of each node. This check compares the outputs that a runtime computes with the
+//! two entire models, with inputs of up to three sizes of the free axes: a single token, and more tokens than short
+//! windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the original has
+//! run at three. Outputs may differ by the accumulated rounding of a deep network. Elements that are NaN in the
+//! original, such as rows that attend no key, are not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
@@ -17,30 +17,30 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Number of sizes at which both models must run.
+/// Maximum number of sizes at which the models are compared.
 const WANTED: usize = 3;
-/// Time limit for all runs.
+/// Time limit for all runs together.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum number of elements of all inputs, and of all outputs, of one run.
+/// Maximum number of elements of one run's inputs together, and of its outputs together.
 const ELEMENTS: usize = 1 << 25;
-/// Tolerance of an element, relative to the largest of its output: in f32, and for a model with f16.
+/// Tolerance of an element relative to the largest element of its output, for a model without f16 and for one with f16.
 const NEAR: [f64; 2] = [1e-3, 3e-2];
-/// One in this many integers or truth values may differ, because rounding can flip a decision.
+/// One in this many integers or booleans may differ, because rounding can flip a decision.
 const DECIDED: usize = 100;
-/// First version of the runtime that accepts the operator in f16 without an extra setting.
+/// First minor version of ONNX Runtime that accepts the operator in f16 without an extra setting.
 const WITH_HALVES: u32 = 18;
 
 /// The two models to compare.
 pub struct Pair<'a> {
     /// The original model.
     pub model: &'a Model<'a>,
-    /// File of the model.
+    /// Path of the original model's file.
     pub original: &'a Path,
-    /// The files with its weights.
+    /// Files with the original model's weights.
     pub weights: Vec<PathBuf>,
     /// The rewritten model.
     pub rewritten: Form<'a>,
-    /// Memory limit of both models, in bytes.
+    /// Memory limit of both models together, in bytes.
     pub memory: u64,
 }
 
@@ -67,7 +67,7 @@ type Sizes = BTreeMap<String, usize>;
 /// Runs both models; returns a description of the comparison.
 ///
 /// # Errors
-/// Returns an error for models that differ or for models that cannot be compared.
+/// Returns an error if the outputs differ, or if the models cannot be compared.
 pub fn check(pair: &Pair<'_>, runtime: &Runtime, operator: &Path) -> Result<String, CheckError> {
     let version = format!("ONNX Runtime {}", runtime.version);
     let graph = &pair.model.graph;
@@ -117,7 +117,7 @@ pub fn check(pair: &Pair<'_>, runtime: &Runtime, operator: &Path) -> Result<Stri
     Ok(format!("{version} answers the same at {}", all.join("; ")))
 }
 
-/// Formats sizes.
+/// Formats the sizes of the free axes for a message.
 fn told(sizes: &Sizes) -> String {
     if sizes.is_empty() {
         return "its fixed sizes".into();
@@ -125,14 +125,14 @@ fn told(sizes: &Sizes) -> String {
     sizes.iter().map(|(name, size)| format!("{name} = {size}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Inputs and outputs of the original.
+/// Inputs and outputs of one run of the original model.
 struct Run {
     sizes: Sizes,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
 }
 
-/// Runs the original at up to [`WANTED`] sizes; also returns the error of the last failed run.
+/// Runs the original model at up to [`WANTED`] sizes; also returns the error of the last run that failed.
 fn originals(
     session: &Session<'_>,
     inputs: &[&Declared],
@@ -158,18 +158,19 @@ fn originals(
     Ok((runs, last))
 }
 
-/// Assignment of the free axes: batch, tokens, channels and sides of a picture.
+/// Assignment of sizes to the free axes: batch, tokens, channels and sides of an image.
 enum Turn {
-    /// Different sizes for all axes of tokens.
+    /// The batch size, and different sizes for the token axes.
     Apart(usize, [usize; 4]),
-    /// The same size for all axes of tokens.
+    /// The batch size, and one size for all token axes.
     Alike(usize, usize),
-    /// Pictures with this side.
+    /// The batch size, and the side of square images.
     Picture(usize, usize),
 }
 
-/// Sizes to try, in order, until the original has run at enough of them. The first ones distinguish the axes: fewer
-/// queries than keys, more, and many tokens. A model that accepts none of them may need axes of equal size.
+/// Sizes that are tried in this order until the original has run at [`WANTED`] of them. The first three distinguish the
+/// axes: fewer queries than keys, more queries than keys, and many tokens. A model that accepts none of these may need
+/// token axes of equal size.
 const TURNS: [Turn; 10] = [
     Turn::Apart(2, [1, 9, 5, 7]),
     Turn::Apart(1, [13, 11, 7, 5]),
@@ -183,10 +184,10 @@ const TURNS: [Turn; 10] = [
     Turn::Picture(1, 512),
 ];
 
-/// A free axis, as declared by the first input that has it.
+/// A free axis, as the first input that has it declares it.
 struct Free {
     name: String,
-    /// `true` if the model names it.
+    /// `true` if the model gives the axis a name.
     named: bool,
     /// `true` if the input's elements are floating-point numbers.
     float: bool,
@@ -194,7 +195,7 @@ struct Free {
     at: usize,
 }
 
-/// Finds the free axes of the inputs.
+/// Lists the free axes of the inputs.
 fn free(inputs: &[&Declared]) -> Result<Vec<Free>, CheckError> {
     let mut all: Vec<Free> = Vec::new();
     for input in inputs {
@@ -217,7 +218,7 @@ fn axis_name(input: &Declared, at: usize, name: &str) -> String {
     if name.is_empty() { format!("{}[{at}]", input.name) } else { name.to_owned() }
 }
 
-/// Returns the sizes to try.
+/// Returns the sizes to try, in order.
 fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     let free = free(inputs)?;
     let mut all: Vec<Sizes> = Vec::new();
@@ -261,8 +262,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     Ok(all)
 }
 
-/// Draws random inputs: normal numbers; ones and zeros for indices, lengths and masks, with a leading one in each row.
-/// `None` if they are too large.
+/// Draws random inputs: normally distributed floating-point numbers, and ones and zeros for indices, lengths and masks,
+/// where each row begins with a one. Returns `None` if the inputs are too large.
 fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option<Vec<Tensor>>, CheckError> {
     let (mut all, mut total) = (Vec::new(), 0usize);
     for input in inputs {
@@ -300,7 +301,7 @@ fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option
     Ok(Some(all))
 }
 
-/// Describes how two outputs differ, in a text that follows the output's name; `None` if they agree.
+/// Describes how two outputs differ, as a continuation of the output's name; `None` if they agree.
 fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
     if want.dims != found.dims || want.data.element() != found.data.element() {
         return Some(format!(" has the axes {:?}, {:?} in the original", found.dims, want.dims));

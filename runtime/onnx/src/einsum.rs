@@ -1,6 +1,6 @@
-//! `Einsum`: its shape, and products of two matrices that it writes.
+//! `Einsum`: the shape of its output, and matrix products that it expresses.
 //!
-//! A product is read as the nodes that it stands for, such as `bihd,bjhd->bhij`:
+//! A matrix product such as `bihd,bjhd->bhij` is replaced by equivalent nodes:
 //!
 //! ```text
 //! left  -> Transpose [batch, rows, inner]    \
@@ -13,14 +13,14 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// An axis of an operand: a letter, or one that the ellipsis covers, counted from the last.
+/// An axis of an operand: a letter, or an axis that the ellipsis covers, counted from the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),
     Other(usize),
 }
 
-/// Letters of an operand before and after its ellipsis. Without an ellipsis, `before` has all letters.
+/// Letters of an operand before and after its ellipsis. Without an ellipsis, all letters are in `before`.
 #[derive(Debug, PartialEq)]
 struct Letters {
     before: Vec<char>,
@@ -50,7 +50,7 @@ impl Letters {
     }
 }
 
-/// Equation of an `Einsum`: its operands, and its output if the equation states it.
+/// Equation of an `Einsum`: its operands, and its output if the equation states one.
 struct Equation {
     operands: Vec<Letters>,
     answer: Option<Letters>,
@@ -69,7 +69,7 @@ impl Equation {
     }
 }
 
-/// Returns the shape of the answer.
+/// Returns the shape of the output.
 #[must_use]
 pub fn shape(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
     let equation = Equation::read(node)?;
@@ -107,14 +107,14 @@ pub fn shape(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
     answer.iter().map(|label| sizes.get(label).cloned()).collect()
 }
 
-/// Returns the order in which `from` has the elements of `to`; `None` if one is missing.
+/// Returns the permutation of the axes `from` that yields the axes `to`; `None` if `from` lacks one of them.
 fn order(from: &[char], to: &[char]) -> Option<Vec<i64>> {
     let at = |c: &char| i64::try_from(from.iter().position(|other| other == c)?).ok();
     to.iter().map(at).collect()
 }
 
-/// Returns the nodes that a product of two matrices stands for; `None` for other nodes. New names begin with that of the
-/// answer and `mark`.
+/// Returns nodes that are equivalent to an `Einsum` of two matrices; `None` for other nodes. The names of new nodes
+/// begin with the name of the output and `mark`.
 #[must_use]
 pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
     if !node.is("Einsum") {

@@ -1,10 +1,10 @@
-//! Sizes of the results of slices, joins and sliding windows.
+//! Sizes of the outputs of slices, concatenations and sliding windows.
 
 use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::{Value, broadcast, place};
 
-/// Returns the integers that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns the integers that an operator receives as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]
 pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
     match node.ints(name) {
@@ -13,8 +13,7 @@ pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> 
     }
 }
 
-/// Returns the numbers that an operator has as attribute `name` in older opsets and as input `i` in newer ones, as
-/// sizes.
+/// Returns the sizes that an operator receives as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]
 pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
     match node.ints(name) {
@@ -23,7 +22,7 @@ pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Op
     }
 }
 
-/// Clamps `at` to `low..=high`; a negative `at` counts from the end of an axis of `n`.
+/// Clamps `at` to `low..=high`; a negative `at` counts from the end of an axis of size `n`.
 fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
     // A number beyond every axis is its end; a symbolic value counts from the front.
     let from = match at.known() {
@@ -36,7 +35,7 @@ fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
     Some(from.most(low).least(high))
 }
 
-/// Returns the axes of `Slice` with their starts, steps and numbers of elements.
+/// Returns each axis that `Slice` cuts, with its start, its step and the number of elements that remain.
 #[must_use]
 pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size, i64, Size)>> {
     let shape = &inputs.first().copied().flatten()?.shape;
@@ -94,7 +93,7 @@ pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>
         .then_some((axis, all))
 }
 
-/// Returns the axes that a reduction removes, and whether they stay with size 1.
+/// Returns for each axis whether a reduction reduces it, and whether reduced axes are kept with size 1.
 #[must_use]
 pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
     let rank = inputs.first().copied().flatten()?.shape.len();
@@ -112,7 +111,7 @@ pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, boo
     Some((gone, keep))
 }
 
-/// Returns elements that are lengths of axes.
+/// Returns the elements of `value` as lengths of axes; `None` if one is known to be negative.
 #[must_use]
 pub fn lengths(value: &Value) -> Option<Vec<Size>> {
     let all = value.sizes()?;

@@ -1,4 +1,4 @@
-//! Model files, with their weights in the same folder.
+//! Model files whose weights may be in further files of the same folder.
 
 use super::array::{self, Array, Stored};
 use super::change::Change;
@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The bytes of a model's file.
+/// A model's file in memory.
 #[derive(Debug)]
 pub struct ModelFile {
     path: PathBuf,
@@ -22,7 +22,7 @@ impl ModelFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// Errors of the file system, and a path that is not a regular file.
+    /// Errors of the file system, and an error if the path does not lead to a regular file.
     pub fn open(path: &Path) -> io::Result<ModelFile> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -30,16 +30,16 @@ impl ModelFile {
         Ok(ModelFile { path: path.to_path_buf(), bytes: fs::read(path)? })
     }
 
-    /// Returns the folder of the file, which is searched for its weights.
+    /// Returns the folder of the file, which also contains the files with weights.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 
-    /// Reads the model, and checks that the files that it names exist.
+    /// Parses the model, and checks that the files with its weights exist.
     ///
     /// # Errors
-    /// Returns an error for bytes that are not a model or for weights whose file is missing from its folder.
+    /// Returns an error if the bytes are not a model, or if a file with weights is missing from the folder.
     pub fn parse(&self) -> Result<Parsed<'_>, ModelError> {
         let model = Model::read(&self.bytes)?;
         let locations = model.locations()?;
@@ -72,7 +72,7 @@ impl ModelFile {
     }
 }
 
-/// A model that was read from its file.
+/// A parsed model.
 #[derive(Debug)]
 pub struct Parsed<'a> {
     file: &'a ModelFile,
@@ -81,13 +81,14 @@ pub struct Parsed<'a> {
 }
 
 impl Parsed<'_> {
-    /// Returns the files with weights of the model, relative to its folder.
+    /// Returns the paths of the files with the model's weights, relative to the model's folder.
     #[must_use]
     pub fn weights(&self) -> &[String] {
         &self.locations
     }
 
-    /// Finds the attention of the model and proves a replacement of each. Unproved attention stays.
+    /// Finds every attention of the model and tries to prove a replacement for it. An attention without a proof is
+    /// kept.
     #[must_use]
     pub fn rewrite(&self) -> Rewrite<'_> {
         let external = |stored: &Stored, most| self.file.external(stored, most);
@@ -104,7 +105,7 @@ pub struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
-    /// Returns every attention of the model, replaced or not.
+    /// Returns every attention of the model, whether it is replaced or not.
     #[must_use]
     pub fn attentions(&self) -> &[Attention] {
         &self.attentions
@@ -113,17 +114,17 @@ impl Rewrite<'_> {
     /// Returns the bytes of the rewritten model.
     ///
     /// # Errors
-    /// Never fails for a model that was read.
+    /// Never fails for a model that was parsed.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         Ok(write::write(&self.of.model, &self.changes)?)
     }
 
-    /// Runs the model and its form `rewritten` in ONNX Runtime with the library `operator`, on inputs of three sizes of
-    /// the free axes, for at most a minute. Returns a description of the comparison. Both models may use `memory`
-    /// bytes.
+    /// Runs the original model and `rewritten` in ONNX Runtime with the library `operator`, on inputs of up to three
+    /// sizes of the free axes, for at most a minute. Returns a description of the comparison. Both models together may
+    /// use `memory` bytes.
     ///
     /// # Errors
-    /// Returns an error for answers that differ or for models that cannot be compared.
+    /// Returns an error if the outputs differ, or if the models cannot be compared.
     pub fn check(
         &self,
         rewritten: elsa_onnxruntime::Model<'_>,

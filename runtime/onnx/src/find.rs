@@ -1,12 +1,13 @@
-//! Attention in a graph: from each Softmax back to the product of queries and keys, and on to the product with values.
+//! Attention in a graph: the search goes from each Softmax back to the product of queries and keys, and forward to the
+//! product with values.
 //!
 //! ```text
 //! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Tanh | Max | Identity <- MatMul(queries, keys)
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
-//! The walk continues from both products through nodes that only move elements or multiply by a constant. It records
-//! and proves nothing; `prove` does the proof.
+//! From the operands and the output of the products, the search continues through nodes that only move elements or
+//! multiply by a constant. The search only records these nodes; `prove` proves the replacement.
 
 use super::infer::World;
 use super::model::Graph;
@@ -14,47 +15,47 @@ use super::node::Node;
 use super::size::Size;
 use super::symbols::Symbols;
 
-/// The longest walk through a chain of nodes.
+/// Maximum number of nodes on one path.
 const LONGEST: usize = 40;
 
-/// Largest fill value that masks a score as well as `−∞` does.
+/// Largest fill value that masks a score as completely as `−∞` does.
 const LOWEST: f64 = -1e4;
 
-/// A tensor on the path back from an operand of a product; layout changes and the factor turn it into the operand.
+/// A tensor on the path that ends at an operand of a product; changes of layout and `factor` turn it into the operand.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Name of the tensor.
     pub name: String,
-    /// Factor between its elements and the operand's.
+    /// Factor by which the tensor's elements are multiplied on the way to the operand.
     pub factor: f64,
-    /// The node that reads it on the path; `None` for the operand itself.
+    /// Node on the path that reads the tensor; `None` for the operand itself.
     pub reader: Option<usize>,
 }
 
 /// A tensor that is added to the scores, or replaces some of them.
 #[derive(Clone, Debug)]
 pub struct Term {
-    /// The tensor: a mask to add, or a condition.
+    /// Name of the tensor, which is an additive mask or a condition.
     pub name: String,
-    /// Action on the scores.
+    /// Effect on the scores.
     pub action: Action,
-    /// Name of the scores that the term applies to; their shape determines the broadcast. `None` if they have no name;
-    /// their axes are then those of the attention.
+    /// Name of the scores that the mask applies to, whose shape determines the broadcast. `None` in a fused node, where
+    /// the scores have no name and the axes of the attention determine it.
     pub scores: Option<String>,
 }
 
-/// Action of a mask.
+/// Effect of a mask on the scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// Adds the mask to the scores.
     Add,
     /// Subtracts the mask from the scores.
     Subtract,
-    /// Scores are kept where the condition equals `keeps`; the others become `fill`.
+    /// Keeps scores where the condition equals `keeps`, and replaces the others by `fill`.
     Choose {
         /// `true` if scores are kept where the condition is true.
         keeps: bool,
-        /// Value of the other scores.
+        /// Value that replaces the other scores.
         fill: f64,
     },
 }
@@ -62,38 +63,39 @@ pub enum Action {
 /// Attention as written in a graph.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Paths back from queries, keys and values.
+    /// Paths that end at queries, keys and values; each begins with the operand and goes back.
     pub operands: [Vec<Link>; 3],
-    /// `true` if the keys are transposed, as in a product.
+    /// `true` if the product reads transposed keys, as `MatMul` does.
     pub turned: bool,
-    /// Factor of the scores, excluding the operands' factors.
+    /// Constant factor of the scores, without the factors of the operands.
     pub scale: f64,
-    /// One-element tensors that scale the scores before all masks, with a flag for division: numbers that depend on
-    /// free axes or on data.
+    /// One-element tensors that multiply the scores before all masks, or divide them if the flag is `true`. Their
+    /// values depend on free axes or on data.
     pub factors: Vec<(String, bool)>,
-    /// The soft cap.
+    /// The soft cap of the scores.
     pub softcap: Option<f64>,
-    /// `true` if the node has the attribute for causal attention.
+    /// `true` if a fused node has the attribute for causal attention.
     pub causal: bool,
-    /// Masks, from the softmax inwards.
+    /// Masks in order from the softmax back to the product of queries and keys.
     pub terms: Vec<Term>,
-    /// Tensors from the product of queries and keys through the softmax to the product with values, whose second to
+    /// Tensors from the product of queries and keys through the softmax to the product with values; their second to
     /// last axis is that of the queries.
     pub walk: Vec<String>,
-    /// The output of the product with values and its later layouts, each with the node that produces it.
+    /// Output of the product with values, then the results of changes of its layout, each with the node that produces
+    /// it.
     pub outputs: Vec<(String, usize)>,
 }
 
-/// Reason why a node is left unchanged.
+/// Reason why a node is not replaced, for the user.
 pub type Reason = String;
 
-/// A graph with its worlds.
+/// A graph and the known facts about its tensors.
 pub struct Site<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// Version of ONNX's operators.
+    /// Version of the ONNX operator set.
     pub opset: i64,
-    /// Facts that hold for all sizes of its free axes.
+    /// Facts that hold for all sizes of the free axes.
     pub symbols: &'a Symbols,
     /// Facts for concrete sizes of the free axes.
     pub worlds: &'a [World<'a>],
@@ -105,18 +107,18 @@ impl Site<'_> {
         Some((n, &self.graph.nodes[n]))
     }
 
-    /// Returns the only element of a tensor that depends on constants alone.
+    /// Returns the element of a one-element tensor that depends only on constants.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
         self.worlds.first()?.scalar(name).filter(|_| self.symbols.is_fixed(name))
     }
 
-    /// Returns `true` if a tensor's elements follow from constants and shapes.
+    /// Returns `true` if the elements of tensor `name` follow from constants and shapes.
     fn known(&self, name: &str) -> bool {
         self.worlds.iter().all(|world| world.array(name).is_some())
     }
 
-    /// Returns `true` if a tensor has one element for all sizes of the free axes.
+    /// Returns `true` if tensor `name` has one element for all sizes of the free axes.
     fn is_single(&self, name: &str) -> bool {
         self.symbols.shape(name).is_some_and(|shape| shape.iter().all(|size| size.is(1)))
     }
@@ -156,7 +158,8 @@ impl Site<'_> {
             && node.input(0).is_some_and(|name| !self.known(name))
     }
 
-    /// Traces the path back from an operand.
+    /// Returns the path that ends at the operand `name`, from the operand back through layout nodes and constant
+    /// factors.
     #[must_use]
     pub fn trace(&self, name: &str) -> Vec<Link> {
         let mut links = vec![Link { name: name.to_owned(), factor: 1.0, reader: None }];
@@ -171,7 +174,7 @@ impl Site<'_> {
         links
     }
 
-    /// Returns the tensor that `node` multiplies by a constant, and the constant.
+    /// Returns the input that `node` multiplies by a constant, and the constant; `None` for other nodes.
     fn scaled<'n>(&self, node: &'n Node) -> Option<(&'n str, f64)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
         let ok = |x: f64| (x.is_finite() && x != 0.0).then_some(x);
@@ -185,7 +188,7 @@ impl Site<'_> {
         (node.is("Div") && self.scalar(a).is_none()).then(|| Some((a, 1.0 / ok(self.scalar(b)?)?)))?
     }
 
-    /// Checks that `name` is read once and is not an output.
+    /// Checks that exactly one node reads `name`, and that it is not an output of the model. The error names it `what`.
     fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
         if self.graph.is_output(name) {
             return Err(format!("{what} are an output of the model"));
@@ -232,7 +235,8 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// Explains why the shape of `name` is unknown: names the first node on the path back without a derived shape.
+    /// Explains why the shape of `name` is unknown: names the first tensor towards the inputs whose shape cannot be
+    /// derived.
     fn unknown_shape(&self, name: &str) -> Reason {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -253,7 +257,8 @@ impl Site<'_> {
         format!("the shape of its scores does not follow from the model: that of '{name}' is not declared")
     }
 
-    /// Returns `true` if `name` comes from a product of two non-constant tensors, element by element or by layout.
+    /// Returns `true` if `name` is computed, through elementwise and layout nodes, from a matrix product of two
+    /// non-constant tensors.
     #[must_use]
     pub fn is_product(&self, name: &str) -> bool {
         let mut work = vec![name];
@@ -299,7 +304,7 @@ impl Site<'_> {
         false
     }
 
-    /// Walks from scores inwards to the product of queries and keys.
+    /// Follows the scores back to the product of queries and keys, and records masks and factors in `found`.
     fn scores(&self, name: &str, found: &mut Found, depth: usize) -> Result<&Node, Reason> {
         self.alone(name, "its scores")?;
         found.walk.push(name.to_owned());
@@ -403,7 +408,7 @@ impl Site<'_> {
         }
     }
 
-    /// Records the mask `name` and continues with the scores that it applies to.
+    /// Records the mask `name` and continues the search at `inner`, the scores that it applies to.
     fn term(
         &self,
         scores: &str,
@@ -423,7 +428,7 @@ impl Site<'_> {
         self.scores(inner, found, depth + 1)
     }
 
-    /// Walks from the weights to the product with values and on through layout nodes.
+    /// Follows the weights forward to the product with values, and its output through layout nodes.
     fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -479,7 +484,7 @@ impl Site<'_> {
         Err("its weights do not go into one product with values, and nowhere else".into())
     }
 
-    /// Walks from the product with values on through nodes that only move its elements.
+    /// Follows the output of the product with values forward through nodes that only move its elements.
     pub fn layouts(&self, found: &mut Found) {
         while let Some((last, _)) = found.outputs.last().filter(|_| found.outputs.len() < LONGEST) {
             if self.alone(last, "").is_err() {
@@ -498,7 +503,7 @@ impl Site<'_> {
     }
 }
 
-/// Returns `true` if `node` is the quotient of a softmax that is written out.
+/// Returns `true` if `node` is the division of a softmax that is written as single nodes: `Exp`, `ReduceSum`, `Div`.
 #[must_use]
 pub fn written_out(graph: &Graph, node: &Node) -> bool {
     let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);

@@ -1,8 +1,9 @@
-//! Layouts of queries, keys, values and output in the tensors of a graph.
+//! Layouts in which the tensors of a graph store queries, keys, values and the output.
 //!
 //! Exporters express a layout in many ways: reshapes, transposes, splits, gathers, slices. The nodes are not
-//! pattern-matched. Instead the numbers `0, 1, 2, …` are sent through them, and the positions where they come out show
-//! how the elements move. A layout is one of a few formulas, and holds if every number is where the formula puts it.
+//! pattern-matched. Instead they are evaluated on the numbers `0, 1, 2, …`, and the positions of the numbers in the
+//! result show how the nodes move elements. Each supported layout has a formula for these positions; a tensor has the
+//! layout if every number is where the formula puts it.
 
 use super::array::{Array, Kind, count};
 use super::find::{Found, Link, Reason, Site};
@@ -10,14 +11,14 @@ use super::infer::World;
 use super::ops::LARGEST;
 use super::size::{Size, shown};
 
-/// The axes of an attention, for all sizes of the free axes.
+/// Sizes of an attention's axes, as expressions in the free axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes {
-    /// Sequences of the answer.
+    /// Batch size of the output.
     pub batch: Size,
-    /// Heads of the answer.
+    /// Heads of the output.
     pub heads: Size,
-    /// Tokens of the answer.
+    /// Tokens of the output.
     pub queries: Size,
     /// Tokens of keys and values.
     pub keys: Size,
@@ -30,7 +31,7 @@ pub struct Axes {
 }
 
 impl Axes {
-    /// Returns the axes of the scores.
+    /// Returns the sizes of the axes of the scores.
     #[must_use]
     pub fn scores(&self) -> [&Size; 4] {
         [&self.batch, &self.heads, &self.queries, &self.keys]
@@ -40,7 +41,7 @@ impl Axes {
 /// Layout of an operand's elements in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `[batch, tokens, 3 · heads · dim]`: queries, keys, values.
+    /// `[batch, tokens, 3 · heads · dim]`, with queries, keys and values one after another in the last axis.
     Packed,
     /// `[batch, tokens, heads · dim]`.
     Rows,
@@ -50,24 +51,26 @@ pub enum Form {
     Tokens,
 }
 
-/// The layout of an attention.
+/// The layout that the operator will read and write, and the tensors that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The form of the operands.
+    /// Layout of the operator's operands.
     pub form: Form,
     /// Heads of keys and values, if they are known and differ from those of the queries.
     pub kv_heads: Option<usize>,
-    /// Tensors of queries, keys and values. A tensor in [`Form::Tokens`] must be transposed to the form of the layout.
+    /// Tensors of queries, keys and values, with their layouts. A tensor in [`Form::Tokens`] must be transposed for the
+    /// operator.
     pub operands: [(String, Form); 3],
-    /// The product of the operands' factors.
+    /// Product of the factors of the operands.
     pub factor: f64,
-    /// The output, of the same rank as the operands, and the node that produces it.
+    /// Output tensor, whose rank is that of the operands, and the node that produces it.
     pub output: (String, usize),
-    /// The axes.
+    /// Sizes of the attention's axes.
     pub axes: Axes,
 }
 
-/// Sends the numbers of `shape` through the nodes from link `at` to the operand.
+/// Evaluates the nodes on the path from link `at` to the operand on the numbers `0, 1, 2, …`, which replace the
+/// elements of the link's tensor.
 fn moved(site: &Site<'_>, world: &World<'_>, links: &[Link], at: usize) -> Option<Array> {
     let mut array = numbers(world, &links[at].name)?;
     for i in (1..=at).rev() {
@@ -82,8 +85,8 @@ fn numbers(world: &World<'_>, name: &str) -> Option<Array> {
     Some(Array::new(Kind::F64, shape, (0..n).map(|i| i as f64).collect()))
 }
 
-/// Applies node `n` to the numbers `array` in place of `from`, and returns its output `to`. Factors leave the numbers
-/// unchanged.
+/// Evaluates node `n` with `array` in place of its input `from`, and returns its output `to`. A node that multiplies or
+/// divides leaves the numbers unchanged.
 fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str, to: &str) -> Option<Array> {
     let node = &site.graph.nodes[n];
     if node.is("Mul") || node.is("Div") {
@@ -105,8 +108,8 @@ fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str,
     world.eval(node, &inputs)?.into_iter().nth(at)
 }
 
-/// Returns `true` if `found`, the numbers of an operand, follow `place(batch, head, token, component)`. The operand's
-/// elements are in the order batch, head, token, component; for `turned` keys, tokens are last.
+/// Returns `true` if each element of an operand, at (batch, head, token, component), is the number that `place` returns
+/// for it. `found` is in the order batch, head, token, component; for `turned` keys, batch, head, component, token.
 fn follows(
     found: &[f64],
     [b, h, n, d]: [usize; 4],
@@ -132,7 +135,7 @@ fn follows(
     true
 }
 
-/// Returns the axes of the products, and whether batch and heads share one axis.
+/// Returns whether batch and heads share one axis in the two products, and the sizes of their axes.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -181,14 +184,15 @@ fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     Ok((flat, axes))
 }
 
-/// Returns the number of heads of a tensor whose last axis holds `parts` times the heads of `dim` components.
+/// Returns the number of heads if the last axis of a tensor has size `width` = `parts` × heads × `dim`.
 fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
     let (width, each) = (width.known()?, dim.known()?.checked_mul(parts)?);
     (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?
 }
 
-/// Tests `form` for operand `i` at link `at`, with `kv` heads of keys and values if given, else with the operand's own
-/// number. The shapes must match the form's formulas, and the elements must match in every world.
+/// Returns `true` if operand `i` has the layout `form` at link `at`, with `kv` heads of keys and values, or the
+/// operand's own number of heads if it is `None`. The shape must match the layout for all sizes of the free axes, and
+/// the elements must match its formula in every world.
 fn holds(
     site: &Site<'_>,
     found: &Found,
@@ -246,7 +250,7 @@ fn holds(
     })
 }
 
-/// Finds the output of rank 3 among the layouts after the product with values.
+/// Finds, among the output tensors after the product with values, one with the layout [`Form::Rows`].
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];
@@ -280,8 +284,8 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     })
 }
 
-/// Finds the best layout that holds for every size: packed, then rows, then heads. Queries that are multiplied by a
-/// computed number cannot be packed.
+/// Finds the first layout, in the order packed, rows, heads, that the tensors have for every size of the free axes.
+/// Queries that are multiplied by a computed number cannot be packed.
 ///
 /// # Errors
 /// Returns the reason why no layout fits.

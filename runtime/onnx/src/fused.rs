@@ -8,7 +8,7 @@ use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
 use half::f16;
 
-/// Attributes of a fused attention node, without its tensors.
+/// Attributes of a fused attention node.
 struct Said {
     heads: Option<usize>,
     kv_heads: Option<usize>,
@@ -19,7 +19,7 @@ struct Said {
     mask: usize,
 }
 
-/// Explains why an unsupported attention node of ONNX Runtime stays; `None` for other nodes.
+/// Explains why an unsupported attention node of ONNX Runtime is not replaced; `None` for other nodes.
 #[must_use]
 pub fn refusal(node: &Node) -> Option<Reason> {
     let reason = match node.op.as_str() {
@@ -53,7 +53,7 @@ fn said(node: &Node) -> Said {
     }
 }
 
-/// Checks that the node has no unsupported feature. The error says why it stays.
+/// Checks that the node uses no unsupported feature. The error is the reason why the node is not replaced.
 fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     for i in (3..node.inputs.len()).filter(|&i| i != said.mask) {
         if node.input(i).is_some() {
@@ -92,7 +92,8 @@ fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }
 
-/// Refuses a causal node of ONNX Runtime with different numbers of queries and keys: its diagonal ends at the last key.
+/// Refuses a causal node of ONNX Runtime with different numbers of queries and keys, because ONNX Runtime aligns the
+/// last query with the last key.
 fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reason> {
     let tokens = |i: usize| {
         let shape = site.symbols.shape(node.input(i)?)?;
@@ -104,7 +105,7 @@ fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reaso
     Ok(())
 }
 
-/// Finds the attention of a node whose operands have four axes and equal numbers of heads.
+/// Describes the attention of fused node `n`, whose operands must have four axes and equal numbers of heads.
 ///
 /// # Errors
 /// Returns the reason why the node is not replaced.
@@ -145,7 +146,8 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     Ok(found)
 }
 
-/// Builds the new node for operands with three axes, or with fewer heads of keys than of queries: the same tensors.
+/// Builds the operator that replaces fused node `n` and reads the same tensors, for operands with three axes or with
+/// fewer key heads than query heads.
 ///
 /// # Errors
 /// Returns the reason why the node is not replaced.
@@ -248,8 +250,9 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     }
 }
 
-/// Computes the answer of such a node in f64; `None` for other nodes, and for nodes that are not replaced. For a subset
-/// of queries, the answer is `[batch, heads, queries, dim]`, and the mask has the rows of these queries only.
+/// Computes the output of a fused node in f64; `None` for other nodes, and for nodes that are not replaced. For a
+/// subset `sample` of the queries, the output is `[batch, heads, queries, dim]`, and the mask contains only the rows of
+/// these queries.
 #[must_use]
 pub fn eval(
     node: &Node,

@@ -1,8 +1,9 @@
-//! Sizes of every tensor of a model, and elements that follow from constants and shapes alone.
+//! Shapes of a model's tensors for concrete sizes of the free axes, and the elements that follow from constants and
+//! shapes.
 //!
-//! The free axes of the inputs get sizes, and the nodes are evaluated in order. One such evaluation is a world. Facts
-//! for all sizes come from the symbols; the worlds provide the numbers with which a proof compares both graphs. No two
-//! axes have the same size in a world, except axes that are 1 or broadcast together.
+//! A world assigns sizes to the free axes of the inputs and evaluates the nodes in order. Symbols provide the facts
+//! that hold for all sizes; worlds provide the numbers with which a proof compares the original and the rewritten
+//! graph. In a world, no two axes have the same size, except axes of size 1 and axes that are broadcast together.
 
 use super::array::{Array, Kind, count};
 use super::model::{External, Model, SMALL, stored};
@@ -15,10 +16,10 @@ use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum number of elements of a tensor that is computed from known values.
+/// Maximum number of elements of a tensor whose elements are computed.
 const KNOWN: usize = 1 << 22;
 
-/// Maximum number of elements that are computed in one world.
+/// Maximum number of elements that one world computes.
 const TOTAL: usize = 1 << 23;
 
 /// Facts about a graph's tensors for one choice of sizes of its free axes.
@@ -53,31 +54,31 @@ impl Known {
     }
 }
 
-/// Picture sides to try if small ones leave nothing of a picture.
+/// Sides of images to try, because convolutions and poolings can leave nothing of a smaller image.
 const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
 
 /// Sizes for free axes, all different within a world.
 const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61];
 
-/// Minimum number of worlds in a proof with free axes.
+/// Minimum number of worlds for a proof in a model with free axes.
 pub const WORLDS: usize = 5;
 
-/// Maximum number of tokens in the world beyond the masks' constants.
+/// Largest constant of a mask that the number of tokens in a world is made to exceed.
 const BEYOND: usize = 1 << 10;
 
-/// Assignment of sizes to the free axes in one world.
+/// Rule that assigns sizes to the free axes of one world.
 #[derive(Clone, Copy)]
 struct Way {
-    /// Start of batches and heads among 1, 2, 3, 4.
+    /// Index in the list of batch sizes at which the assignment starts.
     batch: usize,
-    /// Size of axis `i` of `n`.
+    /// Returns the size of token axis `i` of `n`.
     tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
-    /// Bit set of the jointly broadcast axes that are 1.
+    /// Bit set of the jointly broadcast axes that get size 1.
     ones: usize,
 }
 
-/// Assignments to try. One axis or all are 1, the first is the shortest or the longest, all exceed the masks'
-/// constants, all are even.
+/// Rules to try. Among them are rules in which the first or last token axis or all of them are 1, the first axis is the
+/// shortest or the longest, all sizes exceed the masks' constants, or all sizes are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -99,7 +100,7 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest constant that positions are compared with or clipped at, if a world can exceed it.
+/// Returns the largest constant, at most [`BEYOND`], that positions are compared with or clipped at.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -146,7 +147,8 @@ fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     most
 }
 
-/// Assigns sizes to the free axes by `way`; pictures have sides of `side`, or are as small as the other axes.
+/// Assigns sizes to the free axes by the rule `way`. Images have sides of `side`; if it is `None`, their axes get sizes
+/// like token axes.
 fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
     let mut sizes = HashMap::new();
     let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
@@ -191,8 +193,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
-/// Builds worlds in which the shapes of as many attentions as possible are known: one if no axis is free, else at least
-/// five.
+/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Of these, the worlds
+/// are kept that know the shapes of the most softmaxes and matrix products.
 pub fn worlds<'a>(
     model: &'a Model<'a>,
     external: External<'a>,
@@ -223,7 +225,7 @@ pub fn worlds<'a>(
 }
 
 impl<'a> World<'a> {
-    /// Builds the world in which the free axes have `sizes`.
+    /// Creates the world in which the free axes have `sizes`.
     pub fn new(
         model: &'a Model<'a>,
         external: External<'a>,
@@ -272,13 +274,13 @@ impl<'a> World<'a> {
         shape.iter().map(|size| self.count(size)).collect()
     }
 
-    /// Returns the symbols' facts about a tensor that no evaluated node produces.
+    /// Returns the shape and type that the symbols give for a tensor that no evaluated node produces.
     fn declared(&self, name: &str) -> Option<Known> {
         let shape = self.shape_at(self.symbols.shape(name)?)?;
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })
     }
 
-    /// Evaluates a node.
+    /// Evaluates a node. Elements are computed if all inputs are known and their number is within `budget`.
     fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Known>> {
         let model = self.model;
         let inputs: Vec<Option<Value>> =
@@ -339,7 +341,7 @@ impl<'a> World<'a> {
                 .is_some_and(|(stored, _)| !self.is_input(name) && count(&stored.shape, KNOWN).is_some())
     }
 
-    /// Returns the elements of a tensor that follows from constants and shapes.
+    /// Returns the elements of tensor `name` if they follow from constants and shapes.
     #[must_use]
     pub fn array(&self, name: &str) -> Option<Array> {
         if let Some(array) = self.values.get(name).and_then(Known::array) {
@@ -349,19 +351,19 @@ impl<'a> World<'a> {
         self::stored(self.model, self.external, stored, KNOWN)
     }
 
-    /// Returns the element of a one-element tensor that follows from constants and shapes.
+    /// Returns the element of a one-element tensor if it follows from constants and shapes.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
         self.values.get(name)?.array()?.scalar()
     }
 
-    /// Returns the shape of a tensor.
+    /// Returns the shape of tensor `name`.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Returns the type of a tensor.
+    /// Returns the element type of tensor `name`.
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<Kind> {
         self.values.get(name).map(|value| value.kind)
@@ -373,7 +375,7 @@ impl<'a> World<'a> {
         usize::try_from(size.at(&self.sizes)?).ok()
     }
 
-    /// Returns the limits of a computation.
+    /// Returns the limits of this world's computations.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits

@@ -1,5 +1,5 @@
-//! A streamed run on a GPU: device memory within `--device-budget`, page-locked memory within the rest of
-//! `--host-budget`.
+//! A streamed run on a GPU. Its device memory stays within `--device-budget`, and its page-locked memory within what
+//! the process leaves of `--host-budget`.
 
 use super::args::StreamArgs;
 use super::begun::Begun;
@@ -20,14 +20,14 @@ use elsa_runtime::{
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Bytes added to the budget that a refusal names, beyond the needs of the refusing process. The next process may have more
-/// pages of the program in memory, and needs some for its files between the plan and the run.
+/// Bytes added to the smallest sufficient budget that an error message names. The next process may have more pages of
+/// the program in memory than this one, and needs some for its files between the plan and the run.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes that the tool uses in addition to the accounted ones: pieces of files, and modules that the driver loads late.
+/// Bytes that the tool uses in addition to its account: pieces of files, and modules that the driver loads late.
 const SLACK: usize = 4 << 20;
 
-/// Makes a stream within the budgets, or returns why the CPU computes.
+/// Creates a stream that fits the budgets. The inner error is the reason why the CPU computes instead.
 fn fitted(
     engine: &Engine,
     problem: &Problem,
@@ -65,7 +65,8 @@ fn fitted(
     }
 }
 
-/// Builds the error of the tool. `taken` are bytes of the host that no page-locked memory may have.
+/// Converts a stream's error to an error of the tool. `taken` is the part of the host budget, in bytes, that is not
+/// available for page-locked memory.
 fn failed(error: StreamError, taken: usize) -> Error {
     match error {
         StreamError::Argument(error) => Error::Problem(error),
@@ -95,17 +96,18 @@ fn failed(error: StreamError, taken: usize) -> Error {
 /// Result of a run on a GPU.
 #[derive(Debug)]
 pub enum Ran {
-    /// Complete run with every output.
+    /// The run is complete, with every output.
     Done(Box<Done>),
-    /// The CPU is to compute, for this reason.
+    /// The CPU has to compute, for this reason.
     ByTheCpu(String),
 }
 
-/// Runs a job on a GPU, with `true` if short chains of f16 products may be summed in f16, and the identity of the run in a
-/// journal of the CPU. If the CPU has to compute, either no output was made, or the CPU makes all of them again.
+/// Runs a job on a GPU. `half_scores` permits sums of short chains of f16 products in f16; `by_the_cpu` is the line
+/// that names the CPU's kernel in a journal. If the result is [`Ran::ByTheCpu`], the CPU computes all outputs from the
+/// start.
 ///
 /// # Errors
-/// Returns an error if a failure leaves the outputs incomplete, unless the CPU may take over.
+/// Returns an error if a failure leaves the outputs incomplete and the CPU must not take over.
 pub fn run(
     job: &Job,
     engine: &Engine,
@@ -208,7 +210,7 @@ pub fn run(
     Ok(Ran::Done(Box::new(done)))
 }
 
-/// Returns the name of the kernel that processes the chunks, which is that of the whole.
+/// Returns the name of the kernel that processes the chunks, which is the kernel for the whole problem.
 fn kernel(engine: &Engine, problem: &Problem) -> &'static str {
     engine.plan(problem, &PlanOptions::default()).map_or("", |plan| plan.kernel())
 }

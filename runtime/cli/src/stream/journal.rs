@@ -1,4 +1,4 @@
-//! The journal of a resumable run: the identity of the run, and its finished units.
+//! Journal of a resumable run: the run's identity and its finished units.
 //!
 //! ```text
 //! elsa journal 1
@@ -8,9 +8,9 @@
 //! commit ["64769:140 4194432"]
 //! ```
 //!
-//! A unit is noted when its outputs are on the device. When all are, the last line has the identities of the complete files,
-//! which then take their places. A line that the kill has cut short counts for nothing, and a journal without its head is
-//! none: nothing was computed then.
+//! A unit is recorded once its outputs are on the device. When all units are recorded, a last line lists the identities
+//! of the complete files, which then replace their targets. If a kill cuts a line short, the line is ignored. A journal
+//! whose first two lines are incomplete counts as missing, because nothing was computed yet.
 
 use crate::error::Error;
 use elsa_files::FileError;
@@ -22,22 +22,22 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "elsa journal 1";
 
-/// Prefix of the last line.
+/// Prefix of the last line, which lists the identities of the complete files.
 const COMMIT: &str = "commit ";
 
 /// Maximum size of a journal that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// Sizes of units and chunks: of a run on the CPU [`UnitSizes`](elsa_runtime::UnitSizes) in their order, of one on a GPU
-/// rows, keys and splits of its division, and ones.
+/// Sizes of units and chunks: for a run on the CPU, the fields of [`UnitSizes`](elsa_runtime::UnitSizes) in their
+/// order; for a run on a GPU, the rows, keys and splits of its division, followed by two ones.
 pub type Sizes = [usize; 5];
 
 /// Identity of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
-    /// The sizes of its units and chunks.
+    /// Sizes of the run's units and chunks.
     sizes: Sizes,
-    /// Problem, kernel, inputs and outputs, a line for each.
+    /// Lines that describe the problem, the kernel, the inputs and the outputs.
     run: Vec<String>,
 }
 
@@ -46,13 +46,13 @@ struct Head {
 pub enum Stage {
     /// No rows have been computed.
     New,
-    /// Some units are finished, and their outputs are next to the targets.
+    /// Some units are finished, and partial output files are next to their targets.
     Begun,
-    /// All units are finished, and the output files replace their targets.
+    /// All units are finished, and the replacement of the targets has begun.
     Complete,
 }
 
-/// A journal on the disk.
+/// A journal file, open for writing and locked.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -62,13 +62,13 @@ pub struct Journal {
 /// Content of an earlier run's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// Units and chunk of the run.
+    /// Sizes of the run's units and chunks.
     pub sizes: Sizes,
-    /// Problem, kernel, inputs and outputs, a line for each.
+    /// Lines that describe the problem, the kernel, the inputs and the outputs.
     pub run: Vec<String>,
-    /// Number of units that are finished.
+    /// Number of finished units.
     pub finished: usize,
-    /// Identities of the complete files, once they take their places.
+    /// Identities of the complete files, if the replacement of the targets had begun.
     pub commit: Option<Vec<String>>,
 }
 
@@ -78,8 +78,8 @@ fn refused(path: &Path, found: &str) -> Error {
     Error::Argument { argument: "resume", found, allowed: allowed.into() }
 }
 
-/// Parses a journal; returns its content and the number of valid bytes, or `None` if its head is not complete. The
-/// error describes the content found instead.
+/// Parses a journal; returns its content and the number of valid bytes, or `None` if the first two lines are
+/// incomplete. The error describes the content that was found instead of a journal.
 ///
 /// # Errors
 /// Returns an error for bytes that are neither a journal nor the beginning of one.
@@ -116,7 +116,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
     Ok(Some((earlier, length)))
 }
 
-/// Requires that a journal with this head is of `run`.
+/// Checks that the journal `earlier` at `path` belongs to the run that `run` describes.
 ///
 /// # Errors
 /// Returns an error if the journal belongs to another run.
@@ -130,7 +130,7 @@ pub fn same(path: &Path, earlier: &Earlier, run: &[String]) -> Result<(), Error>
     }
 }
 
-/// Requires that no other process has the journal.
+/// Locks the journal; returns an error if another process has locked it.
 fn lock(path: &Path, file: &File) -> Result<(), Error> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Error::Argument {
@@ -147,10 +147,10 @@ fn lock(path: &Path, file: &File) -> Result<(), Error> {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, if there is one.
+    /// Opens the journal at `path`; returns `None` if there is none.
     ///
     /// # Errors
-    /// Returns an error for a file that is not a journal, or that another process has locked, or if the file system fails.
+    /// Returns an error if the file is not a journal, if another process has locked it, or if the file system fails.
     pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
         let unread = |source| FileError::Read { argument: "resume", path: path.to_path_buf(), source };
         let mut file = match regular(File::options().read(true).write(true), path) {
@@ -169,10 +169,10 @@ impl Journal {
         Ok(Some((Journal { path: path.to_path_buf(), file }, earlier)))
     }
 
-    /// Begins a journal at `path`.
+    /// Creates a journal at `path`, in place of an older one.
     ///
     /// # Errors
-    /// Returns an error for a journal that another process has locked, or if the file system fails.
+    /// Returns an error if another process has locked the journal, or if the file system fails.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
         let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
@@ -193,7 +193,7 @@ impl Journal {
         self.file.write_all(format!("{text}\n").as_bytes())
     }
 
-    /// Notes that unit `number` is finished.
+    /// Records that unit `number` is finished.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -203,7 +203,7 @@ impl Journal {
         self.file.sync_data()
     }
 
-    /// Notes that the files of these identities are complete and take their places.
+    /// Records that the files with the identities `parts` are complete and will replace their targets.
     ///
     /// # Errors
     /// Errors of the file system.

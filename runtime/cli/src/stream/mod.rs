@@ -1,4 +1,4 @@
-//! Streamed runs: tensors stay in their files, and the process stays within a budget.
+//! Streamed runs: tensors stay in their files, and the process stays within a memory budget.
 //!
 //! [`Files`] reads inputs by range, [`Outputs`] writes outputs part by part, and [`journal`] records the point from
 //! which a killed run resumes.
@@ -35,11 +35,11 @@ use elsa_runtime::{
 use std::time::Instant;
 use wanted::shapes;
 
-/// Runs a job whose tensors are in their files. `writer` prepares its outputs.
+/// Runs a job whose tensors stay in their files. `writer` prepares the output files.
 ///
 /// # Errors
-/// Any failure that leaves the outputs incomplete. No target has changed then; with a journal, finished parts stay next
-/// to them.
+/// Any failure that leaves the outputs incomplete. The targets are then unchanged; with a journal, the partial files
+/// stay next to them.
 pub fn run(
     job: &Job,
     args: &StreamArgs,
@@ -131,7 +131,7 @@ pub fn run(
     })
 }
 
-/// Builds the error of the tool for one of a run.
+/// Converts the error of a streamed run to an error of the tool.
 fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     match e {
         StreamError::Plan(e) => Error::Plan(e),
@@ -166,8 +166,8 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// Builds the error of a plan. An error of a budget names a budget that is enough, and for a resumed run also that of a
-/// new run.
+/// Converts the error of a plan to an error of the tool. If a budget is too small, the message names a sufficient one;
+/// for a resumed run, it also names a sufficient one for a new run.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);

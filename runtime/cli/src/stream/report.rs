@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::time::Duration;
 
-/// A streamed run that is complete.
+/// A completed streamed run.
 #[derive(Debug)]
 pub struct Done {
-    /// Report of the run. On a GPU, reading is the copy to the device, and the times are the device's.
+    /// Report of the run. For a GPU, the times are the device's, and the reading time is that of copies to the device.
     pub report: StreamReport,
-    /// Duration of the run.
+    /// Duration of the run in milliseconds.
     pub ms: f64,
-    /// Threads of the engine.
+    /// Number of threads of the engine.
     pub threads: usize,
     /// Peak memory of the process, in bytes.
     pub peak: Option<usize>,
-    /// Bytes that the process may have had.
+    /// The host budget: memory that the process was allowed, in bytes.
     pub budget: usize,
     /// Back end of the run.
     pub backend: Backend,
@@ -29,13 +29,14 @@ pub struct Done {
     pub dtype: DType,
     /// Rows that stayed in memory while keys passed.
     pub resident_rows: usize,
-    /// Keys of a chunk.
+    /// Number of keys per chunk.
     pub chunk_keys: usize,
     /// Memory by purpose, in bytes.
     pub account: Map<String, Value>,
-    /// Number of times that the system or the driver refused memory, each for a larger division.
+    /// Number of times that the system or the driver refused memory; after each, a division with smaller parts was
+    /// tried.
     pub refused: usize,
-    /// Bytes on the disk into which deflated inputs were unpacked for the run.
+    /// Size of the nameless files into which inputs were unpacked for the run, in bytes.
     pub unpacked: u64,
     /// Reason why the CPU computed instead of a GPU.
     pub fallback: Option<String>,
@@ -43,7 +44,7 @@ pub struct Done {
     pub certificate: Option<String>,
 }
 
-/// Returns the parts of an account that have bytes, and their sum.
+/// Returns the entries of an account that are not zero, and the total.
 #[must_use]
 pub fn accounted(account: &Account) -> Map<String, Value> {
     let parts = account.iter().filter(|(_, bytes)| *bytes > 0);
@@ -51,8 +52,8 @@ pub fn accounted(account: &Account) -> Map<String, Value> {
     parts.chain([("total".to_string(), Value::from(account.total()))]).collect()
 }
 
-/// Returns the message about refused memory: the run uses less, and how much stays resident; `None` if nothing
-/// was refused.
+/// Returns a message about refused memory, with the rows and keys per chunk of the division that fits; `None` if no
+/// memory was refused.
 #[must_use]
 pub fn refusals(refused: usize, rows: usize, keys: usize) -> Option<String> {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
@@ -64,7 +65,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl Done {
-    /// Builds the object that `--json` prints, for a problem of these sizes.
+    /// Builds the object that `--json` prints, for a problem of the given shape.
     pub fn report(&self, shape: impl Serialize) -> impl Serialize {
         let times = &self.report.times;
         object! {

@@ -1,4 +1,4 @@
-//! Outputs written part by part: files next to their targets, which they replace when all are complete.
+//! Writes outputs part by part to files next to their targets. Once all files are complete, they replace the targets.
 
 use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
@@ -19,24 +19,24 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are converted at once.
+/// Number of bytes that are converted or copied at once.
 const PIECE: usize = 64 << 10;
 
-/// The arrays of an archive of states.
+/// The operands of the states, and the names of their arrays in the archive.
 const STATES: [(Operand, &str); 3] = [
     (Operand::StateReference, ARRAYS[0]),
     (Operand::StateSum, ARRAYS[1]),
     (Operand::StateWeighted, ARRAYS[2]),
 ];
 
-/// A file in the making.
+/// The open file that receives an output before it is complete.
 #[derive(Debug)]
 enum Making {
     /// A temporary file, which disappears when the process ends.
     Temporary(Temporary),
-    /// A part that stays for a resumed run.
+    /// A partial file that remains for a resumed run if the process ends.
     Partial(File),
-    /// The target itself.
+    /// The target itself, which is not a regular file.
     Direct(File),
 }
 
@@ -49,16 +49,16 @@ impl Making {
     }
 }
 
-/// A file of outputs.
+/// An output file.
 #[derive(Debug)]
 struct Target {
     argument: &'static str,
-    /// Destination, as the user named it.
+    /// Path of the target, after links are resolved.
     path: PathBuf,
     making: Making,
-    /// `true` if it is an array from which the archive is built.
+    /// `true` if the file is an array from which the archive is built.
     of_archive: bool,
-    /// The file that it takes the place of, whose other tensors it has.
+    /// The existing file that will be replaced, whose other tensors are kept.
     kept: Option<InputFile>,
 }
 
@@ -68,14 +68,14 @@ impl Target {
     }
 }
 
-/// Destination of an output's elements.
+/// Location of an output's elements in its file.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Number of the file.
+    /// Index of the file in [`Outputs`].
     target: usize,
-    /// Offset of its elements.
+    /// Byte offset of the elements in the file.
     start: u64,
-    /// `true` if bf16 is widened to f32.
+    /// `true` if bf16 elements are widened to f32.
     widens: bool,
 }
 
@@ -84,30 +84,31 @@ struct Place {
 pub struct Outputs {
     targets: Vec<Target>,
     places: Operands<Option<Place>>,
-    /// The archive of the states, which is made of their files at the end, and the target itself if that is no regular
-    /// file.
+    /// Path of the archive of states, which is built at the end from one file per array, and the open target if it is
+    /// not a regular file.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
-    /// Renames of a resumable run's files.
+    /// Renames that complete a resumable run.
     moves: Vec<Move>,
-    /// `true` if the renames have begun.
+    /// `true` if an earlier run has already begun the renames.
     complete: bool,
     bar: ProgressBar,
     piece: Vec<u8>,
-    /// Parts until the process ends itself, for tests.
+    /// Number of parts after which the process aborts, for tests.
     parts_left: Option<u64>,
 }
 
-/// Content of an output: operand, element type and sizes of its axes.
+/// Operand, element type and sizes of the axes of an output.
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Makes the files of `shapes` from the prepared ones: the number of a file's member is that of its shape, and the last
-    /// file may be that of the states, which has all from its number on. With a stage, files stay after a kill, and the stage
-    /// says whether they exist already. Nothing is written if the run is complete.
+    /// Creates the output files. The index of a member in `prepared` is the index of its output in `shapes`; an archive
+    /// of states contains all outputs from its index on. If `stage` is given, files remain after a kill, and `stage`
+    /// says whether they exist already. For [`Stage::Complete`] nothing is created.
     ///
     /// # Errors
-    /// Errors of the file system; memory that the system refuses; a file with kept tensors that ends early.
+    /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends
+    /// early.
     pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], stage: Option<Stage>) -> Result<Outputs, Error> {
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| MemoryError { argument: "out", bytes: PIECE })?;
@@ -142,7 +143,7 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Makes a file for each array of the archive.
+    /// Creates a file for each array of the archive.
     fn add_archive(&mut self, file: Prepared, shapes: &[Shape], stage: Option<Stage>) -> Result<(), Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         for (operand, dtype, shape) in shapes {
@@ -158,7 +159,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Adds a file of one tensor.
+    /// Begins a file with one tensor.
     fn add_npy(
         &mut self,
         target: Target,
@@ -180,7 +181,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Adds a file of several tensors: its outputs, and the kept tensors of the file that it replaces.
+    /// Begins a file with several tensors: outputs, and the kept tensors of the file that it will replace.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
@@ -219,28 +220,28 @@ impl Outputs {
         Ok(())
     }
 
-    /// Takes notes in `journal`.
+    /// Makes the outputs record finished units in `journal`.
     pub fn note_in(&mut self, journal: Journal) {
         self.journal = Some(journal);
     }
 
-    /// Shows progress.
+    /// Makes the outputs advance `bar` with each part.
     pub fn show(&mut self, bar: ProgressBar) {
         self.bar = bar;
     }
 
-    /// Returns the flag and the target of an output.
+    /// Returns the argument and the target path of an output.
     #[must_use]
     pub fn target(&self, operand: Operand) -> (&'static str, PathBuf) {
         let target = self.places[operand].and_then(|place| self.targets.get(place.target));
         target.map_or(("out", PathBuf::new()), |target| (target.argument, target.path.clone()))
     }
 
-    /// Puts every file in its place, and removes the journal.
+    /// Replaces every target by its complete file, and removes the journal.
     ///
     /// # Errors
-    /// Errors of the file system, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
-    /// changed.
+    /// Returns an error if the file system fails, or if a file with kept tensors has changed. No target has changed
+    /// then, unless a rename failed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
         for target in &self.targets {
@@ -266,7 +267,8 @@ impl Outputs {
         }
     }
 
-    /// Brings the parts of a run that can be resumed into the form of their targets, and onto the device.
+    /// Completes the partial files of a resumable run: builds the archive, sets mode and owner, and waits until the
+    /// files are on the device.
     fn complete_parts(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
@@ -288,7 +290,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Puts the files of a run that cannot be resumed in their places.
+    /// Completes the temporary files of a run without a journal, and renames them to their targets.
     fn replace(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         let (mut files, mut names) = (Vec::new(), Vec::new());
         if let Some((path, direct)) = self.archive.take() {
@@ -321,7 +323,7 @@ impl Outputs {
         Ok(temporary::replace_all(files, &names)?)
     }
 
-    /// Returns the file of an output.
+    /// Returns the open file of an output.
     fn file(&self, operand: Operand) -> Option<io::Result<&File>> {
         let target = self.targets.get(self.places[operand]?.target)?;
         Some(target.making.file())
@@ -349,7 +351,7 @@ impl Outputs {
     }
 }
 
-/// Opens the part at `path`; a new one is empty.
+/// Opens the partial file at `path`. If `new` is set, the file is created or emptied.
 fn part(path: &Path, new: bool) -> io::Result<File> {
     step();
     let file = regular(File::options().read(true).write(true).create(new).truncate(false), path)?;
@@ -360,7 +362,8 @@ fn part(path: &Path, new: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives a part the mode and owner of the file at `target`, if there is one, and waits until it is on the device.
+/// Sets the mode and owner of a partial file to those of the file at `target`, if there is one, and waits until it is
+/// on the device.
 fn settled(file: &File, target: &Path) -> io::Result<()> {
     if let Ok(existing) = target.metadata() {
         resemble(file, &existing)?;
@@ -368,7 +371,7 @@ fn settled(file: &File, target: &Path) -> io::Result<()> {
     synced(file)
 }
 
-/// Opens the file in which an output is made.
+/// Opens the file that receives an output: a partial file of a resumable run, or a temporary file.
 fn making(
     argument: &'static str,
     target: &Path,
@@ -384,7 +387,7 @@ fn making(
 }
 
 impl Target {
-    /// Opens the file in which a prepared one is made.
+    /// Opens the file that receives the outputs of a prepared file.
     fn of(file: Prepared, stage: Option<Stage>) -> Result<Target, Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         let making = match (temporary, direct) {
@@ -397,7 +400,8 @@ impl Target {
         Ok(Target { argument, path, making, of_archive: false, kept: None })
     }
 
-    /// Writes `header`, and makes the file `length` bytes long. For a resumed run, requires that both are there.
+    /// Writes `header` and sets the file's length to `length` bytes. In a resumed run, checks that the file has both
+    /// already.
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
@@ -421,7 +425,7 @@ impl Target {
         Ok(())
     }
 
-    /// Copies a tensor of the file that this one takes the place of.
+    /// Copies a kept tensor, which begins at byte `at` of `old`, to its location `piece` in the new file.
     fn keep(&self, old: &InputFile, at: u64, piece: &Piece) -> io::Result<()> {
         let mut to = self.making.file()?;
         to.seek(SeekFrom::Start(piece.start))?;

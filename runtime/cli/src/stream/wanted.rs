@@ -5,20 +5,20 @@ use crate::job::Job;
 use elsa_core::attention::Operand;
 use elsa_core::dtype::DType;
 
-/// Outputs in addition to the main one.
+/// Requested outputs in addition to the main output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// The log-sum-exp.
+    /// `true` for the log-sum-exp.
     pub lse: bool,
-    /// The states.
+    /// `true` for the states.
     pub states: bool,
-    /// Present keys and present values.
+    /// `true` for the present keys and for the present values.
     pub presents: [bool; 2],
-    /// The certificate, for which tensors are measured.
+    /// `true` for the certificate, which requires that the run measures the tensors.
     pub certificate: bool,
 }
 
-/// Returns the outputs in the order in which they are prepared.
+/// Returns operand, type and shape of each output, in the order in which output files are prepared.
 #[must_use]
 pub fn shapes(job: &Job, wanted: Wanted) -> Vec<Shape> {
     let dtype = job.problem.spec().dtype;

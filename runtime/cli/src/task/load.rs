@@ -1,4 +1,4 @@
-//! The tokens of a task, from files that hold the whole's tokens, or only the task's.
+//! Loads the tokens of a task, from files with the tokens of the whole problem or only of the task.
 
 use crate::args::{ProblemArgs, TaskArgs};
 use crate::error::Error;
@@ -14,19 +14,19 @@ use std::ops::Range;
 
 /// Inputs of a task.
 pub struct Loaded {
-    /// The tensors of the task's tokens, and their problem.
+    /// Tensors with the task's tokens, and their problem.
     pub job: Job,
-    /// Whose tokens they are.
+    /// States that the tensors contain only the task's tokens, and how many tokens the whole problem has.
     pub held: Held,
-    /// The task's queries in further files.
+    /// Rows of the task's queries, to be read from further files.
     pub rows: Rows,
-    /// Bytes of tensors that were read.
+    /// Size of the tensors that were read, in bytes.
     pub bytes: usize,
 }
 
-/// Query rows to read from a file that has one for each query.
+/// Rows to read from a file that has one row per query.
 pub struct Rows {
-    /// Query tokens of the whole and the tokens to read; `None` reads all tokens of the file.
+    /// Number of query tokens in the whole problem, and the ranges to read; `None` reads all rows of the file.
     of: Option<(usize, Vec<Range<usize>>)>,
 }
 
@@ -37,8 +37,8 @@ impl Rows {
         Rows { of: None }
     }
 
-    /// Returns the shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of
-    /// queries.
+    /// Returns the shape of a file from which rows of the shape `read` were selected; `axis` is the index of the query
+    /// axis.
     #[must_use]
     pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
         let mut shape = read.to_vec();
@@ -48,10 +48,10 @@ impl Rows {
         shape
     }
 
-    /// Requires that the query axis of a file covers the queries of the whole problem.
+    /// Checks that the query axis of a file has the number of queries of the whole problem.
     ///
     /// # Errors
-    /// Returns an error if the file has another number of queries.
+    /// Returns an error if the file has a different number of queries.
     pub fn covers(&self, argument: &'static str, shape: &[usize], axis: Option<usize>) -> Result<(), Error> {
         match (&self.of, axis.and_then(|axis| shape.get(axis))) {
             (Some((queries, _)), Some(found)) if found != queries => {
@@ -62,10 +62,10 @@ impl Rows {
         }
     }
 
-    /// Reads the rows of a tensor of floating-point numbers, whose axis of queries `axis` finds in its shape.
+    /// Reads the selected rows of a floating-point tensor; `axis` returns the query axis of a shape.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or has other queries than the whole problem.
+    /// Returns an error if the file cannot be read, or has a different number of queries than the whole problem.
     pub fn load(
         &self,
         argument: &'static str,
@@ -85,10 +85,10 @@ impl Rows {
     }
 }
 
-/// Refuses flags that no task takes; each is preceded by `true` if it is given.
+/// Refuses flags that tasks do not support; each name follows a `true` if the flag is given.
 ///
 /// # Errors
-/// Returns an error for the first of these flags that is given.
+/// Returns an error for the first flag that is given.
 pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
     match flags.iter().find(|(given, _)| *given) {
         Some((_, argument)) => Err(ArgumentError::Conflict { argument, other: "task" }.into()),
@@ -96,10 +96,10 @@ pub fn refuse(flags: &[(bool, &'static str)]) -> Result<(), Error> {
     }
 }
 
-/// Reads the tokens of task `name` of `division`, and makes its problem.
+/// Loads the tokens of task `name` of `division`, and creates their problem.
 ///
 /// # Errors
-/// Returns an error for a flag that tasks do not support, or for the first file that is not allowed.
+/// Returns an error for a flag that tasks do not support, or for the first file that does not fit.
 pub fn load(
     problem: &ProblemArgs,
     args: &TaskArgs,
@@ -166,7 +166,7 @@ pub fn load(
     Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() })
 }
 
-/// Returns the query and key tokens of the files of a whole.
+/// Returns the numbers of query and key tokens in the files of the whole problem.
 fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let view = |operand: Operand, heads| -> Result<Option<View>, Error> {
@@ -187,7 +187,7 @@ fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
     Ok([queries, keys])
 }
 
-/// Requires that a mask covers all queries and keys, or one of each that stands for all.
+/// Checks that each of a mask's last two axes covers all queries or keys of the problem, or has size 1.
 fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 2]) -> Result<(), Error> {
     let shape = Tensor::shape_at(argument, source)?;
     for (back, axis, allowed, of) in [(2, "queries", queries, "q"), (1, "keys", keys, "k")] {
@@ -199,7 +199,7 @@ fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 
     Ok(())
 }
 
-/// Returns the axis of the tokens.
+/// Returns the index of the token axis.
 #[must_use]
 pub fn token_axis(layout: Option<Layout>, shape: &[usize]) -> Option<usize> {
     match layout.unwrap_or(Layout::Bhnd) {

@@ -1,4 +1,4 @@
-//! Tasks of a division by quorums: their tokens, the origin of their states, and the report of a command that computes one.
+//! Quorum tasks: loading their tokens, checking the origin of states, and reporting the computation of a task.
 
 pub mod load;
 pub mod origin;
@@ -8,7 +8,8 @@ use crate::error::Error;
 use elsa_files::MemoryError;
 use elsa_runtime::{PlanError, RunError};
 
-/// Returns a function that builds the error of a task's plan, or of memory for its results, which `argument` takes.
+/// Returns a function that converts the error of a task's plan; if memory for the results is refused, the error names
+/// `argument`.
 pub fn planned(argument: &'static str) -> impl Fn(PlanError) -> Error {
     move |e| match e {
         PlanError::TaskMemory { bytes } => MemoryError { argument, bytes }.into(),
@@ -16,7 +17,7 @@ pub fn planned(argument: &'static str) -> impl Fn(PlanError) -> Error {
     }
 }
 
-/// Builds the error of a task's run.
+/// Converts the error of a task's run to an error of the tool.
 #[must_use]
 pub fn ran(e: RunError) -> Error {
     match e {

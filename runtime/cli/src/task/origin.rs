@@ -1,5 +1,5 @@
-//! Origin of states in a file: `elsa run --state-out` and `elsa merge --state-out` record it, and `elsa backward
-//! --state` compares it.
+//! Origin of the states in a file. `elsa run --state-out` and `elsa merge --state-out` record it, and
+//! `elsa backward --state` checks it.
 
 use crate::error::Error;
 use elsa_core::argument::ArgumentError;
@@ -10,10 +10,10 @@ use elsa_files::{Array, Fault, TensorError};
 use std::fs::File;
 use std::path::Path;
 
-/// Opens the file of `argument` at `path`, and calls `read` with it and its length.
+/// Opens the file at `path` for `argument`, and calls `read` with the file and its length.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or changes during the read, and the errors of `read`.
+/// Returns an error if the file cannot be read or changes during the read, and the errors of `read`.
 pub fn with<T>(
     argument: &'static str,
     path: &Path,
@@ -22,18 +22,19 @@ pub fn with<T>(
     Ok(elsa_files::with_file(argument, path, |file| read(file.reader(), file.length()))?.1)
 }
 
-/// Returns the arrays that accompany `m`, `S` and `W`: the run's name, or checksums of all tokens.
+/// Returns the arrays that record the origin next to `m`, `S` and `W`: the run's name, or checksums of all tokens.
 #[must_use]
 pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
     let Sums([queries, keys, _]) = if run.is_empty() { sums } else { Sums::default() };
     vec![("run_id", list(bytes(run))), (NAMES[0], list(queries)), (NAMES[1], list(keys))]
 }
 
-/// Requires that the states in the file at `path` are those of the run of this name, or else of the tokens of `sums`, which are
-/// those of `task`, or all. Of a file that notes neither nothing is known, and a run without a name takes it.
+/// Checks that the states in the file at `path` come from the run named `run`. Without a name, compares the checksums
+/// in the file with `sums`, those of the tokens of `task` or of all tokens. A file that records neither a name nor
+/// checksums is accepted for a run without a name.
 ///
 /// # Errors
-/// Returns an error if the states are those of another run or of other tokens, or if the file is malformed.
+/// Returns an error if the states come from another run or from other tokens, or if the file is malformed.
 pub fn check(
     path: &Path,
     run: Option<&str>,
@@ -83,7 +84,8 @@ pub fn check(
     }
 }
 
-/// Describes a number that no run leaves in states of `[batch, heads, rows]`: its array, place and value, then the allowed values.
+/// Describes a number that no run writes to states of shape `[batch, heads, rows]`: first its array, index and value,
+/// then the allowed values. Returns `None` for other errors.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

@@ -1,4 +1,4 @@
-//! Report of a command that has computed a task.
+//! Report of a command that computes a task.
 
 use crate::error::{Error, one_line, say};
 use crate::report::{self, object};
@@ -7,27 +7,27 @@ use elsa_files::task::{Description, Kind};
 use elsa_runtime::{Backend, Engine};
 use std::path::Path;
 
-/// A task whose states or shares are written.
+/// A task whose states or gradient shares have been written.
 pub struct Finished<'a> {
-    /// Their file.
+    /// The file with the states or shares.
     pub file: &'a Path,
-    /// The description in it.
+    /// Description in the file.
     pub description: &'a Description,
-    /// The division.
+    /// Division that the task belongs to.
     pub division: &'a Division,
     /// The task.
     pub task: &'a Task,
-    /// Back end; `None` if the task has no call.
+    /// Back end; `None` if the task needs no call.
     pub backend: Option<Backend>,
-    /// The first attention kernel.
+    /// Attention kernel of the first call.
     pub kernel: Option<&'static str>,
-    /// Calls of plans, and calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that ran, and number of calls that causality, windows or lengths made unnecessary.
     pub calls: [usize; 2],
-    /// Bytes of tensors that were read, of states or shares that were written, and of the workspace.
+    /// Sizes in bytes of the tensors that were read, the states or shares that were written, and the workspace.
     pub bytes: [usize; 3],
     /// Reason why the CPU computed instead of the requested GPU.
     pub fallback: Option<String>,
-    /// Milliseconds of the calls.
+    /// Total time of the calls in milliseconds.
     pub ms: f64,
 }
 

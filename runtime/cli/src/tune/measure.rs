@@ -1,11 +1,11 @@
-//! Measurement of the candidates of a shape.
+//! Measures the candidates of a shape.
 //!
-//! 1. Every candidate takes a turn. Those that are much slower than the fastest take no more.
-//! 2. The others keep alternating until the time is over, at least five times each. The candidate that begins changes
-//!    from round to round. The chooser's own choice is always among them.
-//! 3. A turn is a few samples. A sample is the device's time of calls that take some milliseconds together, launched as
-//!    one graph where the driver has graphs, divided by their number.
-//! 4. Candidates share one workspace and the memory of the tensors, so that they need no more of it than one call does.
+//! 1. Every candidate takes a turn. Candidates that are much slower than the fastest take no further turns.
+//! 2. The others alternate until the time is over, for at least five turns each. Each round begins with another
+//!    candidate. The chooser's own choice always stays.
+//! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
+//!    together, divided by the number of calls. They are launched as one graph if the driver supports graphs.
+//! 4. Candidates share one workspace and the memory of the tensors, so they need no more of either than one call does.
 
 use crate::bench::Case;
 use crate::error::Error;
@@ -18,31 +18,31 @@ use elsa_files::Buffer;
 use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
 use std::time::{Duration, Instant};
 
-/// The time that a sample takes about.
+/// Approximate duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(2);
 /// Maximum number of calls in a sample.
 const MOST_CALLS: usize = 64;
-/// Samples of a turn, after one that warms up.
+/// Number of samples per turn, not counting the warm-up.
 const SAMPLES: usize = 3;
-/// Minimum number of turns of a candidate that is kept.
+/// Minimum number of turns of a candidate that stays.
 const TURNS: usize = 5;
-/// Largest ratio of a candidate's time to the shortest time for which the candidate is kept.
+/// A candidate stays if its time is at most this multiple of the shortest time.
 const STAYS: f64 = 1.3;
-/// Largest ratio of a winner's time to the time of the chooser's candidate.
+/// A candidate wins if its time is at most this multiple of the time of the chooser's candidate.
 const WINS: f64 = 0.98;
-/// Maximum number of multiplications in the oracle for one answer. For larger shapes, a sample of rows is compared.
+/// Maximum number of multiplications that the oracle does per output. For larger shapes, a sample of rows is compared.
 const ORACLE: usize = 1 << 24;
 
-/// A candidate with its samples in milliseconds a call.
+/// A candidate and its samples, in milliseconds per call.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The candidate's choice.
+    /// Kernel and division of the candidate.
     pub choice: GpuChoice,
     samples: Vec<f64>,
 }
 
 impl Candidate {
-    /// Returns the median of its samples; infinite without samples.
+    /// Returns the median of the samples, or infinity if there are none.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.samples.clone();
@@ -51,7 +51,7 @@ impl Candidate {
     }
 }
 
-/// One candidate's memory and tensors while it has its turn.
+/// Plan, inputs and calls per sample of the candidate whose turn it is.
 struct Turn<'a> {
     plan: &'a Plan,
     inputs: Inputs<'a>,
@@ -59,7 +59,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Adds a turn's samples to `samples`.
+    /// Runs the turn and adds its samples to `samples`.
     fn take(
         self,
         samples: &mut Vec<f64>,
@@ -86,7 +86,7 @@ impl Turn<'_> {
     }
 }
 
-/// Measures every candidate of `case` for about `seconds`. The first is the chooser's own.
+/// Measures every candidate of `case` for about `seconds` in total. The first candidate is the chooser's own choice.
 ///
 /// # Errors
 /// Returns an error if the GPU does not support the problem, if the device fails, or if memory is not available.
@@ -125,9 +125,9 @@ pub fn measure(
     Ok(candidates)
 }
 
-/// Returns the division that is the fastest over all `cases`, in the geometric mean of its times over the chooser's,
-/// whose own is the first of each case. The chooser's own, unless another is faster by more than noise. `None` without
-/// candidates.
+/// Returns the division that is fastest over all `cases`, by the geometric mean of its times relative to those of the
+/// chooser's division, which is the first candidate of each case. The chooser's division is returned unless another is
+/// faster by more than noise. `None` if there are no candidates.
 #[must_use]
 pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
     let own = cases.first()?.first()?.choice.division();
@@ -147,10 +147,10 @@ pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
     best.filter(|(share, _)| *share <= WINS).map(|(_, division)| division).or(Some(own))
 }
 
-/// Compares the answer of a plan with the f64 oracle.
+/// Compares the output of a plan with the f64 oracle.
 ///
 /// # Errors
-/// Returns an error if rounding does not explain an answer, if the device fails, or if memory is not available.
+/// Returns an error if rounding does not explain the output, if the device fails, or if memory is not available.
 pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), Error> {
     let problem = case.shape.problem(case.dtype)?;
     let plan = engine.plan(&problem, options)?;
@@ -205,7 +205,7 @@ mod tests {
         half_chain: 0,
     };
 
-    /// Creates a candidate with `splits` splits and its samples.
+    /// Creates a candidate that divides the keys into `splits` splits and has the given samples.
     fn candidate(splits: usize, samples: &[f64]) -> Candidate {
         let shape: crate::shape::Shape = "1,1,512,512,64".parse().unwrap();
         let options =

@@ -72,7 +72,7 @@ pub struct TuneArgs {
     pub json: bool,
 }
 
-/// Cases of one class, with the measurements of each.
+/// Cases of one shape class, and the measured candidates of each case.
 struct Group {
     class: ShapeClass,
     cases: Vec<(Case, Vec<Candidate>)>,
@@ -81,7 +81,8 @@ struct Group {
 /// Runs the command.
 ///
 /// # Errors
-/// No GPU, invalid shapes, a file that cannot be written, wrong answers, failing devices.
+/// Returns an error if there is no GPU, a shape is invalid, the file cannot be written, an output is wrong, or the
+/// device fails.
 pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     let engine = Engine::new(
         &EngineOptions::default()
@@ -143,7 +144,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Groups the cases by class, in their order.
+/// Groups the cases by shape class and keeps their order; drops repeated shapes and shapes of packed sequences.
 fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
     let mut groups: Vec<Group> = Vec::new();
     for case in cases {
@@ -166,7 +167,7 @@ fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
     Ok(groups)
 }
 
-/// Prepares the file of the winners before anything is measured.
+/// Prepares the file for the winners, before anything is measured.
 fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
     let refuse = |found: String| Error::Argument { argument: "out", found, allowed: "a file".into() };
     let path = match &args.out {
@@ -185,7 +186,7 @@ fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
     Ok((path, target))
 }
 
-/// Writes the header above the table.
+/// Writes the header of the table.
 fn header(out: &mut impl Write, device: &DeviceInfo) -> std::io::Result<()> {
     let (major, minor) = device.driver;
     writeln!(
@@ -200,7 +201,7 @@ fn header(out: &mut impl Write, device: &DeviceInfo) -> std::io::Result<()> {
     )
 }
 
-/// Prints the row of a case: the chooser's own candidate, and the best one.
+/// Prints the row of a case: the chooser's own candidate and the winner.
 fn print(
     out: &mut impl Write,
     json: bool,

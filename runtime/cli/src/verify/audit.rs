@@ -1,7 +1,7 @@
-//! Rows that are drawn at random and recomputed: in f64 like every compared row, and a handful in double-double.
+//! Audits: rows are drawn at random and recomputed in f64, like every compared row, and a few of them in double-double.
 //!
-//! Double-double judges the oracle: if its f64 differs from 30 digits by far less than its error bounds, the reported
-//! errors are those of the answer.
+//! Double-double checks the oracle itself. If the f64 oracle differs from the roughly 30 digits of double-double by far
+//! less than its error bounds, the reported errors are errors of the judged output.
 
 use crate::oracle::{Oracle, key, value};
 use crate::random::Random;
@@ -11,22 +11,23 @@ use elsa_core::double::Double;
 use elsa_core::drift::larger;
 use serde::Serialize;
 
-/// Rows that are recomputed in double-double.
+/// Maximum number of rows that are recomputed in double-double.
 const PRECISE: usize = 8;
 
-/// An audit.
+/// Results of an audit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Audit {
-    /// The seed that the rows were drawn with.
+    /// Seed with which the rows were drawn.
     pub seed: u64,
-    /// Rows that were recomputed in double-double.
+    /// Number of rows that were recomputed in double-double.
     pub precise_rows: usize,
-    /// The oracle's own error in them: the greatest difference between f64 and double-double, relative to
-    /// `Σ p_j |v_j|` in the maximum norm of a row.
+    /// Error of the f64 oracle in these rows: the largest difference from double-double, relative to the row's maximum
+    /// of `Σ p_j |v_j|`.
     pub oracle_error: f64,
 }
 
-/// Draws `count` different rows of `all` by `seed`, and returns them in their order; all rows if there are no more.
+/// Draws `count` different rows from `all` with `seed`, and returns them in their original order; returns all rows if
+/// there are not more than `count`.
 #[must_use]
 pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     let mut random = Random::new(seed);
@@ -42,7 +43,7 @@ pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     places.into_iter().map(|at| all[at]).collect()
 }
 
-/// Returns a seed from the system.
+/// Returns a seed from the system's random numbers.
 #[must_use]
 pub fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
@@ -50,7 +51,7 @@ pub fn seed() -> u64 {
     RandomState::new().hash_one(0) >> 11
 }
 
-/// Recomputes a handful of `rows` in double-double.
+/// Recomputes up to [`PRECISE`] of `rows` in double-double. `seed` is recorded in the result.
 #[must_use]
 pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u64) -> Audit {
     let some = sample(rows, PRECISE);
@@ -74,7 +75,7 @@ pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u6
     Audit { seed, precise_rows: some.len(), oracle_error: errors.into_iter().fold(0.0, larger) }
 }
 
-/// Computes a row of attention in double-double, after the definition.
+/// Computes a row of attention in double-double, directly from the definition.
 fn precise(problem: &Problem, inputs: Inputs<'_>, row: RowId) -> Vec<Double> {
     let RowId { sequence, head, query } = row;
     let spec = problem.spec();

@@ -1,4 +1,4 @@
-//! The data and the verdict of one answer, as `elsa verify` prints them.
+//! The numbers and the verdict on one output, as `elsa verify` prints them.
 
 use super::audit::Audit;
 use crate::left_out::LeftOut;
@@ -9,7 +9,7 @@ use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
 
-/// One of the six metrics.
+/// One of the six metrics of ELSA section C.2.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Metric {
     /// Median over rows.
@@ -18,15 +18,15 @@ pub struct Metric {
     pub p95: f64,
     /// 99th percentile over rows.
     pub p99: f64,
-    /// Over all rows together: the greatest, the ratio of norms, or the mean.
+    /// Value over all rows together: the maximum, the ratio of norms, or the mean, depending on the metric.
     pub total: f64,
 }
 
 impl Metric {
-    /// A metric that is unknown.
+    /// A metric whose values are unknown.
     const NONE: Metric = Metric { median: f64::NAN, p95: f64::NAN, p99: f64::NAN, total: f64::NAN };
 
-    /// Returns the percentiles of `measure` over `rows`, and its value in `total`.
+    /// Computes the percentiles of `measure` over `rows`, and takes its total from `total`.
     #[must_use]
     pub fn of(rows: &[Metrics], total: Option<&Metrics>, measure: fn(&Metrics) -> f64) -> Metric {
         let mut each: Vec<f64> = rows.iter().map(measure).collect();
@@ -36,27 +36,28 @@ impl Metric {
     }
 }
 
-/// The component of an answer that uses most of its bound.
+/// The output component that uses the largest share of its error bound.
 #[derive(Clone, Debug, Serialize)]
 pub struct Worst {
-    /// Sequence, query head, query and component.
+    /// Indices of the sequence, query head, query and component.
     pub at: [usize; 4],
     /// Computed value.
     pub found: f64,
     /// Exact value.
     pub exact: f64,
-    /// The worst-case bound of their difference.
+    /// Worst-case bound on the difference between the two values.
     pub allowed: f64,
 }
 
-/// ELSA Theorem 1 as printed, row by row: `‖ŷ − y‖ / ‖y‖ ≤ u L(n, B)`, and the rounding of a 16-bit output.
+/// ELSA Theorem 1 as printed in the paper, applied to each row: `‖ŷ − y‖ / ‖y‖ ≤ u L(n, B)`, plus the rounding of a
+/// 16-bit output.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Printed {
-    /// Bound of the theorem.
+    /// Bound of the theorem on the relative error of a row.
     pub bound: f64,
-    /// The greatest share of it that a row uses.
+    /// Largest ratio of a row's error to the bound.
     pub used: f64,
-    /// Rows that violate it.
+    /// Number of rows that violate the bound.
     pub rows_beyond: usize,
 }
 
@@ -65,33 +66,34 @@ pub struct Printed {
 pub struct Case {
     /// Kind of the record: `verify`.
     pub what: &'static str,
-    /// PASS, FAIL or NO CLAIM.
+    /// Verdict: PASS, FAIL or NO CLAIM.
     pub verdict: Verdict,
-    /// Why.
+    /// Reason for the verdict, in one sentence.
     pub why: String,
     /// Name of the case.
     pub case: String,
-    /// Origin of the judged answer: the back end, or a file.
+    /// Origin of the judged output: the name of a back end or of a file.
     pub subject: String,
-    /// The arithmetic that is assumed of an answer that something else computed.
+    /// Arithmetic that is assumed for an output from a file; `None` for a run.
     pub assumed: Option<&'static str>,
-    /// The back end that computed; none for a file.
+    /// Back end that computed the output; `None` for a file.
     pub backend: Option<String>,
-    /// Kernel that ran.
+    /// Name of the kernel that ran; empty for a file.
     pub kernel: &'static str,
     /// Reason why the CPU computed instead of the requested GPU.
     pub fallback: Option<String>,
-    /// Workers of the engine.
+    /// Number of threads of the engine.
     pub threads: usize,
-    /// Element type.
+    /// Element type of the inputs.
     pub dtype: &'static str,
-    /// Query heads of all sequences, queries and keys of the longest sequence, head sizes.
+    /// Query heads of all sequences together, queries and keys of the longest sequence, head size of keys and of
+    /// values.
     pub shape: [usize; 5],
-    /// Rows whose Y was compared.
+    /// Number of rows of Y that were compared.
     pub rows: usize,
-    /// Number of all rows.
+    /// Number of rows of Y in total.
     pub rows_of: usize,
-    /// Rows whose P was compared.
+    /// Number of rows of P that were compared.
     pub p_rows: usize,
     /// `max |δP|`.
     pub p_max_abs: Option<Metric>,
@@ -99,78 +101,78 @@ pub struct Case {
     pub p_rel_l2: Option<Metric>,
     /// Jensen–Shannon divergence in nats; the total is the mean.
     pub js: Option<Metric>,
-    /// Rows whose most likely key differs; the total is the rate.
+    /// Rows whose most likely key differs; the total is their fraction.
     pub argmax: Option<Metric>,
     /// `max |δY|`.
     pub y_max_abs: Metric,
     /// `‖δY‖ / ‖Y‖`.
     pub y_rel_l2: Metric,
-    /// Greatest `|δY| / |Y|` of a component whose reference is not zero.
+    /// Largest `|δY| / |Y|` of a component whose reference is not zero.
     pub y_max_rel: f64,
-    /// Relative L2 error of Y if every component is at its worst-case bound.
+    /// Relative L2 error that Y would have if the error of every component were its worst-case bound.
     pub y_rel_l2_allowed: f64,
-    /// Relative L2 error of Y if every component is at its likely bound.
+    /// Relative L2 error that Y would have if the error of every component were its likely bound.
     pub y_rel_l2_likely: f64,
-    /// Greatest error of a row relative to the terms that are added up, in the maximum norm:
+    /// Largest error of a row relative to the row's absolute terms, in the maximum norm:
     /// `max |δy_c| / max Σ p_j |v_jc|`.
     pub error_over_terms: f64,
-    /// Greatest worst-case bound of a row, relative to its terms as in `error_over_terms`.
+    /// Largest worst-case bound of a row, relative to the row's absolute terms as in `error_over_terms`.
     pub bound_over_terms: f64,
-    /// Median of this bound over rows, relative to their terms.
+    /// Median over rows of the worst-case bound, relative to the row's absolute terms.
     pub bound_over_terms_median: f64,
-    /// Greatest share of its worst-case bound that a row's error uses.
+    /// Largest ratio of a component's error to its worst-case bound.
     pub bound_used: f64,
-    /// Largest score that roundings have to be counted for, `|scale| Σ |q_c k_c|`.
+    /// Largest sum of absolute products of a score, `|scale| Σ |q_c k_c|`, which determines the rounding of scores.
     pub score: f64,
-    /// Components of Y that were compared.
+    /// Number of components of Y that were compared.
     pub components: usize,
-    /// Components of Y beyond the worst case.
+    /// Number of components of Y whose error exceeds the worst-case bound.
     pub beyond: usize,
-    /// Components of Y beyond the likely case.
+    /// Number of components of Y whose error exceeds the likely bound.
     pub unlikely: usize,
-    /// The greatest number of them that the model of the likely case expects.
+    /// Largest number of errors beyond the likely bound that its model expects.
     pub unlikely_allowed: usize,
-    /// Components of Y and probabilities that are finite where the oracle's are not, or the reverse.
+    /// Number of components of Y and of probabilities that are finite where the oracle's are not, or the reverse.
     pub not_finite: usize,
-    /// Components of Y that are not finite because the row leaves the range of the arithmetic.
+    /// Number of components of Y that are not finite because their row leaves the range of the arithmetic.
     pub beyond_range: usize,
-    /// Rows whose bound says nothing.
+    /// Number of rows whose bound is too large to be meaningful.
     pub rows_without_claim: usize,
-    /// Rows whose answer is smaller than its bound, because values cancel.
+    /// Number of rows in which values cancel so far that the output is smaller than its bound.
     pub rows_cancelling: usize,
-    /// Rows whose most likely key differs by more than rounding explains.
+    /// Number of rows whose most likely key differs by more than rounding explains.
     pub argmax_unexplained: usize,
-    /// The component that uses most of its bound.
+    /// The component that uses the largest share of its worst-case bound.
     pub worst_component: Option<Worst>,
-    /// The theorem as printed, to compare with the bound.
+    /// The theorem as printed in the paper, for comparison with the worst-case bound.
     pub printed: Option<Printed>,
-    /// The certificate of the plan.
+    /// Certificate of the plan; `None` for a file.
     #[serde(serialize_with = "line")]
     pub certificate: Option<Certificate>,
-    /// Blocks skipped by a run under a schedule other than the exact one.
+    /// Blocks that the run skipped under a schedule other than the exact one.
     pub left_out: Option<LeftOut>,
-    /// Rows that were drawn in place of all.
+    /// Audit of randomly drawn rows, if these were compared instead of all rows.
     pub audit: Option<Audit>,
-    /// `true` if the likely case must hold: the tensors are random, or something else computed the answer, the likely
-    /// case does not hold, and no two tokens are equal.
+    /// `true` if errors beyond the likely bound are a failure. This is so for random tensors, and for an output from a
+    /// file that has more of these errors than the model expects although no two tokens are equal.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
-    /// Data of the pictures; not printed.
+    /// Data of the plots in the HTML page; not printed.
     #[serde(skip)]
     pub pictures: Pictures,
 }
 
-/// Data of the pictures.
+/// Data of the plots in the HTML page.
 #[derive(Clone, Debug, Default)]
 pub struct Pictures {
-    /// Errors of rows and their bounds, relative to the terms.
+    /// Error and bound of each row, relative to the row's absolute terms.
     pub rows: Vec<[f64; 2]>,
     /// `|δP|` of the first head, if P was extracted.
     pub heat: Option<HeatMap>,
 }
 
-/// Serializes a certificate as the JSON of its `Display`.
+/// Serializes a certificate as the JSON that its `Display` writes.
 fn line<S: Serializer>(certificate: &Option<Certificate>, serializer: S) -> Result<S::Ok, S::Error> {
     let Some(certificate) = certificate else { return serializer.serialize_none() };
     let json = serde_json::value::RawValue::from_string(certificate.to_string());
@@ -178,7 +180,7 @@ fn line<S: Serializer>(certificate: &Option<Certificate>, serializer: S) -> Resu
 }
 
 impl Case {
-    /// Creates a case without numbers. `rows` are the number of rows to compare, and of all rows.
+    /// Creates a case without results. `rows` are the number of rows to compare and the number of all rows.
     #[must_use]
     pub fn new(name: &str, dtype: &'static str, shape: [usize; 5], rows: [usize; 2], random: bool) -> Case {
         let [rows, rows_of] = rows;
@@ -196,7 +198,7 @@ impl Case {
         }
     }
 
-    /// Returns `true` if more components exceed the likely case than its model expects.
+    /// Returns `true` if more components exceed the likely bound than its model expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed

@@ -1,6 +1,6 @@
-//! The probabilities P as executed, and their comparison with the oracle's.
+//! Extraction of the probabilities P that a run computes, and their comparison with the oracle's.
 //!
-//! Values that are columns `j0..j1` of the identity make `P[:, j0..j1]` the output.
+//! If the values are columns `j0..j1` of the identity matrix, the output is `P[:, j0..j1]`.
 
 use crate::error::Error;
 use crate::oracle::Oracle;
@@ -16,25 +16,27 @@ use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// Maximum number of multiplications for extracting P. Beyond it, rows are sampled if their keys allow it.
+/// Maximum number of multiplications for extracting P. Above it, rows are sampled, provided that the keys that a query
+/// attends do not depend on its position.
 const EXTRACTION: usize = 3 << 35;
 
-/// Rows of P in a sample, over all heads.
+/// Number of rows of P in a sample, over all heads.
 const SAMPLE: usize = 64;
 
-/// The probabilities of one row, compared with the oracle's.
+/// Comparison of the probabilities of one row with the oracle's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PRow {
-    /// Their drift, of probabilities only.
+    /// Drift of the row, with probabilities only.
     pub drift: RowDrift,
     /// `true` if the most likely key differs by more than the errors of the scores allow.
     pub unexplained: bool,
-    /// Probabilities that are finite on one side only.
+    /// Number of probabilities that are finite either in the run or in the oracle, but not in both.
     pub not_finite: usize,
 }
 
 impl PRow {
-    /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
+    /// Compares a row of the run with the oracle's. `found` returns the run's probability of a key; `u_out` is the unit
+    /// roundoff of its type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
         let mut row = PRow::default();
         // A NaN among the scores of a row makes its sum NaN, and so the answer of a run for any key.
@@ -54,25 +56,25 @@ impl PRow {
     }
 }
 
-/// Rows of P compared with the oracle's, and a map of the first head.
+/// Compared rows of P, and a heat map of the first head.
 pub type Extracted = (Vec<PRow>, Option<HeatMap>);
 
-/// Extraction of P.
+/// Settings for extracting P.
 #[derive(Clone, Copy)]
 pub struct Extraction<'a> {
-    /// The engine of the run whose P it is.
+    /// Engine of the run whose P is extracted.
     pub engine: &'a Engine,
-    /// The options of its plan.
+    /// Options of the run's plan.
     pub options: &'a PlanOptions,
-    /// Execution of the run.
+    /// Structure of the run's arithmetic, from its certificate.
     pub executed: Executed,
-    /// The greatest head size of values that its kernel takes, if it is limited.
+    /// Largest head size of values that the run's kernel accepts; `None` if it has no limit.
     pub widest: Option<usize>,
 }
 
 impl Extraction<'_> {
-    /// Extracts P and compares it with the oracle's: the rows `all`, or a sample of them. Returns also the map of the
-    /// first head, if there are keys.
+    /// Extracts the rows `all` of P, or a sample of them, and compares them with the oracle's. If there are keys, the
+    /// result includes a heat map of the first head.
     ///
     /// # Errors
     /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
@@ -117,7 +119,7 @@ impl Extraction<'_> {
         self.extract(&sampled, inputs, &rows)
     }
 
-    /// Extracts and compares `rows`.
+    /// Extracts the given rows of P and compares them with the oracle's.
     fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Extracted, Error> {
         let Extraction { engine, options, executed, widest } = *self;
         let spec = *problem.spec();

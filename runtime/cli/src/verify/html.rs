@@ -1,8 +1,8 @@
-//! Cases as one self-contained page: no external script, font or picture.
+//! Renders cases as one self-contained page, without external scripts, fonts or images.
 //!
-//! The pictures follow ELSA's figures 6 and 7: a histogram of errors over rows, together with the bounds, and a map of
-//! `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so they follow
-//! the reader's choice of light or dark.
+//! The plots follow ELSA's figures 6 and 7: a histogram of errors and bounds over rows, and a map of `|δP|` over
+//! queries and keys. The template escapes every text. Colours come from the style sheet, so they follow the reader's
+//! choice of light or dark.
 
 use super::case::{Case, Metric};
 use super::print::metrics;
@@ -16,18 +16,18 @@ use askama::Template;
 /// Number of histogram bins per factor of ten.
 const BINS: f64 = 4.0;
 
-/// Template variables of a case.
+/// Values that the template shows for a case.
 struct Shown<'a> {
     case: &'a Case,
     good: bool,
     /// Name of each metric, and its median, 95th and 99th percentile and total.
     metrics: Vec<(&'static str, [String; 4])>,
-    /// For each bound, its name, its value, the share of it that errors use, and the number of violations.
+    /// For each bound: its name, its value, the largest ratio of an error to it, and the number of violations.
     bounds: Vec<[String; 4]>,
     pictures: Vec<Picture>,
 }
 
-/// The page of cases.
+/// Values that the template shows on the page.
 #[derive(Template)]
 #[template(path = "verify.html")]
 struct Page<'a> {
@@ -39,7 +39,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// Renders the page of `cases`.
+/// Renders the page for `cases`.
 ///
 /// # Errors
 /// Returns [`Error::Print`] if the template cannot be rendered. The page is written to memory, so no I/O can fail.
@@ -85,7 +85,7 @@ fn shown(case: &Case) -> Shown<'_> {
     }
 }
 
-/// Draws a histogram of rows by error and by bound; `None` if no row has an error.
+/// Draws a histogram of rows by error and by bound; returns `None` if no row has an error.
 fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     let bin = |x: f64| (x.log10() * BINS).floor() as i64;
     let counted = |kind: usize| {
@@ -130,7 +130,7 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     })
 }
 
-/// Draws the map of `|δP|`.
+/// Draws the heat map of `|δP|`.
 fn map(heat: &HeatMap) -> Option<Picture> {
     let most = heat.most();
     let title = format!("|dP| of the first head, at most {most:.1e}");

@@ -1,4 +1,4 @@
-//! The numbers of one answer, and the verdict on them.
+//! Compares one output with exact attention and decides the verdict.
 
 use super::audit;
 use super::case::{Case, Metric, Printed, Worst};
@@ -21,30 +21,30 @@ use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Source of a case's answer.
+/// Origin of the output that is judged.
 pub enum Subject<'a> {
-    /// A run.
+    /// A run of this library.
     Run {
-        /// Engine that computes the answer.
+        /// Engine that computes the output.
         engine: &'a Engine,
-        /// The options of its plan.
+        /// Options of the run's plan.
         options: &'a PlanOptions,
     },
-    /// Something else, which wrote a file.
+    /// A file that another program wrote.
     File {
         /// Name of the file.
         name: String,
-        /// The answer, in the layout of the output.
+        /// The output, in the layout of the problem.
         output: Elements<'a>,
     },
 }
 
-/// The arithmetic that is assumed of an answer that something else computed.
+/// Arithmetic that is assumed for an output from a file.
 const ASSUMED: &str = "FP32 in any order";
 
-/// Returns the structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order;
-/// products that are rounded before they are added; weights that may be divided by their sum before they meet the
-/// values; and an exponential that is off by four units in the last place.
+/// Returns the structure and constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order;
+/// products that are rounded before they are added; weights that may be divided by their sum before they are multiplied
+/// by the values; and an exponential with an error of up to four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
     Executed {
@@ -69,13 +69,13 @@ fn any_order(problem: &Problem) -> Executed {
 pub struct Request<'a> {
     /// Name of the case.
     pub name: &'a str,
-    /// `true` if the tensors of the case are random, so that errors must stay within the likely bound as well.
+    /// `true` if the tensors are random, so that errors must also stay within the likely bound.
     pub random: bool,
-    /// Number of random rows instead of all, and their seed.
+    /// Number of random rows to compare instead of all rows, and the seed to draw them with.
     pub audit: Option<(usize, u64)>,
 }
 
-/// Computes or takes an answer, compares it with the oracle and judges it.
+/// Runs the problem or reads the output of `subject`, compares the output with the oracle and judges it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
@@ -144,14 +144,15 @@ pub fn judge(
 /// Judgement of one row.
 struct Judged {
     comparison: Comparison,
-    /// Greatest `|δy| / |y|` of a component whose reference is finite and not zero; NaN if the answer is NaN there.
+    /// Largest `|δy| / |y|` of a component whose reference is finite and not zero; NaN if the output is NaN in one of
+    /// them.
     relative: f64,
-    /// The component that uses most of its bound, and the share.
+    /// Largest ratio of a component's error to its bound, and this component.
     worst: Option<(f64, Worst)>,
 }
 
 impl Case {
-    /// Compares `rows` of the answer `found` with the oracle's.
+    /// Compares `rows` of the output `found` with the oracle's.
     fn compare(
         &mut self,
         problem: &Problem,
@@ -243,7 +244,8 @@ impl Case {
     }
 }
 
-/// Returns `true` if the keys of each head are distinct, and the values too, so that no rounding repeats with a token.
+/// Returns `true` if all keys of each head are distinct, and all values too. Equal tokens would have equal rounding
+/// errors, which do not average out.
 fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     let mut seen = HashSet::new();
     (0..problem.sequences()).all(|sequence| {
@@ -264,7 +266,7 @@ fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     })
 }
 
-/// Compares a row, whose components `found` reads, with the oracle's.
+/// Compares a row with the oracle's; `found` returns a component of the row.
 fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> Judged {
     let comparison = Comparison::of(oracle, &found);
     let relative = oracle.y.iter().enumerate().filter(|(_, y)| **y != 0.0 && y.is_finite());
@@ -286,7 +288,7 @@ fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> J
     Judged { comparison, relative, worst }
 }
 
-/// Returns a rough estimate of the oracle's time in seconds, to decide whether to show a bar.
+/// Returns a rough estimate of the oracle's time in seconds, which decides whether to show a progress bar.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
         rows as f64 * problem.keys() as f64 * (3 * problem.head_dim() + 2 * problem.value_dim()) as f64;
@@ -301,13 +303,14 @@ mod tests {
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
-    /// Calls [`judged_of`] with tokens that all differ.
+    /// Calls [`judged_of`] with distinct tokens.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> Case {
         judged_of(dtype, random, false, change)
     }
 
-    /// Judges the answer of a run whose tensors are `random` or might be given, once `change` has changed it, as that of a
-    /// file. With `repeated`, the first two keys of each head are the same, and their values.
+    /// Computes the output of a run, applies `change` to every element, and judges it like an output from a file.
+    /// `random` states whether the tensors count as random. With `repeated`, the first two keys of each head are equal,
+    /// and so are their values.
     fn judged_of(dtype: DType, random: bool, repeated: bool, change: impl Fn(f32) -> f32) -> Case {
         let problem = Shape::plain(1, 2, 40, 300, 32).problem(dtype).unwrap();
         let mut numbers = Random::new(5);

@@ -1,40 +1,43 @@
-//! `elsa verify`: an answer against exact attention.
+//! `elsa verify`: compares an output with exact attention.
 //!
-//! The answer `Y` is compared row by row with [`elsa_core::attention::reference`], attention in f64. It is computed by a
-//! run, or read from a file that something else wrote. The executed probabilities `P` of a run are extracted by
-//! running the same plan options on the same queries and keys with one-hot values: with columns `j0..j1` of the identity
-//! as values, the output is `P[:, j0..j1]`. It has the type of the problem, so the metrics of `P` include the rounding to
-//! f16 or bf16.
+//! The output `Y` is compared row by row with [`elsa_core::attention::reference`], attention in f64. `Y` is either
+//! computed by a run or read from a file that another program wrote. The probabilities `P` of a run are extracted by
+//! further runs with the same plan options, queries and keys, but one-hot values: with columns `j0..j1` of the identity
+//! matrix as values, the output is `P[:, j0..j1]`. This output has the type of the problem, so the metrics of `P`
+//! include the rounding to f16 or bf16.
 //!
-//! The six metrics are those of ELSA section C.2 as [`elsa_core::attention::drift`] defines them. Each is reported as median,
-//! 95th and 99th percentile over rows, and in total. An attended NaN makes them NaN.
+//! The six metrics are those of ELSA section C.2 as defined in [`elsa_core::attention::drift`]. Each is reported as the
+//! median, the 95th and the 99th percentile over rows, and in total. An attended NaN makes them NaN.
 //!
 //! # Verdicts
 //!
-//! The measure is the worst case of [`elsa_core::attention::bound::rounding`], and nothing here tunes it.
+//! Errors are judged by the worst-case bound of [`elsa_core::attention::bound::rounding`], without any tuned tolerance.
 //!
-//! **FAIL**: rounding cannot explain the answer.
-//! 1. A component of `Y` lies further from the oracle than the worst case.
-//! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are right: an attended infinity whose
-//!    weight f32 may lose gives an infinity or NaN, and a value beyond the range of the output's type is infinite there.
-//! 3. A row's most likely key differs although the oracle's two keys lie further apart than their errors allow.
-//! 4. The tensors are those of a scenario, and more components lie beyond the likely case than its model expects:
-//!    their numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and with
-//!    them roundings, so that there it is a warning. It is a failure, too, of an answer from a file if no two tokens are
-//!    equal: its arithmetic is assumed, and reduced precision looks like this where its errors average out.
+//! **FAIL**: rounding cannot explain the output.
+//! 1. A component of `Y` differs from the oracle by more than the worst-case bound.
+//! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are correct: an attended infinity
+//!    whose weight f32 may lose yields an infinity or NaN, and a value beyond the range of the output's type becomes
+//!    infinite.
+//! 3. A row's most likely key differs although the oracle's probabilities of the two keys differ by more than their
+//!    errors allow.
+//! 4. More components exceed the likely bound than its model expects, and the tensors are those of a scenario: their
+//!    numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and then rounding
+//!    errors repeat as well, so for them it is only a warning. For an output from a file it is nevertheless a failure
+//!    if no two tokens are equal: its arithmetic is assumed, and reduced precision looks like this where errors average
+//!    out.
 //!
-//! **NO CLAIM**: nothing fails, but that says nothing.
-//! 1. In a row the bound is not below the terms that are added up: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. An answer
-//!    of zeros would be within it.
-//! 2. A component is not finite where f32 cannot represent the way to it: scores, or sums of weighted values, that
-//!    leave its range.
-//! 3. As number 4 of the failures, of an answer from a file, but tokens repeat.
+//! **NO CLAIM**: nothing fails, but this does not prove anything.
+//! 1. In some row the bound is not below the sum of absolute terms: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. Even an
+//!    output of zeros would be within the bound.
+//! 2. A component is not finite because f32 cannot represent an intermediate result: scores, or sums of weighted
+//!    values, that leave its range.
+//! 3. As number 4 under FAIL, for an output from a file whose tokens repeat.
 //!
 //! **PASS**: everything else.
 //!
-//! The bound is measured against the terms and not against `|y|`, because rounding errors are relative to the terms. Where
-//! values cancel, an answer may be smaller than its bound although every digit that the terms allow is right; the sentence
-//! then reports the number of such rows.
+//! The bound is compared with the absolute terms and not with `|y|`, because rounding errors are relative to the terms.
+//! Where values cancel, an output may be smaller than its bound although every digit that the terms allow is correct;
+//! the explanation of the verdict then states the number of such rows.
 
 mod audit;
 mod case;
@@ -62,7 +65,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use verdict::Summary;
 
-/// The text below the flags, the scenarios apart. The formula is that of [`elsa_core::attention::bound::rounding`].
+/// Help text below the flags, without the scenarios. The formula is that of [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy   judges an answer of PyTorch
@@ -154,7 +157,8 @@ pub struct VerifyArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, answers that rounding does not explain, and answers without a claim.
+/// Returns an error if the request is wrong, the device fails, rounding does not explain an output, or no claim about
+/// an output is possible.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     if args.seed.is_some() && args.audit.is_none() {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
@@ -224,7 +228,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Reads the answer at `source` to the problem of `job`.
+/// Reads the output at `source` for the problem of `job`.
 fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
     let tensor = Tensor::load("y", source, Accept::Float)?;
     let shape = &job.shapes[Operand::Output];
@@ -239,7 +243,7 @@ fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
     Ok(tensor)
 }
 
-/// Builds the error of an answer that does not fit `problem`, whose output has the axes `shape`.
+/// Builds the error for an output from a file that does not fit `problem`; `shape` is the shape that fits.
 fn wrong(tensor: &Tensor, problem: &Problem, shape: &[usize]) -> Error {
     let dtype = problem.spec().dtype;
     let types = if dtype == DType::F32 { String::new() } else { " or f32".to_owned() };

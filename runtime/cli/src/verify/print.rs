@@ -1,11 +1,11 @@
-//! A case as text.
+//! Prints a case as text.
 
 use super::case::{Case, Metric, Printed};
 use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
 
-/// Writes a case: its verdict, a table of metrics, and the bounds.
+/// Writes a case: its verdict, a table of metrics and the bounds.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -61,7 +61,7 @@ pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
     )
 }
 
-/// Returns the six metrics by name. Those of P are absent where P was not extracted.
+/// Returns the names and values of the six metrics. The metrics of P are `None` if P was not extracted.
 #[must_use]
 pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     [
@@ -74,7 +74,7 @@ pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     ]
 }
 
-/// Writes the bounds: the rigorous one, and the theorem as printed.
+/// Writes the bounds: ELSA's theorem as printed, and the rigorous one.
 fn bounds(out: &mut impl Write, v: &Case) -> Result<()> {
     if let Some(Printed { bound, used, rows_beyond }) = v.printed {
         writeln!(

@@ -1,11 +1,11 @@
-//! Verdicts in words: PASS, FAIL or NO CLAIM, and why.
+//! Decides verdicts (PASS, FAIL or NO CLAIM) and explains them in words.
 
 use super::case::Case;
 use crate::verdict::Verdict;
 use serde::Serialize;
 use std::fmt;
 
-/// Returns the verdict on a case, from its numbers.
+/// Returns the verdict that follows from the numbers of a case.
 #[must_use]
 pub fn decide(case: &Case) -> Verdict {
     let surprised = case.surprises();
@@ -98,16 +98,16 @@ pub fn why(case: &Case) -> String {
     }
 }
 
-/// All cases in one line, which `--json` prints last.
+/// Summary of all cases, which `--json` prints as the last line.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Kind of the record: `summary`.
     pub what: &'static str,
-    /// FAIL where a case fails, else NO CLAIM where one has none, else PASS.
+    /// FAIL if any case fails; otherwise NO CLAIM if any case has no claim; otherwise PASS.
     pub verdict: Verdict,
-    /// Cases.
+    /// Number of cases.
     pub cases: usize,
-    /// Cases that pass.
+    /// Number of cases that pass.
     pub passed: usize,
     /// Names of the cases that fail.
     pub failed: Vec<String>,
@@ -116,7 +116,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarizes verdicts by name.
+    /// Summarizes the verdicts of named cases.
     #[must_use]
     pub fn of(verdicts: &[(String, Verdict)]) -> Summary {
         let with = |verdict| {

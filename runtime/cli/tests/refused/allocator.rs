@@ -4,23 +4,23 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Smallest allocation that counts, in bytes. Smaller ones are never refused: libraries make them where they cannot return
-/// an error, and their sizes do not depend on the problem. The buffer of a file has 8 KiB.
+/// Size in bytes from which allocations are counted. Smaller ones are never refused: libraries make them where they
+/// cannot return an error, and their sizes do not depend on the problem. A file buffer has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
-/// Number of the first refused allocation, and of the first one that succeeds again.
+/// Number of the first refused allocation, and of the first one after the refused ones.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
-/// Allocations since the last call of [`refusing`].
+/// Number of counted allocations since the start of the last [`refusing`].
 static SEEN: AtomicUsize = AtomicUsize::new(0);
-/// Number of allocated bytes.
+/// Number of allocated bytes in counted allocations.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
-/// Maximum number of allocated bytes.
+/// Maximum of [`LIVE`]; allocations that would exceed it are refused.
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 
-/// The system's allocator, except for the allocations that are refused.
+/// The system's allocator, which refuses the chosen allocations.
 pub struct Refusing;
 
-/// Returns `true` if an allocation of `bytes` bytes is refused. `more` is the number of bytes that it adds.
+/// Returns `true` if an allocation of `bytes` bytes, which adds `more` bytes to the allocated ones, is refused.
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;
@@ -75,13 +75,13 @@ unsafe impl GlobalAlloc for Refusing {
 /// Choice of the allocations to refuse during a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Refuse {
-    /// Nothing.
+    /// No allocation.
     Nothing,
     /// The allocation with this number, counted from zero.
     One(usize),
     /// The allocation with this number and all later ones.
     From(usize),
-    /// Allocations that would take more than this number of bytes in total, in addition to those allocated before the call.
+    /// Allocations that would bring the total above this number of bytes more than before the call.
     Beyond(usize),
 }
 
@@ -95,15 +95,15 @@ impl Drop for Armed {
     }
 }
 
-/// Lock that the test which allocates holds.
+/// Lock that is held by the test whose allocations are refused.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for a turn, during which only the calling test allocates in this process.
+/// Waits until no other test in this process allocates; the guard keeps the others waiting.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `call` while `refuse` applies. Returns its result, and the number of its allocations.
+/// Runs `call` while the allocations of `refuse` are refused. Returns its result and the number of counted allocations.
 pub fn refusing<T>(refuse: Refuse, call: impl FnOnce() -> T) -> (T, usize) {
     SEEN.store(0, SeqCst);
     let armed = Armed;

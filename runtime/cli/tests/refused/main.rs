@@ -1,9 +1,10 @@
-//! Refuses memory at every index: each allocation of the size of a tensor or of its rows, of a streamed run, of a task of
-//! a quorum, of a merge and of gradients. The outcome is the whole answer, to the bit, or a typed error with no file
-//! changed; never an abort.
+//! Refuses memory at every allocation that has the size of a tensor or of its rows: in a streamed run, a quorum task, a
+//! merge, and a backward pass. The result is either the complete output, with the same bits, or a typed error that
+//! leaves all files unchanged, and never an abort.
 //!
-//! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They are those of names, flags, buffered files
-//! and the like, where libraries abort by nature. Sizes here are such that a list with an entry for each row is larger.
+//! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and the
+//! like, for which libraries abort if memory is refused. The problems are large enough that a list with an entry for
+//! each row is above this size.
 #![allow(clippy::unwrap_used)]
 
 mod allocator;
@@ -57,7 +58,8 @@ fn call(desk: &Desk, line: &str, refuse: Refuse) -> (Result<(), Error>, usize) {
     refusing(refuse, || cli.command.run())
 }
 
-/// Refuses each allocation of a command alone, then each with all that follow. Returns how many calls had an answer.
+/// Repeats a command and refuses one allocation after another, first alone, then with all later ones. Returns how many
+/// calls of each kind succeeded.
 fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [usize; 2] {
     if emulated() {
         return [usize::MAX; 2];
@@ -161,7 +163,7 @@ fn problem(batch: usize, queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, of(4, queries), of(2, keys), of(2, keys), of(4, queries)).check().unwrap()
 }
 
-/// Runs a stream on waves as inputs and returns its output.
+/// Runs a stream on computed inputs and returns its output.
 fn output(stream: &mut FittedStream) -> Vec<u8> {
     let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
         for (i, x) in to.chunks_exact_mut(4).enumerate() {
@@ -180,8 +182,8 @@ fn output(stream: &mut FittedStream) -> Vec<u8> {
     output
 }
 
-/// Checks that a stream shrinks with the memory that the system has, without changing a bit, and that it finally ends
-/// with a typed error.
+/// Checks that a stream with less memory uses smaller units and yields the same bits, and that it ends with a typed
+/// error once memory is too small for any units.
 #[test]
 fn less_memory_makes_smaller_units() {
     if emulated() {

@@ -1,5 +1,5 @@
-//! Tests `elsa backward --task` and `elsa merge` through the binary: shares of tasks in separate processes add up to
-//! the gradients in f64, and files that do not make a whole are refused.
+//! Tests `elsa backward --task` and `elsa merge` through the binary: gradient shares of tasks in separate processes add
+//! up to the gradients in f64, and files that do not form a complete problem are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRADIENTS: &str = "--dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy";
 
-/// Runs the lines in processes side by side.
+/// Runs each of `lines` in its own process, all concurrently, and requires success.
 fn together(desk: &Desk, lines: impl Iterator<Item = String>) {
     let words = common::tool();
     let folder = format!("{}/", desk.0.path().to_str().unwrap());
@@ -29,7 +29,7 @@ fn together(desk: &Desk, lines: impl Iterator<Item = String>) {
     }
 }
 
-/// Runs the forward and the backward pass by the tasks of `paths`, each in its own process, and merges the shares.
+/// Runs the forward and the backward pass of the tasks `paths`, each in its own process, and merges the shares.
 fn by_tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[&str]) {
     let task = |path: &str| format!("{FILES} {flags} --quorum {quorum} --task-path {path}");
     together(desk, paths.iter().map(|path| format!("run {} --state-out @s{path}.npz", task(path))));
@@ -89,7 +89,7 @@ fn two_levels_windows_and_a_log_sum_exp() {
     assert_ne!(bits(&desk), by_state, "the log-sum-exp is rounded");
 }
 
-/// Checks that a board that holds only the tokens of its task writes the same file.
+/// Checks that a process with only the tokens of its task writes the same file as one with all tokens.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk();

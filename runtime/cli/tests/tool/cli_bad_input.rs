@@ -1,5 +1,5 @@
-//! Sends bad requests: each ends with its exit status, one line that names the argument and the allowed values, and no
-//! output that appears or changes.
+//! Sends bad requests: each ends with the correct exit status and one line that names the argument and the allowed
+//! values, and creates or changes no output.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, noise, npy};

@@ -1,5 +1,5 @@
-//! Tests `elsa bench` through the binary. Cells are forced, because tests run side by side and so the machine is not
-//! quiet.
+//! Tests `elsa bench` through the binary. Cells are measured with `--force`, because tests run concurrently and the
+//! machine is therefore not quiet.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};
@@ -42,12 +42,12 @@ const FIELDS: [&str; 31] = [
     "power_readings",
     "throttled",
 ];
-/// Null where the shape does not say them.
+/// Fields that are null if the shape does not define them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Null if the pairs are too few, or without a GPU.
+/// Fields that are null if there are too few pairs, or without a GPU.
 const METHOD: [&str; 7] =
     ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
-/// Null where the board does not report them.
+/// Fields that are null if the board does not report them.
 const BOARD: [&str; 10] = [
     "energy_mj",
     "energy_net_mj",
@@ -433,7 +433,7 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
 }
 
-/// Checks that both methods run on the same device, even on a GPU, and that the column of their ratio is filled.
+/// Checks that both methods run on the same device, even on a GPU, and that the report contains their ratio.
 #[test]
 fn both_methods_have_a_ratio_wherever_they_run() {
     let shape =

@@ -1,4 +1,4 @@
-//! Tests `elsa run --host-budget`: the budget that a refusal names is enough for the same command.
+//! Tests `elsa run --host-budget`: the budget that a refusal names is sufficient for the same command.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use crate::cli_stream::{needed, said};
 use crate::common::{Desk, elsa_with, emulated, noise};
 use elsa_core::random::Random;
 
-/// Returns the budget that a refusal of `line` names, and checks that it is enough.
+/// Returns the budget that a refusal of `line` names, and checks that it is sufficient.
 fn is_enough(desk: &Desk, line: &str) -> usize {
     let refused = desk.call(&format!("{line} --host-budget 1"));
     let text = said(&refused);
@@ -76,8 +76,8 @@ fn the_number_that_a_refusal_names_is_enough() {
     }
 }
 
-/// Checks that a resumed run needs the memory of the one that it continues, and that a refusal also names the memory
-/// that a new run would need.
+/// Checks that a resumed run needs as much memory as the journal's division requires, and that a refusal also names the
+/// memory that a new run would need.
 #[test]
 fn a_run_that_goes_on_names_what_a_new_one_needs_too() {
     if emulated() {

@@ -1,5 +1,5 @@
-//! Kills the tool at every change of the file system: the next run finishes the work of the last one, and no file is
-//! left behind.
+//! Kills the tool at every change of the file system: the next run completes the work of the killed one, and no extra
+//! file is left behind.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -21,13 +21,13 @@ fn desk() -> Desk {
 
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy --threads 1";
 
-/// Lists the files other than inputs and outputs.
+/// Lists the temporary files, partial files and journals.
 fn rest(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.contains("elsa")).collect()
 }
 
-/// Kills a run of `outputs` before each of its changes of the file system, the next one too if `twice`, and requires that a
-/// run after that is complete. Returns how often it was killed.
+/// Kills a run with the outputs `outputs` before each of its changes of the file system, and if `twice`, kills the next
+/// run as well. Requires that the run after that completes the outputs. Returns the number of kills.
 fn recovers(outputs: &[(&str, &str)], first: Option<&[u8]>, twice: bool) -> usize {
     let desk = desk();
     let words = |prefix: &str| {
@@ -100,7 +100,7 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Checks that a run begins anew if an output that it had already renamed is removed before the next rename.
+/// Checks that a run starts from the beginning if an output that was already renamed is removed before the next rename.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {
@@ -166,7 +166,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert!(desk.path(&name).symlink_metadata().unwrap().is_symlink() && desk.path("q.npy").exists());
 }
 
-/// Checks that parts and journals are never written through a link, and never over an input.
+/// Checks that partial files and journals are never written through a link, and never replace an input.
 #[test]
 fn what_lies_in_the_place_of_a_part_is_not_written_through() {
     let desk = desk();

@@ -1,5 +1,5 @@
-//! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
-//! leaves nothing behind.
+//! Tests changing files, links, modes and signals: an output leaves other files alone, and a run that ends early leaves
+//! no file behind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Backdates a file by an hour, so that any later write is visible even with a coarse clock of the file system.
+/// Backdates a file by an hour, so that any later write is visible even if the file system's clock is coarse.
 fn age(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
@@ -42,7 +42,8 @@ fn parts(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.ends_with(".part")).collect()
 }
 
-/// Starts a run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
+/// Starts a run and waits until it has read its inputs and created a temporary file for `out`; the run then waits for
+/// the pipe.
 fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
     let pipe = desk.path("pipe");
     let first = format!("{first}\nexport ELSA_TEST_WAIT_BEFORE=2 ELSA_TEST_PIPE={}", pipe.display());
@@ -51,13 +52,13 @@ fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
     child
 }
 
-/// Closes the pipe so that the run continues, and waits for the end of the run.
+/// Writes to the pipe and closes it so that the run continues, and waits until the run ends.
 fn go_on(desk: &Desk, child: Child) -> Output {
     std::fs::write(desk.path("pipe"), b"").unwrap();
     child.wait_with_output().unwrap()
 }
 
-/// Requires exit status 3, one line that contains all `words`, and no new or changed file.
+/// Requires exit status 3, one line that contains all `words`, an unchanged earlier output, and no temporary file.
 fn failed(desk: &Desk, output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{:?}: {text}", output.status);
@@ -177,7 +178,7 @@ fn a_link_to_a_file_that_is_not_there_yet_is_followed() {
     assert_eq!(parts(&desk), [""; 0]);
 }
 
-/// Checks the visible part of the sync: the folder is opened after the file is renamed.
+/// Checks the observable part of a sync: the folder is opened after the file has been renamed.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_folder_is_synced_after_the_rename() {
@@ -198,10 +199,10 @@ fn the_folder_is_synced_after_the_rename() {
     assert!(events[renamed..].iter().any(opened), "{events:?}");
 }
 
-/// Type, shape and bytes of every tensor of a file, and its text.
+/// Type, shape and bytes of every tensor of a `.safetensors` file by name, and the file's metadata.
 type Whole = (HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>, Option<HashMap<String, String>>);
 
-/// Requires that the file holds these tensors and this text, and names those that differ.
+/// Requires that the file contains exactly these tensors and this metadata.
 fn holds(path: &Path, (tensors, text): &Whole) {
     let (found, found_text) = whole(path);
     let names = |x: &HashMap<String, _>| x.keys().cloned().collect::<BTreeSet<String>>();
@@ -300,8 +301,8 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     (&reader).read_exact(&mut byte).unwrap();
 }
 
-/// Checks that integer masks act as booleans, and that finite numbers below the range of f32 act as the least f32. All give the
-/// bits of a boolean mask, whether they are read at once or in pieces.
+/// Checks that integer masks act as booleans, and that finite f64 numbers below the range of f32 act as the smallest
+/// f32. All yield the bits of a boolean mask, in memory and in a streamed run.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! Tests that names and texts of others never act on a terminal, forge a line or hide, through any verb and flag.
+//! Tests that foreign names and texts never control a terminal, forge a line or hide text, with any command and flag.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Desk;
@@ -6,10 +6,11 @@ use clap::{Arg, Command as Verb, CommandFactory};
 use elsa_cli::command::Cli;
 use std::process::{Command, Output, Stdio};
 
-/// A text that clears a screen, begins a line, colours, turns the order around and hides, in names and in values.
+/// Text with control characters that clear the screen, begin a line, set a colour, reverse the direction of text, and
+/// are invisible.
 const HOSTILE: &str = "a\u{1b}[2J\nforged \u{9b}31m\u{202e}\u{2066}\u{200b}\u{7f}\r";
 
-/// Requires that nothing hidden was printed, and that no line is one that the text has begun.
+/// Requires that no control or invisible character was printed, and that the text has not begun a line.
 fn require_clean(what: &str, output: &Output) {
     for bytes in [&output.stdout, &output.stderr] {
         let text = std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -22,7 +23,8 @@ fn require_clean(what: &str, output: &Output) {
     assert_ne!(output.status.code(), None, "{what}");
 }
 
-/// Runs the tool with these arguments and the hostile text in each of `variables`.
+/// Runs the tool with these arguments, and with the hostile text as the value of each environment variable in
+/// `variables`.
 fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_elsa"));
     tool.args(arguments).stdin(Stdio::null()).env("ELSA_LOG", "debug");
@@ -32,7 +34,7 @@ fn ran(arguments: &[&str], variables: &[&str]) -> Output {
     tool.output().unwrap()
 }
 
-/// Visits every verb of the tool, nested ones included, with its words.
+/// Calls `each` with every command of the tool, including nested ones, and with the words of its name.
 fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str], &'a Verb)) {
     if !words.is_empty() {
         each(words, verb);
@@ -68,7 +70,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
     assert!(runs > 150, "{runs}");
 }
 
-/// Writes an argument with the path as its value.
+/// Returns the words that pass `path` as the value of `arg`.
 fn given(arg: &Arg, path: &str) -> Vec<String> {
     let count = arg.get_num_args().map_or(1, |count| count.min_values()).max(1);
     let values = vec![path.to_owned(); count];
@@ -88,7 +90,7 @@ fn no_variable_acts_or_hides() {
     }
 }
 
-/// Checks tables, models and tensors whose names and contents come from strangers.
+/// Checks tables, models and tensors with hostile names and contents.
 #[test]
 fn no_file_acts_or_hides() {
     let desk = Desk::new();

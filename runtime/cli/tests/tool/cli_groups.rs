@@ -1,5 +1,5 @@
-//! Runs streams in control groups. Past its limit Linux ends a process instead of refusing memory. So a budget beyond the
-//! limit is refused before anything is allocated, and a run within it stays within it.
+//! Runs streams in control groups. Linux kills a process that exceeds its group's limit, instead of refusing memory.
+//! Therefore a budget beyond the limit is refused before any allocation, and a run within the limit stays within it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -7,15 +7,15 @@ use crate::common::{Desk, noise, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// A control group with a limit on its memory, of version 1 or 2.
+/// A control group, of version 1 or 2, with a memory limit.
 struct Group {
     path: PathBuf,
-    /// The file of the most memory that the group has had.
+    /// Name of the file that contains the group's peak memory.
     peak: &'static str,
 }
 
 impl Group {
-    /// Makes a group below `folder`.
+    /// Creates a group in `folder` with a limit of `limit` bytes.
     fn new(folder: &Path, name: &str, limit: usize) -> Group {
         let path = folder.join(format!("elsa-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).unwrap();

@@ -1,5 +1,4 @@
-//! Tests that the inputs of a command are never overwritten: not under their own name, not through a link, not by any verb,
-//! unless `--force` allows it.
+//! Tests that no command overwrites its inputs, either by name or through a link, unless `--force` permits it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +6,7 @@ use crate::common::{Desk, noise};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Creates a desk with inputs of every verb.
+/// Creates a folder with the inputs of every command.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (seed, name) in [(1, "q"), (2, "k"), (3, "v"), (4, "dy"), (5, "y"), (6, "past-k"), (7, "past-v")] {
@@ -46,12 +45,12 @@ fn desk() -> Desk {
     desk
 }
 
-/// Requires that `line` is refused because of its inputs, and that no file has changed.
+/// Requires that `line` is refused because an output would replace an input, and that no file changes.
 fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Each line reads the files after `@`, and writes the file after an output's flag.
+/// Command lines, which read the files after `@`, with the flags of outputs that could replace these files.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",
@@ -144,7 +143,7 @@ fn no_verb_overwrites_what_it_reads() {
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");
 }
 
-/// Does the same as `refused`, with a folder and links on the desk.
+/// Does the same as [`refused`] for a folder that contains links and a subfolder.
 fn refused_with_folder(desk: &Desk, line: &str) {
     let q = fs::read(desk.path("q.npy")).unwrap();
     let output = desk.call(line);

@@ -1,17 +1,17 @@
-//! Tests `elsa linear run` through the binary. Every flag of `run` is compared with the recurrence in f64, and must
-//! make a difference.
+//! Tests `elsa linear run` through the binary. Every flag is compared with the recurrence in f64, and must make a
+//! difference.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
 use serde_json::Value;
 
-/// Relative distance of a right answer: a few hundred roundings of f32.
+/// Maximum relative distance of a correct output: the rounding of a few hundred f32 operations.
 const CLOSE: f64 = 2e-6;
-/// The least change by a flag that acts.
+/// Minimum relative change of the output by a flag that has an effect.
 const FAR: f64 = 1e-2;
 
-/// Sizes: batch, heads of queries, keys and values, tokens, head sizes.
+/// Sizes of a problem: batch, heads of queries, of keys and of values, tokens, head size of keys and of values.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     pub b: usize,
@@ -43,18 +43,18 @@ impl Sizes {
     }
 }
 
-/// Tensors of every rule.
+/// Tensors for all rules.
 pub struct Data {
     q: Vec<f32>,
     pub k: Vec<f32>,
     v: Vec<f32>,
-    /// One gate for each dim; those of a head are the first dim's.
+    /// One gate per dim; the gate per head is that of the first dim.
     decay: Vec<f32>,
     beta: Vec<f32>,
     past: Vec<f32>,
 }
 
-/// Options of the recurrence.
+/// Options of the reference recurrence.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     gated: bool,
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
     direction: &'a str,
 }
 
-/// Returns the rule named `rule`, with default options.
+/// Returns the options of the rule `rule`, with defaults for all others.
 pub fn asked(rule: &str) -> Asked<'static> {
     Asked {
         gated: rule.starts_with("gated"),
@@ -79,7 +79,7 @@ pub fn asked(rule: &str) -> Asked<'static> {
     }
 }
 
-/// Computes the recurrence in f64 from its definition. Returns the output and the last states.
+/// Computes the recurrence in f64 from its definition. Returns the output and the final states.
 pub fn recurrence(n: Sizes, data: &Data, ask: Asked<'_>) -> [Vec<f64>; 2] {
     let heads = n.hq.max(n.hv);
     let mut output = vec![0.0; count(&n.out())];
@@ -147,7 +147,7 @@ pub fn recurrence(n: Sizes, data: &Data, ask: Asked<'_>) -> [Vec<f64>; 2] {
     [output, states]
 }
 
-/// Creates a folder with all tensors: `g` has a gate per head, `gd` one per dim.
+/// Creates a folder with all tensors: `g` has one gate per head, `gd` one per dim.
 pub fn desk(n: Sizes) -> (Desk, Data) {
     let desk = Desk::new();
     let negative = |x: Vec<f32>| -> Vec<f32> { x.iter().map(|x| -x.abs() / 2.0).collect() };
@@ -175,7 +175,7 @@ pub const RULES: [&str; 4] = ["linear", "gated", "delta", "gated-delta"];
 const FORMS: [&str; 5] = ["recurrent", "chunk", "fused-chunk", "parallel", "scan"];
 const TENSORS: &str = "--q @q.npy --k @k.npy --v @v.npy";
 
-/// Returns the flags of a rule and its gates.
+/// Returns the flags that select a rule and its tensors.
 pub fn flags(rule: &str) -> String {
     let ask = asked(rule);
     let decay = if ask.gated { " --decay @g.npy" } else { "" };
@@ -183,7 +183,8 @@ pub fn flags(rule: &str) -> String {
     format!("--rule {rule} {TENSORS}{decay}{beta}")
 }
 
-/// Runs a rule with `more` flags and requires the answer of `ask`, which must be far from that of `other`.
+/// Runs the flags `line` and requires an output close to the recurrence with the options `ask` and far from that with
+/// `other`.
 fn agrees(desk: &Desk, n: Sizes, data: &Data, line: &str, ask: Asked<'_>, other: Asked<'_>) {
     desk.ok(&format!("linear run {line} --out @y.npy"));
     let (shape, y) = desk.read("y.npy");

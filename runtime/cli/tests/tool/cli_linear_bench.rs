@@ -5,7 +5,7 @@ use crate::cli_linear::{N, desk, flags};
 use crate::common::{Desk, elsa, noise};
 use serde_json::Value;
 
-/// Requires that the call is refused by one line that begins with `starts` and has all of `words`.
+/// Requires that the call is refused with one line that begins with `starts` and contains all `words`.
 fn refused(desk: &Desk, line: &str, starts: &str, words: &[&str]) {
     let text = desk.refuses(line, words);
     assert!(text.starts_with(&format!("elsa: {starts}")), "{line}: {text}");

@@ -4,7 +4,7 @@
 use crate::common::{Desk, noise};
 use serde_json::Value;
 
-/// Creates a desk with the inputs of all three commands: two sequences, 70 tokens, 6 channels, 4 states.
+/// Creates a folder with the inputs of all three commands: two sequences, 70 tokens, 6 channels, 4 states.
 fn desk() -> Desk {
     let desk = Desk::new();
     let series = [2, 70, 6];

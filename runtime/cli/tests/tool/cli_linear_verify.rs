@@ -5,7 +5,7 @@ use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};
 use crate::common::emulated;
 use serde_json::Value;
 
-/// Parses the objects of `--json`: one per form, and the summary.
+/// Parses the objects that `--json` prints: one per form, and the summary.
 fn objects(lines: &str) -> (Vec<Value>, Value) {
     let mut all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let summary = all.pop().unwrap();

@@ -20,10 +20,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Both ends of a pseudo-terminal. Other processes open the end that has a path.
+/// Both ends of a pseudo-terminal. Other processes open the slave by its path.
 struct Pty {
     master: File,
-    /// Held open, so that the master finds another end even if no other process has opened it.
+    /// Kept open, so that the master can be used even if no other process has opened the slave.
     slave: File,
     path: PathBuf,
 }
@@ -45,13 +45,13 @@ impl Pty {
         self.path.to_str().unwrap()
     }
 
-    /// Sends from a thread, since the other end may take its time.
+    /// Writes `bytes` to the master from another thread, because the reader may be slow.
     fn send(&self, bytes: Vec<u8>) {
         let mut master = self.master.try_clone().unwrap();
         thread::spawn(move || master.write_all(&bytes));
     }
 
-    /// Reads messages from the master until `done` accepts those read so far.
+    /// Reads messages from the master until `done` returns `true` for all messages read so far.
     fn hear(&mut self, decoder: &mut Decoder, done: impl Fn(&[Message]) -> bool) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut bytes = [0; 1024];
@@ -63,7 +63,7 @@ impl Pty {
     }
 }
 
-/// Reads messages from a master until no process holds the other end.
+/// Reads messages from the master until no process has the slave open.
 fn rest(port: Pty, decoder: &mut Decoder) -> Vec<Message> {
     let Pty { mut master, slave, .. } = port;
     drop(slave);
@@ -118,7 +118,8 @@ fn lines(records: &[Record]) -> Vec<String> {
     String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Requires that the record is the cell of its number. NaN, which is not equal to itself, prints as null.
+/// Requires that the record is the cell that was sent with its sequence number. The comparison is by text, because NaN
+/// is not equal to itself.
 fn require_sent(message: &Message) {
     let sent = cell(u64::from(message.sequence));
     assert_eq!(lines(std::slice::from_ref(&message.record)), lines(&[sent]));
@@ -128,7 +129,7 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Requires the status, and returns the lines of standard output and the text of standard error.
+/// Requires the exit status `status`; returns the lines of standard output and the text of standard error.
 fn ended(output: &Output, status: i32) -> (Vec<String>, String) {
     let (out, err) = (text_of(&output.stdout), text_of(&output.stderr));
     assert_eq!(output.status.code(), Some(status), "{out}{err}");
@@ -139,7 +140,7 @@ fn interrupt(child: &Child) {
     kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
-/// Sends the lines of a pipe as they arrive.
+/// Returns a channel that receives the lines of a pipe as they arrive.
 fn following(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (to, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -152,7 +153,8 @@ fn next(lines: &Receiver<String>) -> String {
     lines.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
-/// Joins frames, with one bit flipped in each frame of `flipped` and the middle removed from each of `cut`.
+/// Concatenates frames, with one bit flipped in each frame of `flipped` and the middle removed from each frame of
+/// `cut`.
 fn damaged(frames: &[Vec<u8>], flipped: &[usize], cut: &[usize]) -> Vec<u8> {
     let mut bytes = vec![0];
     for (i, frame) in frames.iter().enumerate() {
@@ -253,7 +255,7 @@ fn noise_alone_shows_nothing_and_doubts_the_rate() {
     assert!(last.contains("0 records; in all") && last.contains("broken"), "{last}");
 }
 
-/// Checks that any number of bytes without an end count as noise.
+/// Checks that bytes without an end of frame count as noise, however many there are.
 #[test]
 fn noise_without_a_zero_is_counted() {
     let port = Pty::new();
@@ -335,7 +337,7 @@ fn the_sink_goes_on_where_a_port_comes_back_and_tells_what_was_dropped() {
     assert_eq!(decoder.counts(), expected);
 }
 
-/// Points `link` to another port, at once.
+/// Makes `link` point to another port, atomically.
 fn point(link: &Path, port: &Pty) {
     let other = link.with_extension("new");
     symlink(&port.path, &other).unwrap();

@@ -8,9 +8,9 @@ use std::process::{Child, Output};
 
 const MB: usize = 1_000_000;
 
-/// Waits for the end of a process. Returns the most memory that it had, in bytes, as seen every fraction of a
-/// millisecond; 0 if it was not seen. Only the tool counts, or its emulator: before, the process is the shell that starts
-/// it, or has the memory of this one.
+/// Waits until a process ends, and samples its peak memory every fraction of a millisecond. Returns the largest sample
+/// in bytes, or 0 if there is none. Samples from before the tool or its emulator has started are ignored, because the
+/// process is then a shell, or still has this process's memory.
 fn peak(mut child: Child) -> (usize, Output) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
@@ -28,7 +28,7 @@ fn peak(mut child: Child) -> (usize, Output) {
     (peak, child.wait_with_output().unwrap())
 }
 
-/// Requires that the run ends with `code` and takes at most `most` bytes.
+/// Requires that the run ends with exit status `code` and a peak of at most `most` bytes.
 fn within(desk: &Desk, line: &str, code: i32, most: usize) {
     // An emulator has memory of its own.
     let most = most + if emulated() { 80 * MB } else { 0 };
@@ -97,7 +97,7 @@ fn headers_take_memory_in_proportion() {
     within(&desk, &format!("run --q @many.npz#q {KEYS}"), 2, 100 * MB);
 }
 
-/// Checks that an output much larger than the inputs is in memory once.
+/// Checks that memory contains an output that is much larger than the inputs only once.
 #[test]
 fn an_output_is_held_once() {
     let desk = Desk::new();
@@ -112,7 +112,7 @@ fn an_output_is_held_once() {
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 
-/// Checks that elements that are not aligned in their file are in memory once.
+/// Checks that memory contains an input only once, even if its elements are not aligned in the file.
 #[test]
 fn an_input_is_held_once() {
     let desk = desk();

@@ -1,9 +1,9 @@
-//! Tests `elsa onnx`: its files and its output, and requests that are refused with nothing written.
+//! Tests `elsa onnx`: its files, its printed text, and refused requests, which write no file.
 
 use crate::common::Desk;
 use std::fs;
 
-/// Encodes a field that holds bytes.
+/// Encodes a field whose payload is `bytes`.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let length = [bytes.len() as u8 & 127 | 128, (bytes.len() >> 7) as u8];
     [&[number << 3 | 2], &length[..], bytes].concat()
@@ -16,7 +16,7 @@ fn node(op: &str, inputs: &[&str], output: &str, attributes: &[u8]) -> Vec<u8> {
     field(1, &[&inputs, &named[..], attributes].concat())
 }
 
-/// Encodes an attribute of one integer or of several.
+/// Encodes an integer attribute, with one element or several.
 fn ints(name: &str, all: &[u8]) -> Vec<u8> {
     let values = match all {
         [one] => vec![3 << 3, *one, 0xa0, 1, 2],
@@ -25,14 +25,14 @@ fn ints(name: &str, all: &[u8]) -> Vec<u8> {
     field(5, &[field(1, name.as_bytes()), values].concat())
 }
 
-/// Encodes an input or output of f32; an axis of zero is free.
+/// Encodes the declaration of an f32 input or output; an axis of zero is free.
 fn info(number: u8, name: &str, axes: &[u8]) -> Vec<u8> {
     let dim = |&n: &u8| field(1, &if n == 0 { field(2, b"batch") } else { vec![1 << 3, n] });
     let tensor = [vec![1 << 3, 1], field(2, &axes.iter().flat_map(dim).collect::<Vec<u8>>())].concat();
     field(number, &[field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat())
 }
 
-/// Encodes a model of attention with a mask, and with the fields `more` in its graph.
+/// Encodes a model of attention with a mask, whose graph also contains the fields `more`.
 fn model(more: &[u8]) -> Vec<u8> {
     let nodes = [
         node("Transpose", &["k"], "t", &ints("perm", &[0, 1, 3, 2])),
@@ -47,7 +47,7 @@ fn model(more: &[u8]) -> Vec<u8> {
     [vec![1 << 3, 8], import, field(7, &[nodes.concat(), outer, more.to_vec()].concat())].concat()
 }
 
-/// Encodes a constant `c` whose elements are stored at `location`.
+/// Encodes a constant `c` whose elements are in the file `location`.
 fn external(location: &str) -> Vec<u8> {
     let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
     let tensor = [vec![1 << 3, 2, 2 << 3, 1], field(8, b"c"), field(13, &entry), vec![14 << 3, 1]].concat();

@@ -1,4 +1,4 @@
-//! Tests files that other programs write: Fortran order, headers of Python 2, and tensors of unsupported types next to
+//! Tests files from other programs: Fortran order, headers of Python 2, and tensors of unsupported types next to
 //! supported ones.
 #![allow(clippy::unwrap_used)]
 

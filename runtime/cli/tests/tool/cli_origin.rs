@@ -1,5 +1,6 @@
-//! Tests the origin of task files through the binary: files left over from another frame are refused, by the names of runs or by
-//! checksums of tokens, as are states that no run leaves, and sizes that the arrays do not have.
+//! Tests the origin of task files through the binary. Files that are left over from another frame are refused because
+//! of the run's name or the checksums of tokens. States that no run produces, and sizes that do not match the arrays,
+//! are refused too.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
@@ -9,7 +10,8 @@ const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const SHAPE: [usize; 4] = [2, 2, 17, 4];
 const COUNT: usize = 2 * 2 * 17 * 4;
 
-/// Creates a desk with queries, keys, values and an output's gradient, and a copy of each in which one token differs.
+/// Creates a folder with queries, keys, values and the output's gradient, and a copy of each in which one token
+/// differs.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (i, name) in ["q", "k", "v", "dy"].into_iter().enumerate() {
@@ -26,7 +28,7 @@ fn run(files: &str, flags: &str, to: &str) -> String {
     format!("run {files} {flags} --state-out @{to}.npz")
 }
 
-/// Files of all tasks but one, which a mixed tree holds, and of `other` in its place.
+/// Files of two of the three tasks; the file `other` takes the place of the third.
 const OTHERS: [&str; 3] = ["@0.npz @1.npz", "@1.npz @2.npz", "@0.npz @2.npz"];
 
 #[test]
@@ -202,7 +204,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
     );
 }
 
-/// Returns the bytes of an f32 array with one number replaced.
+/// Returns the archive with element `at` of the f32 array `name` replaced by `number`.
 fn changed(archive: &[u8], name: &str, at: usize, number: f32) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -265,7 +267,7 @@ fn states_that_no_run_leaves_are_refused() {
     desk.ok(&format!("backward {FILES} --causal --d-out @dy.npy --state @y.npz --dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy"));
 }
 
-/// Reads the bytes of an array in an archive.
+/// Returns the bytes of the array `name` in an archive.
 fn array(archive: &[u8], name: &str) -> Vec<u8> {
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut bytes = Vec::new();
@@ -273,8 +275,8 @@ fn array(archive: &[u8], name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Checks that sizes larger than the arrays, and lists that are too long, allocate nothing: the process is limited to
-/// 400 MB.
+/// Checks that sizes larger than the arrays, and lists that are too long, are refused before memory is allocated for
+/// them: the process is limited to 400 MB.
 #[test]
 fn sizes_are_those_of_arrays() {
     if common::emulated() {

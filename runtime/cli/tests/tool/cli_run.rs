@@ -8,9 +8,9 @@ use half::{bf16, f16};
 use serde_json::Value;
 use std::io::Read;
 
-/// Largest relative difference of equal answers: the error of a few hundred f32 additions without much cancellation.
+/// Maximum relative distance of a correct output: the error of a few hundred f32 additions without much cancellation.
 const CLOSE: f64 = 1e-6;
-/// Least change that a flag with an effect must cause.
+/// Minimum relative change of the output by a flag that has an effect.
 const FAR: f64 = 1e-2;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
@@ -40,7 +40,7 @@ fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
 }
 
-/// Runs with `flags` and requires the answer of `score`, which must be far from that of `other`.
+/// Runs with `flags` and requires an output close to attention with the scores `score` and far from that with `other`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -181,7 +181,7 @@ fn masks_of_every_kind_and_rank_act() {
     }
 }
 
-/// Runs a transformer layer: twelve heads, a padded batch, and a boolean mask whose hidden keys hold NaN.
+/// Runs a transformer layer with twelve heads, a padded batch, and a boolean mask; the masked keys and values are NaN.
 #[test]
 fn a_padded_layer_of_twelve_heads() {
     let n = Sizes { b: 3, h: 12, hk: 12, nq: 77, nk: 77, d: 64, dv: 64 };
@@ -214,7 +214,7 @@ fn a_padded_layer_of_twelve_heads() {
     assert!(desk.read("y.npy").1.iter().any(|x| x.is_nan()));
 }
 
-/// Reads shapes and elements of m, S and W in `state.npz`.
+/// Reads the shapes and elements of m, S and W from `state.npz`.
 fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
     ["m", "S", "W"].map(|name| {
@@ -224,8 +224,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     })
 }
 
-/// Computes scores of two keys in four rows, from 3e7 to 3e22: the second key's score is the largest, or equal to the
-/// first's.
+/// Computes the scores of two keys in four rows, from 3e7 to 3e22. The second key's score is either the largest or
+/// equal to the first key's.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();
@@ -541,8 +541,8 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// Checks that a flag of one processor is reported as unused on the other. The stage `host` of the tests runs this with a GPU
-/// as well.
+/// Checks that flags of the CPU or of the GPU are reported as having no effect on the other. The test stage `host` also
+/// runs this with a GPU.
 #[test]
 fn flags_of_the_other_processor_are_reported() {
     let (desk, _) = desk(N);
@@ -569,7 +569,7 @@ fn flags_of_the_other_processor_are_reported() {
     assert!(matches!(status, Some(0 | 5)), "{status:?} {both}");
 }
 
-/// Checks that `elsa warmup` loads every kernel, or those of the given shapes. The CPU has nothing to load.
+/// Checks that `elsa warmup` loads all kernels, or those of the given shapes, and nothing on the CPU.
 #[test]
 fn warmup_loads_what_the_back_end_needs() {
     let warm = |flags: &[&str]| {

@@ -1,4 +1,5 @@
-//! Tests `elsa run --host-budget`: a run has the bits of one in memory and stays within the budget, even after kills.
+//! Tests `elsa run --host-budget`: a streamed run has the bits of a run in memory and stays within the budget, even
+//! after kills.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-/// Creates a desk with `n` queries of four heads and `m` keys and values of two.
+/// Creates a folder with `n` queries in four heads, and `m` keys and values in two heads.
 pub fn desk(n: usize, m: usize) -> Desk {
     let desk = Desk::new();
     desk.f32("q.npy", &[1, 4, n, 16], &noise(1, 4 * n * 16));
@@ -22,22 +23,22 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Bytes that a refusal adds to the smallest budget, since the next process may need more.
+/// Bytes that a refusal adds to the smallest budget, because the next process may need more.
 const MARGIN: usize = 3 << 20;
 
-/// Returns the smallest budget of a run, which its refusal names, plus `more` bytes.
+/// Returns the smallest budget of a run, from its refusal, plus `more` bytes.
 pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     let output = desk.call(&format!("{line} --host-budget 1"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     needed(&said(&output)).unwrap() - MARGIN + more
 }
 
-/// Parses the budget that a refusal names.
+/// Parses the budget that the text of a refusal names.
 pub fn needed(text: &str) -> Option<usize> {
     text.split("at least ").nth(1)?.split(' ').next()?.parse().ok()
 }
 
-/// Runs `line` within the smallest budget and `more` bytes. Returns its output, and the budget.
+/// Runs `line` with the smallest budget plus `more` bytes. Returns the standard output and the budget.
 fn within(desk: &Desk, line: &str, more: usize) -> (String, usize) {
     let mut budget = smallest(desk, line, more);
     for _ in 0..8 {
@@ -59,7 +60,8 @@ pub fn same(desk: &Desk, one: &str, other: &str) {
     );
 }
 
-/// Requires the same states in two files: a run in memory also keeps checksums of its tokens there.
+/// Requires that two files contain the same states. Their checksums may differ, because only a run in memory writes
+/// them.
 pub fn same_states(desk: &Desk, one: &str, other: &str) {
     let arrays = |name: &str| {
         let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path(name)).unwrap()).unwrap();
@@ -162,7 +164,7 @@ fn types_of_files_are_those_of_runs_in_memory() {
     );
 }
 
-/// Writes an archive of arrays.
+/// Writes an archive with the given arrays.
 fn archive(desk: &Desk, name: &str, arrays: &[&str], method: zip::CompressionMethod) {
     let file = std::fs::File::create(desk.path(name)).unwrap();
     let mut zip = zip::ZipWriter::new(file);
@@ -293,7 +295,7 @@ fn full_disks_and_changing_files_leave_no_output() {
     assert!(!desk.path("y.npy").exists());
 }
 
-/// Checks that the peak stays within the budget, and that nearly all of the budget is used where more rows would help.
+/// Checks that the peak memory is within the budget, and uses most of it if more rows reduce the work.
 #[test]
 fn the_peak_is_within_the_budget() {
     if emulated() {
@@ -330,8 +332,9 @@ fn the_account_is_printed() {
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
 
-/// Checks that streamed runs, tasks, merges and gradients end with one line and no output, or with the whole output, for any
-/// allocation that the system refuses. No signal ends them. Below the first limit the program itself has no room to start.
+/// Checks that streamed runs, tasks, merges and backward passes under any memory limit end either with one line and no
+/// output, or with the complete output, and never by a signal. Below the smallest limit tried, the program itself
+/// cannot start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
@@ -430,8 +433,8 @@ fn a_gpu_streams_within_its_budget() {
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Checks, with a past and with everything that changes scores, that the bits of a GPU's stream do not depend on its chunks
-/// and that the answer is that of a run in memory.
+/// Checks that the bits of a stream on a GPU do not depend on its chunks, and that its output is that of a run in
+/// memory, with past keys and with every feature that changes scores.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {

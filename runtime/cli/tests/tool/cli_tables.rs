@@ -1,4 +1,4 @@
-//! Tests `elsa bench --compare` and `--spot` with hostile tables, and outputs that are closed.
+//! Tests `elsa bench --compare` and `--spot` with hostile tables, and with closed outputs.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,8 @@ fn table(desk: &Desk, name: &str, rows: impl Iterator<Item = (String, f64)>) {
     std::fs::write(desk.path(name), text).unwrap();
 }
 
-/// Checks that the work is not quadratic in the rows: 1.6 billion comparisons of five texts would take minutes here.
+/// Checks that the time is not quadratic in the number of rows: 1.6 billion comparisons of five texts would take
+/// minutes.
 #[test]
 fn many_rows_are_compared_by_name() {
     let desk = Desk::new();

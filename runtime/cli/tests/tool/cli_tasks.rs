@@ -1,5 +1,5 @@
-//! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the answer of
-//! attention in f64, and files that do not make a whole are refused.
+//! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the result of
+//! attention in f64, and files that do not form a complete problem are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Output};
 
-/// A few hundred additions at the unit roundoff of f32, relative to outputs that do not cancel much.
+/// Maximum relative distance of a correct output: the error of a few hundred f32 additions without much cancellation.
 const CLOSE: f64 = 2e-6;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
@@ -29,7 +29,7 @@ fn scale(n: Sizes) -> f64 {
     f64::from((1.0 / (n.d as f64).sqrt()) as f32)
 }
 
-/// Runs the tasks of `paths` in processes side by side, and returns the words that name their files.
+/// Runs the tasks `paths`, each in its own process, all concurrently. Returns the names of their files as arguments.
 fn tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[String]) -> String {
     let words = common::tool();
     let folder = format!("{}/", desk.0.path().to_str().unwrap());
@@ -56,7 +56,7 @@ fn numbers(n: usize) -> Vec<String> {
     (0..n).map(|i| i.to_string()).collect()
 }
 
-/// Checks that tasks with `flags` merge to the answer of `score`.
+/// Checks that tasks with `flags` merge to the result of attention with the scores `score`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -155,7 +155,8 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Checks scores whose exponentials without a maximum are infinite, as the paper's sums would be.
+/// Checks scores so large that their exponentials overflow, and with them the paper's sums, unless a maximum is
+/// subtracted.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };
@@ -240,7 +241,7 @@ fn every_layout_and_type_is_gathered_from_its_file() {
     }
 }
 
-/// Checks that a board that holds only the tokens of its task writes the same file.
+/// Checks that a process with only the tokens of its task writes the same file as one with all tokens.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk(N, 4.0);
@@ -359,7 +360,7 @@ fn what_does_not_make_a_whole_is_refused() {
     desk.ok(&merge("@0.npz @1.npz @2.npz"));
 }
 
-/// Replaces the array of this name in the archive.
+/// Returns the archive with the array `name` replaced.
 pub fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
     let mut from = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut to = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -410,7 +411,7 @@ fn tasks_that_do_not_exist_are_refused() {
     );
 }
 
-/// Checks that a file has exactly the arrays that its description lists, and that NumPy's own reader finds them.
+/// Checks the description in a task file with an independent reader of NumPy's format.
 #[test]
 fn the_file_says_what_it_is() {
     let (desk, _) = desk(N, 1.0);

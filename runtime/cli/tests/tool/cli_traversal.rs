@@ -6,8 +6,8 @@ use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy --scale 0.693147180559945 --backend scalar --threads 2";
 
-/// Creates two heads whose scores, in base 2, are 0 in the first of three blocks of keys and −20 in the others. Value `j`
-/// is `j`.
+/// Creates the inputs of two heads, each with three blocks of keys. Base-2 scores are 0 in the first block and −20 in
+/// the others. Value `j` is `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let k: Vec<f32> = (0..2 * 192).map(|j| if j % 192 < 64 { 0.0 } else { -20.0 }).collect();
@@ -18,7 +18,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Returns the last two blocks' share of the weights.
+/// Returns the share of the weights that the last two blocks have.
 fn share() -> f64 {
     let block = (-20.0f64).exp2();
     2.0 * block / (1.0 + 2.0 * block)
@@ -85,7 +85,7 @@ fn a_run_says_what_it_left_out() {
     assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
 }
 
-/// Checks that blocks skipped because of their mask and norms are listed separately.
+/// Checks that blocks skipped because of their mask and norms, before any product, are listed separately.
 #[test]
 fn blocks_that_go_before_their_first_product_are_named() {
     let desk = desk();

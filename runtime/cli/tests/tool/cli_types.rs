@@ -1,5 +1,4 @@
-//! Tests element types and formats of inputs other than f32 in `.npy`: each gives the answer of the same numbers in
-//! f32.
+//! Tests element types and formats other than f32 in `.npy`: each yields the output of the same numbers in f32.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, count, noise};
@@ -8,7 +7,7 @@ use zip::CompressionMethod;
 
 const SHAPE: [usize; 4] = [2, 4, 19, 16];
 
-/// Creates a folder with q, k and v in f32. Returns it with their answer.
+/// Creates a folder with q, k and v in f32. Returns it with their attention output.
 fn desk() -> (Desk, Vec<f32>) {
     let desk = Desk::new();
     for (seed, name) in [(1, "q.npy"), (2, "k.npy"), (3, "v.npy")] {

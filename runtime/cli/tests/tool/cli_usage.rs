@@ -1,5 +1,5 @@
-//! Tests the messages about a wrong command line, flags without an effect, and an output that cannot be printed; and
-//! runs the examples of the help.
+//! Tests messages about wrong command lines, flags without an effect, and an output that cannot be printed. Also runs
+//! the examples of the help.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
@@ -12,7 +12,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Requires status 2, nothing on standard output, and one line with all of `words`, separated by bars.
+/// Requires exit status 2, nothing on standard output, and one line that contains all of `words`, which bars separate.
 fn wrong<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], words: &str) {
     let output = elsa(args);
     let text = stderr(&output);
@@ -113,7 +113,7 @@ fn a_variable_has_its_name_in_the_message() {
     );
 }
 
-/// Checks that the numbers in the help are those of the library.
+/// Checks that the limits in the help are those of the library.
 #[test]
 fn limits_in_the_help_are_those_that_hold() {
     let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
@@ -197,7 +197,7 @@ fn warmup_of_the_cpu_says_that_nothing_needs_loading() {
     assert!(text.contains("loaded    nothing: "), "{text}");
 }
 
-/// A call of each command whose output is short, and help.
+/// Command lines with short output: one per command, and the help.
 const PRINTING: [&str; 8] = [
     "run --q @q.npy --k @q.npy --v @q.npy --out @y.npy --json",
     "verify --q @q.npy --k @q.npy --v @q.npy",
@@ -209,7 +209,7 @@ const PRINTING: [&str; 8] = [
     "--version",
 ];
 
-/// Calls the tool by a shell: `$0` and its arguments, in `script`.
+/// Runs the shell script `script`, in which `$0` and `$@` are the tool and its arguments.
 fn by_shell(desk: &Desk, script: &str, line: &str) -> Output {
     let folder = format!("{}/", desk.0.path().display());
     let words = line.split_whitespace().map(|word| word.replace('@', &folder));

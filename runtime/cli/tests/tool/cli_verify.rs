@@ -1,4 +1,4 @@
-//! Verdicts of `elsa verify`: every one with its exit status, answers of others, audits, curves and pages.
+//! Tests `elsa verify`: every verdict with its exit status, outputs of other programs, audits, curves and pages.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, elsa, noise};
@@ -19,7 +19,7 @@ fn judged(desk: &Desk, line: &str) -> (Value, Value, Option<i32>) {
 
 const SIZES: Sizes = Sizes { b: 1, h: 2, hk: 2, nq: 12, nk: 40, d: 16, dv: 8 };
 
-/// Writes files of tensors with entries up to `size`.
+/// Writes files of random tensors; queries and keys are scaled by `size`.
 fn tensors(size: f32) -> (Desk, [Vec<f32>; 3]) {
     let desk = Desk::new();
     let n = SIZES;
@@ -31,7 +31,7 @@ fn tensors(size: f32) -> (Desk, [Vec<f32>; 3]) {
     (desk, data)
 }
 
-/// Computes the exact answer, rounded to f32.
+/// Computes the exact output, rounded to f32.
 fn exact([q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
     let scale = f64::from((SIZES.d as f32).sqrt().recip());
     let answer = attention(SIZES, scale, [q, k, v], |_, _, _, _, s| s);

@@ -1,12 +1,12 @@
-//! Tests windows of a picture, biases and tables of relative positions through the binary: against attention in f64
-//! with everything written out, against each other, and requests that are refused.
+//! Tests windows of an image, biases, and tables of relative positions through the binary: against attention in f64
+//! with explicit masks and biases, against each other, and with requests that are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
 use half::bf16;
 use serde_json::Value;
 
-/// Two pictures of 4 by 6 tokens in windows of 2 by 3: four windows each.
+/// Size in tokens of each of two images, which are divided into windows of 2 by 3 tokens: four windows per image.
 const PICTURE: [usize; 2] = [4, 6];
 const WINDOW: [usize; 2] = [2, 3];
 const SHIFT: [usize; 2] = [1, 2];
@@ -19,13 +19,13 @@ const N: Sizes = Sizes { b: 2 * WINDOWS, h: HEADS, hk: HEADS, nq: TOKENS, nk: TO
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRID: &str = "--windows 2x3 --picture 4x6";
 
-/// Returns the entry of the table for a query token and a key token, by their coordinates.
+/// Returns the row of the table for a query token and a key token of a window, from their relative position.
 fn entry(i: usize, j: usize) -> usize {
     let [down, right] = [i / 3 + 1 - j / 3, i % 3 + 2 - j % 3];
     down * 5 + right
 }
 
-/// Returns the corner of the picture from which a token of window `w` was rolled.
+/// Returns, for each axis, whether the shift has rolled a token of window `w` around the edge of the image.
 fn region(w: usize, token: usize, shift: [usize; 2]) -> [bool; 2] {
     let at = [w / 2 * WINDOW[0] + token / 3, w % 2 * WINDOW[1] + token % 3];
     [0, 1].map(|axis| shift[axis] > 0 && at[axis] >= PICTURE[axis] - shift[axis])
@@ -48,7 +48,7 @@ impl Case {
         case
     }
 
-    /// Computes the answer with the table and a shift from the definition.
+    /// Computes the output for a table and a shift from the definition.
     fn expected(&self, table: &[f32], shift: [usize; 2]) -> Vec<f64> {
         let [q, k, v] = &self.data;
         let scale = f64::from((1.0 / (N.d as f64).sqrt()) as f32);
@@ -66,7 +66,7 @@ impl Case {
         y
     }
 
-    /// Returns the distance between the answer with `flags` and the one with the table and a shift.
+    /// Returns the relative distance between the output with `flags` and the expected output for the table and a shift.
     fn from(&self, flags: &str, shift: [usize; 2]) -> f64 {
         distance(&self.run(flags), &self.expected(&self.table, shift))
     }

@@ -6,38 +6,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Returns the command, with arguments, that emulates the architecture of the tests; `None` if the machine has this
-/// architecture. Cargo reads the same environment variable to run the tests themselves.
+/// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if none is needed.
+/// Cargo reads the same environment variable to run the tests themselves.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
-/// Returns `true` if the tool runs in an emulator. A test may then take the smaller of two equivalent forms.
+/// Returns `true` if the tool runs in an emulator. Tests are then skipped or use smaller problems.
 pub fn emulated() -> bool {
     runner().is_some()
 }
 
-/// Returns the words that call the tool: its path, after the emulator's if there is one.
+/// Returns the words that start the tool: the emulator's words, if there is one, and the path of the tool.
 pub fn tool() -> Vec<String> {
     let runner = runner().unwrap_or_default();
     runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_owned).collect()
 }
 
-/// Calls the tool, as the tests themselves are called.
+/// Runs the tool with `args`, in an emulator if the tests run in one.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
 }
 
-/// Does the same as `elsa`, with environment variables.
+/// Does the same as [`elsa`], with environment variables.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let words = tool();
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// Calls `elsa bench --force` and requires that it ends: well, or with rows that other programs disturbed, as tests that
-/// run side by side do.
+/// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows,
+/// as concurrent tests do.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     let words = ["bench", "--force"].map(std::ffi::OsString::from);
     let words: Vec<_> = words.into_iter().chain(args.iter().map(|arg| arg.as_ref().to_owned())).collect();
@@ -47,14 +47,14 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     output
 }
 
-/// Parses the rows that `elsa bench --json` has printed.
+/// Parses the rows that `elsa bench --json` prints.
 pub fn cells(text: &[u8]) -> Vec<serde_json::Value> {
     let lines = std::str::from_utf8(text).unwrap().lines();
     let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.filter(|line| line["what"] == "bench").collect()
 }
 
-/// Waits until `what` holds.
+/// Waits until `holds` returns `true`; panics with `what` after a minute.
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -63,7 +63,7 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A temporary folder, and calls of the tool with files in it.
+/// A temporary folder whose files the tool is called with.
 pub struct Desk(pub tempfile::TempDir);
 
 impl Desk {
@@ -80,13 +80,13 @@ impl Desk {
         line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect()
     }
 
-    /// Calls the tool; `@name` stands for the file of that name in the folder.
+    /// Runs the tool; in `line`, `@name` is the file `name` in the folder.
     pub fn call(&self, line: &str) -> Output {
         elsa(&self.words(line))
     }
 
-    /// Starts the tool as `call` does, from a shell that has done `first`. No signal is ignored before that, as it would
-    /// be where the tests themselves run in the background or under `nohup`.
+    /// Starts the tool from a shell that has run `first`; `line` is as in [`Desk::call`]. Signals that the tests
+    /// ignore, for example under `nohup`, are first reset to their default actions.
     pub fn start(&self, first: &str, line: &str) -> Child {
         Command::new("env")
             .args(["--default-signal", "sh", "-c", &format!("{first}\nexec \"$@\""), "sh"])
@@ -98,14 +98,15 @@ impl Desk {
             .unwrap()
     }
 
-    /// Does the same as `call` and requires success. Returns the standard output.
+    /// Does the same as [`Desk::call`] and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Requires that a call is refused: status 2, one line with all of `words`, and no file changed. Returns the line.
+    /// Requires that a call is refused with exit status 2 and one line that contains all `words`, and that no file
+    /// changes. Returns the line.
     pub fn refuses(&self, line: &str, words: &[&str]) -> String {
         let before = self.contents();
         let output = self.call(line);
@@ -174,7 +175,7 @@ pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
     (shape, file.into_vec::<f32>().unwrap())
 }
 
-/// Returns `count` random numbers in −1 .. 1.
+/// Returns `count` random numbers between −1 and 1.
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     random::noise(seed, count).collect()
 }
@@ -210,7 +211,7 @@ pub fn count(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// Output and log-sum-exp of every row of the reference.
+/// Output and log-sum-exp of every row of the f64 reference.
 pub struct Answer {
     pub y: Vec<f64>,
     pub lse: Vec<f64>,

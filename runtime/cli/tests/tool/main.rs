@@ -1,4 +1,4 @@
-//! The tests of the tool, in one program, so that their shared code is compiled and linked once.
+//! Tests of the tool, in one program, so that their shared code is compiled and linked once.
 
 mod cli_backward;
 mod cli_backward_tasks;

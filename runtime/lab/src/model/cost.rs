@@ -1,25 +1,25 @@
-//! Bytes and seconds of attention over x tokens.
+//! Bytes and seconds that attention over x tokens needs, as polynomials in x.
 
 use super::fit::{Fit, FitError, Sample, fit};
 use libm::sqrt;
 
-/// Bytes that a call over x tokens needs at once: `D x + E`.
+/// Memory in bytes that a call over x tokens needs: `D x + E`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bytes {
-    /// D, bytes of a token.
+    /// D, bytes per token.
     pub per_token: f64,
-    /// E, bytes for any number of tokens.
+    /// E, bytes independent of the number of tokens.
     pub fixed: f64,
 }
 
 impl Bytes {
-    /// Returns the bytes of `tokens` tokens.
+    /// Returns the bytes that a call over `tokens` tokens needs.
     #[must_use]
     pub fn at(self, tokens: f64) -> f64 {
         self.per_token * tokens + self.fixed
     }
 
-    /// Returns the line without negative coefficients that is nearest to `samples`, and how near it is.
+    /// Fits a line without negative coefficients to `samples`; returns it with the quality of the fit.
     ///
     /// # Errors
     /// Returns an error for fewer than two different sizes, or for samples that are not positive and finite.
@@ -33,35 +33,34 @@ impl Bytes {
 /// Seconds that a call over x tokens takes: `A x² + B x + C`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seconds {
-    /// A, seconds of a pair of a query and a key.
+    /// A, seconds per pair of a query and a key.
     pub square: f64,
-    /// B, seconds of a token.
+    /// B, seconds per token.
     pub linear: f64,
-    /// C, seconds of a call.
+    /// C, seconds per call.
     pub constant: f64,
 }
 
 impl Seconds {
-    /// Returns the seconds of `tokens` tokens. `None` where the function has no positive value, which is
-    /// no time.
+    /// Returns the seconds that a call over `tokens` tokens takes; `None` if the formula is not positive there.
     #[must_use]
     pub fn at(self, tokens: f64) -> Option<f64> {
         Some(self.formula(tokens)).filter(|seconds| *seconds > 0.0)
     }
 
-    /// Returns the value of the formula, a time or not.
+    /// Returns the value of the formula, which may be negative.
     #[must_use]
     pub fn formula(self, tokens: f64) -> f64 {
         (self.square * tokens + self.linear) * tokens + self.constant
     }
 
-    /// Returns whether no coefficient is negative, so that it is positive at every size.
+    /// Returns `true` if no coefficient is negative, so the formula is negative nowhere.
     #[cfg(test)]
     pub fn is_sound(self) -> bool {
         [self.square, self.linear, self.constant].iter().all(|a| *a >= 0.0)
     }
 
-    /// Returns the number of tokens below which a function with a negative constant is negative.
+    /// Returns the number of tokens below which the formula is negative; `None` if the constant is not negative.
     #[must_use]
     pub fn negative_below(self) -> Option<f64> {
         let Seconds { square: a, linear: b, constant: c } = self;
@@ -73,8 +72,7 @@ impl Seconds {
         Some(root).filter(|root| root.is_finite() && *root > 0.0)
     }
 
-    /// Returns the parabola without negative coefficients that is nearest to `samples`, and how near it
-    /// is.
+    /// Fits a parabola without negative coefficients to `samples`; returns it with the quality of the fit.
     ///
     /// # Errors
     /// Returns an error for fewer than three different sizes, or for samples that are not positive and finite.

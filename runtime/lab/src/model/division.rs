@@ -1,58 +1,61 @@
 //! Tokens, tasks and work of attention that is divided by quorums (Stream-CQSA, sections 2 and 3.3).
 //!
-//! A division into c chunks makes c tasks of l chunks each, `c = l (l − 1) + 1`. Divided again, level by level, N tokens
-//! become `c^L` tasks of `N (l / c)^L` tokens. Three things follow, and the paper's `n_total ≈ N² / x²` hides the second:
+//! A division into c chunks makes c tasks of l chunks each, `c = l (l − 1) + 1`. After L levels of division, N tokens
+//! have become `c^L` tasks of `N (l / c)^L` tokens. Three facts follow; the paper's `n_total ≈ N² / x²` hides the
+//! second:
 //!
-//! - each token is in `l^L` tasks, so it moves as many times;
-//! - a kernel that computes every pair of a task and masks the pairs of other tasks does `(l² / c)^L` times the work of
-//!   plain attention: 9 / 7 per level at c = 7. One that skips those pairs does the work of plain attention;
+//! - each token is in `l^L` tasks, so it is moved that often;
+//! - a kernel that computes every pair of a task, and masks the pairs that belong to other tasks, does `(l² / c)^L`
+//!   times the work of plain attention: 9 / 7 per level at c = 7. A kernel that skips those pairs does the work of
+//!   plain attention;
 //! - a task needs `(l / c)^L` of the memory.
 
 use libm::pow;
 
-/// A division of a number of tokens.
+/// Division of N tokens by quorums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Division {
     /// Total number of tokens, N.
     pub tokens: f64,
-    /// c, chunks of a level and tasks that it makes of one.
+    /// c, number of chunks of a division, and of tasks that one task is divided into.
     pub chunks: f64,
-    /// l, chunks of a task.
+    /// l, number of chunks in a task.
     pub members: f64,
 }
 
 impl Division {
-    /// Divides `tokens` tokens into `chunks` chunks; a task has `members` of them.
+    /// Divides `tokens` tokens into `chunks` chunks; each task contains `members` of them.
     #[must_use]
     pub fn new(tokens: f64, chunks: usize, members: usize) -> Division {
         Division { tokens, chunks: chunks as f64, members: members as f64 }
     }
 
-    /// Returns the number of tokens of a task after `level` levels.
+    /// Returns the number of tokens per task after `level` levels.
     #[must_use]
     pub fn task_tokens(self, level: f64) -> f64 {
         self.tokens * pow(self.members / self.chunks, level)
     }
 
-    /// Returns the number of tasks.
+    /// Returns the number of tasks after `level` levels.
     #[must_use]
     pub fn tasks(self, level: f64) -> f64 {
         pow(self.chunks, level)
     }
 
-    /// Returns the number of times that each token moves: the number of tasks that contain it.
+    /// Returns the number of tasks that contain a given token after `level` levels, which is how often the token is
+    /// moved.
     #[must_use]
     pub fn copies(self, level: f64) -> f64 {
         pow(self.members, level)
     }
 
-    /// Returns the work of a kernel that also computes masked pairs, relative to plain attention.
+    /// Returns the work of a kernel that also computes masked pairs, relative to that of plain attention.
     #[must_use]
     pub fn dense_work(self, level: f64) -> f64 {
         pow(self.members * self.members / self.chunks, level)
     }
 
-    /// Returns the level whose tasks have `tokens` tokens, which is not a whole number as a rule.
+    /// Returns the level at which tasks have `tokens` tokens; in general it is not an integer.
     #[must_use]
     pub fn level_of(self, tokens: f64) -> f64 {
         libm::log(self.tokens / tokens) / libm::log(self.chunks / self.members)

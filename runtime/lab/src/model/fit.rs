@@ -1,22 +1,22 @@
 //! Least squares without negative coefficients.
 //!
-//! The fit minimises the sum over samples of `(Σ_k a_k f_k(x) / y − 1)²` over all `a ≥ 0`. Errors count relative to the
-//! measured time, so that a size that takes a microsecond weighs as much as one that takes a minute.
+//! The fit minimises the sum over samples of `(Σ_k a_k f_k(x) / y − 1)²` over all `a ≥ 0`. Errors are relative to the
+//! measured value, so that a size that takes a microsecond counts as much as one that takes a minute.
 //!
-//! Plain least squares may answer with a negative coefficient, and then promises negative times for short sequences. With
-//! the bound `a ≥ 0` the best coefficients are plain least squares over those that are not zero (Lawson and Hanson, Solving
-//! Least Squares Problems, chapter 23). There are at most three, so each of the at most seven sets is solved, by Givens
-//! rotations row after row, and the best of those without a negative coefficient is taken. That needs no memory and no
-//! iteration.
+//! Plain least squares may yield a negative coefficient, and then predicts negative times for short sequences. Under
+//! the constraint `a ≥ 0`, the best solution is a plain least-squares solution over its nonzero coefficients (Lawson
+//! and Hanson, Solving Least Squares Problems, chapter 23). There are at most three coefficients, so each of the at
+//! most seven nonempty sets is solved, by Givens rotations row by row. The best solution without a negative coefficient
+//! is returned. This needs no memory and no iteration.
 
 use libm::{fabs, sqrt};
 
 /// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Number of tokens.
+    /// Number of tokens of the measured call.
     pub tokens: f64,
-    /// Bytes or seconds.
+    /// Measured bytes or seconds.
     pub value: f64,
 }
 
@@ -26,18 +26,18 @@ pub struct Sample {
 pub enum FitError {
     /// Fewer different sizes than coefficients.
     Few {
-        /// Number of distinct sizes.
+        /// Number of different sizes.
         found: usize,
-        /// Required number.
+        /// Number of different sizes that the fit requires.
         needed: usize,
     },
     /// An invalid sample: tokens and value must be positive and finite.
     Value {
-        /// Number in the slice.
+        /// Index of the sample.
         index: usize,
-        /// Tokens.
+        /// Number of tokens of the sample.
         tokens: f64,
-        /// Value.
+        /// Value of the sample.
         value: f64,
     },
 }
@@ -57,18 +57,18 @@ impl std::fmt::Display for FitError {
 
 impl std::error::Error for FitError {}
 
-/// Coefficients, none of them negative, and how well they fit.
+/// Nonnegative coefficients and the quality of the fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit<const K: usize> {
-    /// A coefficient for each function.
+    /// One coefficient per function.
     pub coefficients: [f64; K],
-    /// The greatest `|fitted / measured − 1|`.
+    /// Largest relative error of a sample, `|fitted / measured − 1|`.
     pub worst: f64,
-    /// The root of the mean of its squares.
+    /// Root mean square of the relative errors.
     pub rms: f64,
 }
 
-/// Fits `Σ_k a_k f_k(tokens)` to `samples`, where `functions` gives all `f_k`.
+/// Fits `Σ_k a_k f_k(tokens)` to `samples`; `functions` returns all `f_k` of a number of tokens.
 ///
 /// # Errors
 /// Returns an error for fewer different sizes than coefficients, or for samples that are not positive and finite.
@@ -131,8 +131,8 @@ pub fn fit<const K: usize>(
     Ok(Fit { coefficients, worst, rms: sqrt(squares / samples.len() as f64) })
 }
 
-/// Solves the least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. `None` if these
-/// columns are linearly dependent.
+/// Solves the least squares `row · a = 1` over the columns in the bit set `set`; the other coefficients are zero.
+/// `None` if these columns are linearly dependent.
 fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Option<[f64; K]> {
     // The upper triangle, and the right-hand side of the equations.
     let (mut r, mut right) = ([[0.0; K]; K], [0.0; K]);

@@ -1,15 +1,15 @@
-//! Cost of attention over x tokens, and of its parts: bytes and seconds as functions fitted to measurements, the
-//! arithmetic of dividing by quorums, and the cheapest size of a part.
+//! Cost of attention over x tokens and of the tasks that it is divided into: bytes and seconds as functions that are
+//! fitted to measurements, the arithmetic of dividing by quorums, and the cheapest size of a task.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`fit`] | least squares without negative coefficients |
 //! | [`cost`] | bytes `D x + E` and seconds `A x² + B x + C` |
-//! | [`division`] | tokens, parts and work of each level (Stream-CQSA, section 3.3) |
-//! | [`optimum`] | the size of a part that costs least (Stream-CQSA, appendix C) |
+//! | [`division`] | tokens, tasks and work at each level (Stream-CQSA, section 3.3) |
+//! | [`optimum`] | the task size with the lowest cost (Stream-CQSA, appendix C) |
 //!
-//! A time is positive. A function with another value at some size is undefined there: the result is `None`, and
-//! nothing is concluded from it. Fits that are made here are positive everywhere.
+//! A time must be positive. Where a function is not, the result is `None`, and nothing is concluded from it. The
+//! functions that this module fits are positive everywhere.
 
 pub mod cost;
 pub mod division;

@@ -1,32 +1,33 @@
-//! The size of a task that costs least (Stream-CQSA, appendix C).
+//! The task size with the lowest cost (Stream-CQSA, appendix C).
 //!
-//! With `c ≈ l²`, N tokens are `N² / x²` tasks of x tokens. They take `N² g(x)` one after another, and `N² f(x) / M` if
-//! the memory M is filled with concurrent tasks at full speed:
+//! With `c ≈ l²`, N tokens are `N² / x²` tasks of x tokens. They take `N² g(x)` one after another, or `N² f(x) / M` if
+//! concurrent tasks fill the memory M and each runs at full speed:
 //!
 //! ```text
 //! g(x) = (A x² + B x + C) / x²                       (equation 14)
 //! f(x) = (A x² + B x + C) (D x + E) / x²             (equation 10)
 //! ```
 //!
-//! The signs decide about an optimum of these functions. With A, B and C not negative, g falls in x: the largest tasks that
-//! fit are the fastest. Only a negative C makes g rise from x = 0 on to a maximum, and at sizes below it the time itself is
-//! negative or nearly so.
+//! The signs of the coefficients decide whether these functions have an optimum. If A, B and C are not negative, g
+//! falls with x: the largest tasks that fit are the fastest. Only a negative C makes g rise, from x = 0 to a maximum,
+//! and at the sizes below this maximum the time itself is negative or close to zero.
 
 use super::cost::{Bytes, Seconds};
 use libm::sqrt;
 
-/// Turning points of a cost over positive sizes.
+/// Turning points of a cost as a function of the task size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Extremum {
-    /// Nowhere: it rises with the size of a task everywhere.
+    /// None: the cost rises with the task size everywhere.
     Rises,
-    /// Nowhere: it falls everywhere.
+    /// None: the cost falls with the task size everywhere.
     Falls,
-    /// The least cost is at this size.
+    /// The cost is lowest at this size.
     Minimum(f64),
-    /// The greatest cost is at this size; no size has the least.
+    /// The cost is highest at this size, and has no minimum.
     Maximum(f64),
-    /// A maximum, then a minimum above the limit at the smallest tasks.
+    /// The cost has a local maximum and, at a larger size, a local minimum; towards size zero it falls below this
+    /// minimum.
     Both {
         /// Size of the local maximum.
         maximum: f64,
@@ -35,7 +36,7 @@ pub enum Extremum {
     },
 }
 
-/// Returns the turning point of g: tasks one after the other. Its derivative is `−B / x² − 2 C / x³`.
+/// Returns the turning point of g, for tasks that run one after another. Its derivative is `−B / x² − 2 C / x³`.
 #[must_use]
 pub fn serial(time: Seconds) -> Extremum {
     let Seconds { linear: b, constant: c, .. } = time;
@@ -46,7 +47,7 @@ pub fn serial(time: Seconds) -> Extremum {
     if b < 0.0 || c < 0.0 { Extremum::Rises } else { Extremum::Falls }
 }
 
-/// Returns the turning points of f: tasks fill the memory, each at full speed. Its derivative times `x³` is
+/// Returns the turning points of f, for concurrent tasks that fill the memory. Its derivative times `x³` is
 /// `A D x³ − (B E + C D) x − 2 C E` (equation 12).
 #[must_use]
 pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
@@ -71,7 +72,7 @@ pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     }
 }
 
-/// Finds the zero of `f` between `low`, where it is negative, and `high`, where it is not.
+/// Finds the zero of `f` between `low`, where `f` is negative, and `high`, where it is not.
 fn root(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     // Enough halvings to exhaust the bits of a double.
     for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! Predicted latency of a call on a GPU that is not present: the chooser's plan for it, and the costs of its kernels.
+//! Predicts the latency of a call on a GPU that is not available, from the chooser's plan and the costs of its kernels.
 
 use super::costs::COSTS;
 use super::latency::{GpuCall, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
@@ -8,61 +8,61 @@ use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::attention::{merge_blocks, merging};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 
-/// A predicted call.
+/// Predicted latency of a call, and the plan that the prediction assumes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     /// Name of the attention kernel.
     pub kernel: &'static str,
     /// Number of splits of the keys.
     pub splits: usize,
-    /// Instructions of a warp for a tile of keys that every row attends.
+    /// Counts for one warp over a tile of keys that every row attends.
     pub tile: GpuPart,
-    /// The times of its launches.
+    /// Predicted times of the launches.
     pub prediction: GpuPrediction,
 }
 
 /// Reason why the time of a call cannot be predicted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ForecastError {
-    /// The chooser has no plan.
+    /// The chooser finds no plan for the call.
     #[error(transparent)]
     Choose(#[from] ChooseError),
-    /// A fact of the machine is missing.
+    /// A property of the machine is unknown.
     #[error("{fact} of the GPU: not known; allowed: a profile that has it")]
     Unknown {
-        /// The fact.
+        /// Name of the property.
         fact: &'static str,
     },
-    /// No kernel of this build runs there.
+    /// The GPU is too old for the kernels of this build.
     #[error("GPU of compute capability {}.{}: no kernel; allowed: 5.3 and newer", found.0, found.1)]
     Capability {
-        /// Compute capability.
+        /// Compute capability of the GPU.
         found: (u32, u32),
     },
-    /// A kernel's machine code is not understood well enough to predict its time.
+    /// The machine code of a kernel has not been analysed well enough to predict its time.
     #[error("kernel {kernel}: of unknown cost, not predicted; allowed: calls that another kernel takes")]
     Cost {
-        /// The kernel that the plan uses.
+        /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The time of the call depends on its data, or there is no model for it.
+    /// The time of the call depends on its data, or no model covers it.
     #[error(
         "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
     )]
     Changed {
-        /// The call's property.
+        /// Property of the call that prevents the prediction.
         found: &'static str,
     },
 }
 
-/// Oldest compute capability that loads the kernels.
+/// Oldest compute capability that can load the kernels.
 const OLDEST: (u32, u32) = (5, 3);
 
 /// Predicts the latency of a call whose tensors are in the memory of `machine`. With `half_scores`, the plan may sum
-/// chains of f16 products in f16.
+/// short chains of f16 products in f16.
 ///
 /// # Errors
-/// Returns an error for a call that cannot be predicted, or a machine with too few known data.
+/// Returns an error if the call cannot be predicted, or if too little is known about the machine.
 pub fn forecast(
     problem: &Problem,
     machine: &GpuMachine,
@@ -102,7 +102,7 @@ pub fn forecast(
     of_choice(problem, machine, &choice)
 }
 
-/// Predicts the latency of a choice for `problem`, which nothing changes.
+/// Predicts the latency of the plan `choice` for `problem`, which has no mask, bias, window, soft cap, past or packing.
 fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Result<Forecast, ForecastError> {
     let s = problem.spec();
     let cost_of = |kernel: &'static str| {

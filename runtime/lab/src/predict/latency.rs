@@ -1,8 +1,9 @@
 //! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
-//! **The formula.** A launch of `n` blocks on `P` multiprocessors gives the busiest one `ceil(n / P)` of them. It holds `r`
-//! at once, by registers, shared memory and threads, so they run in waves of `r`, and a last wave of the rest. The busiest
-//! part of the multiprocessor, or a single warp, determines the duration of a wave:
+//! **The formula.** If a launch of `n` blocks runs on `P` multiprocessors, the busiest multiprocessor gets `ceil(n /
+//! P)` blocks. Its registers, shared memory and threads suffice for `r` blocks at once, so its blocks run in waves of
+//! `r`, and the remaining blocks in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
+//! determines the duration of a wave of `k` blocks:
 //!
 //! ```text
 //! wave(k) = norm(issue, shared, alone)
@@ -13,37 +14,38 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three, because a part that is nearly as long hides the others less well.
+//! The norm is slightly above the largest of the three, because a unit that is nearly as busy hides the others less
+//! well.
 //!
-//! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in a cycle
-//! if the compiler found a pair, and multiply integers in three steps. Newer ones issue one instruction of a warp at a time
-//! and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles the same PTX for a
-//! newer GPU to different code, which [`GpuMachine::efficiency`] accounts for: the share of its issue slots that such code
-//! fills, according to the counts.
+//! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
+//! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
+//! a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles
+//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this: it is the share of its
+//! issue slots that such code fills, according to the counts.
 //!
-//! A prediction is not a measurement: it ignores caches, page hits of the memory and other load on the machine.
+//! A prediction is not a measurement: it ignores caches, page hits in DRAM, and other load on the machine.
 
 use elsa_core::attention::plan::{GpuChoice, GpuResources, Summation};
 use elsa_core::profile::GpuProfile;
 
-/// Counts over a part of a kernel for one warp, in code for compute capability 6.2.
+/// Counts for one warp over a part of a kernel, in code for compute capability 6.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuPart {
-    /// Executed instructions.
+    /// Instructions that are executed.
     pub instructions: u32,
-    /// Issue pairs, executed in one cycle.
+    /// Pairs of instructions that are issued in one cycle.
     pub pairs: u32,
-    /// Floating-point multiply-adds, of f32 or of pairs of halves.
+    /// Floating-point multiply-adds, of f32 or of pairs of f16.
     pub fma: u32,
-    /// Other floating-point arithmetic.
+    /// Other floating-point instructions.
     pub floats: u32,
-    /// Integer instructions, moves, jumps.
+    /// Integer instructions, moves and jumps.
     pub integers: u32,
-    /// Multiplications of 16-bit integers; three of them form a 32-bit one.
+    /// Multiplications of 16-bit integers; three of them form a 32-bit multiplication.
     pub xmad: u32,
-    /// Exponentials, conversions and f64 arithmetic.
+    /// Instructions for exponentials, conversions and f64 arithmetic.
     pub special: u32,
-    /// Shared-memory instructions.
+    /// Instructions that access shared memory.
     pub shared: u32,
     /// Number of 32-bit words that a lane moves to or from shared memory.
     pub shared_words: u32,
@@ -51,24 +53,24 @@ pub struct GpuPart {
     pub global_words: u32,
     /// Cycles in which a multiply-add waits for a register bank.
     pub conflicts: u32,
-    /// Wait cycles of the control codes.
+    /// Wait cycles that the control codes prescribe.
     pub stalls: u32,
-    /// Cycles of a single warp: those of the control codes, and its waits for memory and for results.
+    /// Cycles of a warp that runs alone: those of the control codes, and waits for memory and for results.
     pub alone: u32,
 }
 
-/// The parts of a kernel.
+/// Counts for each part of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuCost {
-    /// Number of keys of a tile; zero for a kernel without tiles, whose only part is `before`.
+    /// Number of keys per tile; zero for a kernel without tiles, whose only part is `before`.
     pub keys: u32,
     /// Part before the first tile.
     pub before: GpuPart,
-    /// A tile that every row attends.
+    /// Tile of keys that every row attends.
     pub plain: GpuPart,
-    /// A tile at the end of the keys.
+    /// Tile at the end of the keys or on the diagonal.
     pub edge: GpuPart,
-    /// An addition of sums to memory.
+    /// Addition of partial sums to those in memory.
     pub flush: GpuPart,
     /// Part after the last tile.
     pub after: GpuPart,
@@ -79,69 +81,69 @@ pub struct GpuCost {
 pub struct GpuMachine {
     /// Multiprocessors, registers and clock.
     pub profile: GpuProfile,
-    /// Bandwidth of its memory, in 10⁹ bytes per second.
+    /// Memory bandwidth in 10⁹ bytes per second.
     pub bandwidth_gbs: f64,
-    /// Time from the end of one kernel to the first instruction of the next one, in microseconds; the first kernel waits as
-    /// long.
+    /// Time in microseconds from the end of one kernel to the first instruction of the next; it also precedes the first
+    /// kernel.
     pub launch_us: f64,
-    /// Share of issue slots that multiprocessors of this architecture fill.
+    /// Share of the issue slots that code for this architecture fills, according to the counts for capability 6.2.
     pub efficiency: f64,
 }
 
-/// A launch of a plan.
+/// Predicted launch of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuLaunch {
     /// Number of blocks.
     pub blocks: usize,
-    /// Number of blocks that a multiprocessor holds at once.
+    /// Number of blocks that run on a multiprocessor at once.
     pub resident: usize,
     /// Number of waves of blocks on the busiest multiprocessor.
     pub waves: usize,
-    /// Time in microseconds, including overhead.
+    /// Time in microseconds, including the launch overhead.
     pub us: f64,
 }
 
 /// The predicted latency of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuPrediction {
-    /// The attention kernel.
+    /// Launch of the attention kernel.
     pub attention: GpuLaunch,
-    /// The merge, if keys are divided.
+    /// Launch of the merge kernel, if keys are divided.
     pub merge: Option<GpuLaunch>,
 }
 
 impl GpuPrediction {
-    /// Returns the time of both launches, in microseconds.
+    /// Returns the total time of the launches in microseconds.
     #[must_use]
     pub fn us(&self) -> f64 {
         self.attention.us + self.merge.map_or(0.0, |merge| merge.us)
     }
 }
 
-/// The merge of a plan with divided keys.
+/// The merge kernel of a plan with divided keys.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMerge {
-    /// Cost of its parts.
+    /// Counts for the kernel.
     pub cost: GpuCost,
-    /// Resources of an SM that a block occupies.
+    /// Resources of a multiprocessor that a block occupies.
     pub resources: GpuResources,
     /// Number of blocks.
     pub blocks: usize,
 }
 
-/// Number of schedulers of an SM, on every device from compute capability 5.0 on.
+/// Number of schedulers of a multiprocessor, on every device from compute capability 5.0 on.
 const SCHEDULERS: f64 = 4.0;
 /// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Number of bytes that the shared memory of an SM moves in a cycle, and the least number of lanes of a request that read the
-/// same bytes.
+/// Number of bytes that the shared memory of a multiprocessor moves per cycle; the next constant is the minimum number
+/// of lanes of a request that read the same bytes.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
-/// Number of instructions of an integer product on devices that need several.
+/// Number of instructions of a 32-bit integer product on devices that need several.
 const PRODUCT_STEPS: f64 = 3.0;
 
 impl GpuPart {
-    /// Returns the issue slots of a warp on a device.
+    /// Returns the number of issue slots that the part takes on a device of compute capability `capability`.
     fn slots(&self, capability: (u32, u32)) -> f64 {
         let all = f64::from(self.instructions);
         match capability.0 {
@@ -157,17 +159,17 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the share of its tiles that each block of a causal problem executes on a multiprocessor with `most` blocks. On
-/// average that is half of them. If the longest blocks come first, the last one decides how much more; otherwise it is the
-/// middle between half of them and all.
+/// Returns the share of its tiles that a block of a causal problem executes, for a multiprocessor that gets `most`
+/// blocks. The average block executes half of its tiles. If the longest blocks come first, only the last block adds to
+/// this; otherwise the share is assumed to be midway between half and all.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
 
-/// Parts of a kernel and how often a block executes each.
+/// Parts of a kernel, each with the number of times that a block executes it.
 type Work<'a> = [(&'a GpuPart, f64); 5];
 
-/// Returns the cycles of `blocks` blocks of `warps` warps that share a multiprocessor.
+/// Returns the cycles that `blocks` concurrent blocks of `warps` warps take on one multiprocessor.
 fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     let capability = machine.profile.capability;
     let cycles = |(part, times): &(&GpuPart, f64)| {
@@ -180,7 +182,8 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     work.iter().map(cycles).sum()
 }
 
-/// Predicts a launch of `blocks` blocks that move `bytes` bytes of memory; a share `live` of their warps has rows.
+/// Predicts a launch of `blocks` blocks that move `bytes` bytes to and from memory; `live` is the share of warps with
+/// rows.
 fn launch(
     work: &Work<'_>,
     resources: &GpuResources,
@@ -208,37 +211,37 @@ fn launch(
     GpuLaunch { blocks, resident, waves, us: machine.launch_us + libm::fmax(us, memory) }
 }
 
-/// Returns the number of tiles of a split of a plan that is neither causal nor limited by a window: plain ones, then those at
-/// the end of the keys.
+/// Returns the numbers of plain and of edge tiles in a split of `chunk` keys, for a plan that is neither causal nor
+/// limited by a window.
 fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     let keys = keys.min(chunk);
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// Properties of a call that a prediction needs in addition to its plan. No mask, bias, window, soft cap or past changes its
-/// scores.
+/// Properties of a call that a prediction needs in addition to its plan. The call has no mask, bias, window, soft cap
+/// or past.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuCall {
     /// Number of blocks of the attention kernel.
     pub blocks: usize,
-    /// Share of their warps that have rows.
+    /// Share of the warps that have rows.
     pub live: f64,
-    /// Number of keys of a sequence.
+    /// Number of keys per sequence.
     pub keys: usize,
-    /// `true` if a row only attends keys up to its own number.
+    /// `true` if the number of keys that a row attends grows with the row.
     pub causal: bool,
-    /// `true` if a head is smaller than the kernel's and its dims are checked, so no tile is plain.
+    /// `true` if the head size is smaller than the kernel's, and the kernel checks it, so no tile is plain.
     pub padded: bool,
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub bytes: f64,
 }
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. Its latency is between that of average blocks,
-/// which a perfect order would reach, and that of the longest. It is closer to the average if a multiprocessor has many
-/// blocks and the longest come first. Each tile on the diagonal is an edge. A head that is smaller than the kernel's takes
-/// the same time.
+/// Blocks of a causal problem have up to twice the average number of tiles. The latency is between that of average
+/// blocks, which a perfect order would reach, and that of the longest blocks. It is closer to the average if a
+/// multiprocessor gets many blocks and the longest come first. Each tile on the diagonal is an edge tile. A head size
+/// below the kernel's does not shorten the time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,

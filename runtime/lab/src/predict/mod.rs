@@ -1,10 +1,11 @@
-//! `elsa-lab predict`: predicted latencies of a board that is not present, compared with the paper's measurements.
+//! `elsa-lab predict`: predicts latencies on a board that is not available, and compares them with the paper's
+//! measurements.
 //!
 //! | module | content |
 //! |---|---|
 //! | `latency` | the time of a plan, from counts of instructions |
-//! | `costs` | these counts for each kernel, generated from its machine code |
-//! | `forecast` | the plan of a call and its time |
+//! | `costs` | these counts for each kernel, generated from the kernels' machine code |
+//! | `forecast` | the plan of a call, and its time |
 
 mod costs;
 mod forecast;
@@ -22,7 +23,7 @@ use latency::GpuMachine;
 use serde_json::json;
 use std::io::Write;
 
-/// Returns the text below the flags.
+/// Returns the help text below the flags.
 fn help() -> String {
     let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
@@ -69,8 +70,8 @@ pub struct PredictArgs {
     json: bool,
 }
 
-/// Milliseconds of ELSA and of PyTorch's attention in f16, then both in f32, on a Jetson TX2, for each length of the
-/// default grid: table 6 of ELSA.
+/// Table 6 of ELSA: milliseconds on a Jetson TX2 for each length of the default grid, in the order ELSA in f16,
+/// PyTorch's attention in f16, ELSA in f32, PyTorch's attention in f32.
 const PAPER: [[f64; 4]; GRID.len()] = [
     [0.69, 1.06, 0.69, 1.06],
     [1.71, 2.64, 1.71, 2.64],
@@ -88,7 +89,8 @@ const PAPER: [[f64; 4]; GRID.len()] = [
 /// The board of table 6.
 const MEASURED: &str = "jetson-tx2";
 
-/// Returns the paper's figures for a case on a board: ELSA, PyTorch.
+/// Returns the paper's milliseconds for a case on a board, first ELSA's, then PyTorch's; `None` if table 6 has no such
+/// row.
 fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     let tokens = case.shape.keys;
     let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
@@ -100,7 +102,7 @@ fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     }
 }
 
-/// Builds the refusal of a case or of a board.
+/// Builds the error for a case that cannot be predicted on a board.
 fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     let text = error.to_string();
     let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));
@@ -111,7 +113,7 @@ fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     }
 }
 
-/// Returns the facts of a board that a prediction reads. Facts and assumptions that its profile lacks are zero.
+/// Returns the properties of a board that a prediction needs. Those that its profile lacks are zero.
 fn machine(board: &Board) -> GpuMachine {
     GpuMachine {
         profile: board.device_profile().gpu.unwrap_or_default(),
@@ -124,7 +126,8 @@ fn machine(board: &Board) -> GpuMachine {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if too little is known of the GPU of the board, if a call is not predicted, or if standard output fails.
+/// Returns an error if too little is known about the board's GPU, if a call cannot be predicted, or if standard output
+/// fails.
 pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     let name = args.board;
     let known = |error: elsa_targets::Error| Error::Argument {

@@ -1,12 +1,14 @@
-//! Streaming and quorums run on this machine, over sizes and budgets: time, memory and traffic.
+//! Streaming and quorums, run on this machine with several sizes and budgets: time, memory and traffic.
 //!
-//! Both compute the same random tensors, and their answers must agree. A budget is a share of the tensors of the whole.
+//! Both methods compute attention on the same random tensors, and their outputs must agree. A budget is a fraction of
+//! the size of all tensors.
 //!
-//! - **Streaming** is [`Engine::stream`] with that budget on top of the process's own memory; bytes held are those of its
-//!   account.
-//! - **Quorums** take the fewest levels whose tasks hold no more than the budget: the task's own tokens, its states and its
-//!   workspace. Tasks run one after the other, each with its tokens gathered first, and their states are merged. Time is that
-//!   of gathering, planning, running and merging. The states of the whole, into which they merge, are not counted.
+//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak is that of the
+//!   plan's account.
+//! - **Quorums** use the fewest levels whose tasks fit the budget with their own tokens, their states and their
+//!   workspace. Tasks run one after another, each on tokens that are gathered first, and their states are merged. The
+//!   time covers gathering, planning, running and merging. The merged states of the whole problem do not count towards
+//!   the budget.
 
 use super::costs::Pass;
 use crate::model::Division as Sizes;
@@ -26,19 +28,19 @@ use serde::Serialize;
 use std::io;
 use std::time::Instant;
 
-/// Budgets, as fractions of the bytes of all tensors.
+/// Budgets, as fractions of the size of all tensors.
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
-/// Maximum number of tasks that are run for a point.
+/// Maximum number of tasks that are run for one size and budget.
 const TASKS: usize = 400;
-/// Runs per point; their median counts.
+/// Number of runs per method, size and budget; their median counts.
 pub const RUNS: usize = 5;
-/// Tolerated difference of two answers, relative to the largest value; both are far below it.
+/// Tolerated difference between the two outputs, relative to the largest element; actual differences are far smaller.
 const APART: f32 = 1e-4;
 
 /// Cost of a method at one size and budget.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
     /// The budget in bytes.
     pub budget: f64,
@@ -46,27 +48,27 @@ pub struct Ran {
     pub share: f64,
     /// `streaming` or `quorums`.
     pub method: &'static str,
-    /// Levels of division.
+    /// Number of levels of division; zero for streaming.
     pub level: u32,
-    /// Units or tasks.
+    /// Number of units of a streamed run, or of tasks.
     pub tasks: usize,
-    /// Seconds: the median of [`RUNS`] runs, which take turns with those of the other method.
+    /// Time in seconds: the median of [`RUNS`] runs, which alternate with those of the other method.
     pub seconds: f64,
-    /// Seconds by the model.
+    /// Time in seconds that the model predicts.
     pub modelled: f64,
-    /// Bytes held at once.
+    /// Peak memory in bytes.
     pub peak_bytes: f64,
     /// Bytes of tensors read and written.
     pub moved_bytes: f64,
 }
 
-/// Builds a streamed run that failed.
+/// Builds the error of a streamed run that failed.
 fn failed(e: StreamError) -> Error {
     FileError::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
         .into()
 }
 
-/// Copies the part of a tensor from `offset` on.
+/// Copies the bytes of a tensor from byte `offset` on, until `to` is full.
 fn copy(data: &[f32], offset: u64, to: &mut [u8]) -> io::Result<()> {
     let bytes: &[u8] = bytemuck::cast_slice(data);
     let from = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..to.len()));
@@ -74,7 +76,7 @@ fn copy(data: &[f32], offset: u64, to: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The tensors of a whole.
+/// The tensors of the whole problem.
 struct Whole {
     shape: Shape,
     q: Vec<f32>,
@@ -92,12 +94,12 @@ impl Whole {
         Ok(Whole { shape, q, k, v })
     }
 
-    /// Returns the bytes of queries, keys, values and outputs.
+    /// Returns the size of queries, keys, values and outputs in bytes.
     fn bytes(&self) -> f64 {
         (4 * self.q.len() * size_of::<f32>()) as f64
     }
 
-    /// Streams into `out`; `None` if the budget is too small.
+    /// Computes `out` in a streamed run; returns `None` if the budget is too small.
     fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
         let problem = self.shape.problem(DType::F32)?;
         // Any plan's account includes the present memory of the process, which the budget must exceed.
@@ -155,7 +157,8 @@ impl Whole {
         Ok(part)
     }
 
-    /// Runs every task of `division` one after the other, and merges their states. `budget`: none runs where a task holds more.
+    /// Computes `out` by running the tasks of `division` one after another and merging their states; returns `None` if
+    /// a task needs more than `budget` bytes.
     fn divide(
         &self,
         engine: &Engine,
@@ -214,23 +217,23 @@ impl Whole {
     }
 }
 
-/// Returns options with half of the machine's available memory.
+/// Returns options whose host budget is half of the machine's available memory.
 fn ample() -> StreamOptions {
     let bytes = elsa_runtime::available_memory().map_or(1 << 40, |available| available.bytes / 2);
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Returns the run with the median time; `None` without runs.
+/// Returns the run with the median time; `None` if there are no runs.
 fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
     runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let middle = runs.len() / 2;
     runs.into_iter().nth(middle)
 }
 
-/// Runs both methods at `sizes` tokens of `heads` heads of size `dim`.
+/// Runs both methods for each number of tokens in `sizes`, with `heads` heads of size `dim`.
 ///
 /// # Errors
-/// Errors of an engine, a plan or a run, and answers that do not agree.
+/// Errors of an engine, a plan or a run, and an error if the outputs of the two methods differ.
 pub fn beside(
     sizes: &[usize],
     (heads, dim): (usize, usize),

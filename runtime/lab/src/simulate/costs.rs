@@ -1,25 +1,25 @@
-//! Costs of a machine's attention: fits, their origin, and the measurements behind them.
+//! Costs of attention on a machine: fits, their origin, and the measurements that they were made from.
 
 use crate::model::{Bytes, FitError, Sample, Seconds};
 use serde::Serialize;
 
-/// Bytes of a GiB.
+/// Number of bytes in a GiB.
 pub const GIB: f64 = 1_073_741_824.0;
 
 /// Origin of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// Numbers of a publication.
+    /// Numbers from a publication.
     Published,
     /// Measurements of this library.
     Measured,
-    /// Arithmetic from the data sheet of an unmeasured machine.
+    /// Calculation from the data sheet of a machine that was not measured.
     Predicted,
 }
 
 impl Origin {
-    /// Returns its name.
+    /// Returns the name of the origin.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,23 +30,23 @@ impl Origin {
     }
 }
 
-/// Costs of a pass.
+/// Costs of the forward or the backward pass.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// Seconds of a call.
+    /// Seconds per call as a function of the number of tokens.
     pub time: Seconds,
-    /// Bytes of a call.
+    /// Bytes per call as a function of the number of tokens.
     pub memory: Bytes,
-    /// The greatest relative error of both fits at their own samples.
+    /// Largest relative errors of the two fits at their own samples: of the seconds, then of the bytes.
     pub worst: Option<[f64; 2]>,
-    /// Seconds that were measured.
+    /// Measured seconds that the fit was made from.
     pub times: Vec<Sample>,
     /// The fits as a publication prints them, which may be negative.
     pub printed: Option<(Seconds, Bytes)>,
 }
 
 impl Pass {
-    /// Fits a pass to seconds and bytes by tokens.
+    /// Fits a pass to pairs of tokens and seconds, and to pairs of tokens and bytes.
     ///
     /// # Errors
     /// Returns an error if there are too few sizes, or if a number is not positive.
@@ -61,33 +61,34 @@ impl Pass {
     }
 }
 
-/// Costs of a machine, for tensors of one kind.
+/// Costs of attention on a machine, for one number of heads, head size and element type.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Name in `--board`.
+    /// Name that `--board` accepts.
     pub name: String,
-    /// The machine.
+    /// Description of the machine.
     pub title: String,
-    /// Origin and method of the numbers.
+    /// Kind of source that the numbers come from.
     pub origin: Origin,
-    /// The source in words.
+    /// Description of the source.
     pub source: String,
-    /// Heads of a call.
+    /// Number of heads per call.
     pub heads: usize,
-    /// Size of a head.
+    /// Head size.
     pub dim: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub element: usize,
-    /// Memory of the machine, where it is known.
+    /// Memory of the machine in bytes, if known.
     pub limit: Option<f64>,
-    /// The forward pass.
+    /// Costs of the forward pass.
     pub forward: Pass,
-    /// The backward pass, where it is known.
+    /// Costs of the backward pass, if known.
     pub backward: Option<Pass>,
 }
 
 impl Costs {
-    /// Iterates over the requested passes and their names.
+    /// Iterates over the name and costs of the forward pass and, if `backward` is set and its costs are known, of the
+    /// backward pass.
     pub fn passes(&self, backward: bool) -> impl Iterator<Item = (&'static str, &Pass)> {
         let backward = self.backward.as_ref().filter(|_| backward).map(|pass| ("backward", pass));
         std::iter::once(("forward", &self.forward)).chain(backward)

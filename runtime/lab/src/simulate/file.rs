@@ -1,4 +1,4 @@
-//! Measured costs in a file. It stores the measurements: the fit is computed when they are read.
+//! Files of measured costs. A file stores the measurements; the fit is computed when the file is read.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_cli::error::Error;
@@ -6,12 +6,12 @@ use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The first field of a file.
+/// Value of the first field of a file.
 const FORMAT: &str = "elsa costs 1";
-/// The largest file that is read.
+/// Maximum size of a file in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Content of a file. Sizes in tokens with seconds or bytes.
+/// Content of a file. `seconds` and `bytes` are pairs that begin with a number of tokens.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -27,7 +27,7 @@ struct File {
     memory_bytes: Option<f64>,
 }
 
-/// Returns the contents of a file of measured seconds and bytes.
+/// Returns the text of a file with the measured seconds and bytes.
 ///
 /// # Errors
 /// Returns an error if serialization fails.
@@ -46,7 +46,7 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
     serde_json::to_string_pretty(&file).map(|text| text + "\n").map_err(|e| std::io::Error::other(e).into())
 }
 
-/// Reads costs.
+/// Reads the costs in the file at `path`.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or parsed, if a measurement is not positive, or if there are too few sizes.

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing but itself: tables, curves, and the hybrid tree with its timeline.
+//! Renders the report as one self-contained page: tables, curves, and the hybrid tree with its timeline.
 
 use super::beside::Ran;
 use super::costs::Costs;
@@ -11,12 +11,12 @@ use askama::Template;
 use elsa_cli::chart::{Chart, Point, Raw, SIZE, chart};
 use elsa_cli::error::Error;
 
-/// Points of a curve.
+/// Number of intervals between the points of a curve.
 const POINTS: i32 = 24;
 /// Maximum number of first-level tasks in the drawing of a tree.
 const WIDE: usize = 64;
 
-/// A task of the tree.
+/// A task in the drawing of the tree.
 struct Leaf {
     x: f64,
     y: f64,
@@ -25,13 +25,13 @@ struct Leaf {
     tip: String,
 }
 
-/// The hybrid tree: a row for each level, tasks below the tasks that they divide.
+/// Drawing of the hybrid tree: one row per level, where a task's parts are below the task.
 struct Drawn {
     words: String,
     leaves: Vec<Leaf>,
 }
 
-/// Variables of the template.
+/// Variables of the page's template.
 #[derive(Template)]
 #[template(path = "simulate.html")]
 struct Page<'a> {
@@ -107,7 +107,7 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static
     facts
 }
 
-/// Draws the curve of the function `of` at the points `places`.
+/// Draws the curve of the function `of` at the arguments `places`.
 fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
     let point = |x: f64| {
         let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
@@ -116,12 +116,12 @@ fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>
     Raw::new(name, places.iter().filter_map(|x| point(*x)))
 }
 
-/// Returns points from `low` to `high`, spaced by equal factors.
+/// Returns arguments from `low` to `high` with equal ratios between neighbours.
 fn places(low: f64, high: f64) -> Vec<f64> {
     (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
 }
 
-/// Draws time, peak bytes and bytes moved, against tokens and against the budget.
+/// Draws modelled time, peak bytes and bytes moved, against the number of tokens and against the memory.
 fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let pass = &costs.forward;
     let division = |tokens: f64| Division::new(tokens, request.division.0, request.division.1);
@@ -135,9 +135,9 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let moved = |n: f64, m: f64| Some(study::moved(costs, division(n), level(n, m)?));
     let task = |n: f64, m: f64| Some(pass.memory.at(division(n).task_tokens(level(n, m)?)));
     let seconds = |n: f64, _: f64| pass.time.at(n);
-    /// Cost of tokens and a budget.
+    /// Function that returns a cost for a number of tokens and a number of bytes of memory.
     type Of<'a> = &'a dyn Fn(f64, f64) -> Option<f64>;
-    /// Title, unit and curves of a picture.
+    /// Title, unit and curves of a chart.
     type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of<'a>)]);
     let pictures: [Picture<'_>; 3] = [
         (
@@ -180,8 +180,8 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     charts
 }
 
-/// Draws the measured costs of both methods, against tokens at each share of memory, and against memory at the
-/// largest size.
+/// Draws the measured costs of both methods: against the number of tokens for each budget, and against the budget for
+/// the largest number of tokens.
 fn ran_here(all: &[Ran]) -> Vec<Chart> {
     let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
     let mut shares: Vec<f64> = Vec::new();
@@ -190,7 +190,7 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
             shares.push(ran.share);
         }
     }
-    /// Quantity of a run.
+    /// Function that returns the quantity of a run that a chart shows.
     type Of = fn(&Ran) -> f64;
     let pictures: [(&str, &'static str, Of); 3] = [
         ("Time", "s", |ran| ran.seconds),
@@ -281,7 +281,7 @@ fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     pictures.into_iter().filter_map(of).collect()
 }
 
-/// Draws memory in use against time: steps.
+/// Draws the memory in use against time, as steps.
 fn memory(schedule: &Schedule) -> Option<Chart> {
     let steps = &schedule.at_once.steps;
     let points = steps.windows(2).flat_map(|two| {

@@ -1,5 +1,5 @@
-//! Costs of this machine: attention is run at some sizes and fitted, and the fit is checked at other sizes. The naive
-//! method is measured for comparison, as in figure 5 of Stream-CQSA.
+//! Measures the costs of this machine: attention is run at several sizes, the times are fitted, and the fit is checked
+//! at other sizes. The naive method is measured for comparison, as in figure 5 of Stream-CQSA.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_cli::error::Error;
@@ -14,51 +14,51 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Seconds of measuring, beyond which no round begins.
+/// Time limit in seconds; no round begins after it, once the minimum number of rounds is reached.
 const SECONDS: f64 = 4.0;
-/// Rounds at least, and at most.
+/// Minimum and maximum number of rounds.
 const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
-/// The largest number of tokens at which the naive method is run.
+/// Maximum number of tokens for the naive method.
 const NAIVE: usize = 4096;
 
-/// A size that the fit was not made from.
+/// Check of the fit at a size that it was not made from.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Check {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
     /// Measured seconds.
     pub seconds: f64,
-    /// Seconds by the fit.
+    /// Seconds that the fit predicts.
     pub fitted: f64,
-    /// Fitted over measured seconds, minus one.
+    /// Relative error of the fit: fitted over measured seconds, minus one.
     pub off: f64,
 }
 
-/// Costs of both methods at one number of tokens, as in figure 5.
+/// Costs of the naive method and of this library for one number of tokens, as in figure 5.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Kernels {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Bytes of the naive method, which keeps scores, and of this one: tensors and workspace.
+    /// Bytes of tensors and workspace: of the naive method, which stores all scores, then of this library.
     pub bytes: [f64; 2],
-    /// Seconds, where they were measured.
+    /// Seconds of the naive method, then of this library; `None` if not measured.
     pub seconds: [Option<f64>; 2],
 }
 
-/// Measured costs.
+/// Costs of this machine, with the measurements behind them.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The fit.
+    /// The fitted costs.
     pub costs: Costs,
-    /// Samples of the fit: seconds and bytes by tokens.
+    /// Samples of the fits: pairs of tokens and seconds, then pairs of tokens and bytes.
     pub samples: [Vec<[f64; 2]>; 2],
-    /// Quality of the fit.
+    /// Checks of the fit at other sizes.
     pub checks: Vec<Check>,
-    /// The naive method compared with this one.
+    /// The naive method compared with this library, at each measured size.
     pub kernels: Vec<Kernels>,
 }
 
-/// Returns the bytes of tensors and workspace, or `None` if the method has no plan for so many tokens.
+/// Returns the bytes of tensors and workspace, or `None` if the method has no plan for this number of tokens.
 fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
     let problem = shape.problem(DType::F32)?;
     let plan = match engine.plan(&problem, &PlanOptions::default().method(method)) {
@@ -71,7 +71,7 @@ fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, 
     Ok(Some((elements * size_of::<f32>() + plan.workspace_bytes()) as f64))
 }
 
-/// A method at a size, with its memory.
+/// A method at one size, with its plan, tensors and measured times.
 struct Subject {
     tokens: usize,
     method: Method,
@@ -94,7 +94,7 @@ impl Subject {
         Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
     }
 
-    /// Measures the seconds of a call: by the clock, or those for which this thread had a processor.
+    /// Runs a call and returns its duration in seconds by the clock `by`.
     fn call(&mut self, by: ClockId) -> Result<f64, Error> {
         let Subject { plan, workspace, data, output, .. } = self;
         let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
@@ -107,27 +107,27 @@ impl Subject {
         Ok(now() - start)
     }
 
-    /// Returns the time of an undisturbed call: disturbances of the machine only add to it.
+    /// Returns the shortest time, because disturbances by other programs only add to the time of a call.
     fn least(&self) -> f64 {
         self.times.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Returns sizes between those of the fit, and one beyond the last.
+/// Returns sizes at which the fit is checked: one between each two neighbours in `sizes`, and one beyond the last.
 fn unseen(sizes: &[usize]) -> Vec<usize> {
     let between = sizes.windows(2).map(|two| (two[0] as f64 * two[1] as f64).sqrt().round() as usize);
     let beyond = sizes.last().map(|last| last + last / 2);
     between.chain(beyond).filter(|n| !sizes.contains(n)).collect()
 }
 
-/// Measures `heads` heads of size `dim` at `sizes` tokens, in f32 on the engine that this machine chooses with `threads`
-/// workers.
+/// Measures attention with `heads` heads of size `dim` at each number of tokens in `sizes`, in f32 on the default
+/// engine with `threads` threads.
 ///
-/// Sizes and methods take turns, in rounds, and the shortest call of each counts. A single worker is the calling thread, and
-/// is measured by the time for which it had a processor.
+/// Sizes and methods alternate in rounds, and the shortest call of each counts. With a single thread, which is the
+/// calling one, the processor time of that thread is measured.
 ///
 /// # Errors
-/// Errors of a plan or a run, and times that cannot be fitted.
+/// Errors of a plan or a run, and an error if the times cannot be fitted.
 pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
     let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
@@ -205,7 +205,8 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
     Ok(Measured { costs, samples, checks, kernels })
 }
 
-/// Counts the bytes of both methods at growing sizes from their plans; nothing runs.
+/// Computes the bytes of the naive method and of this library for growing numbers of tokens, from plans that are not
+/// run.
 ///
 /// # Errors
 /// Errors of a plan.

@@ -1,12 +1,12 @@
-//! `elsa-lab simulate`: the cost of attention over any number of tokens, streamed and divided by quorums.
+//! `elsa-lab simulate`: cost of attention over any number of tokens, streamed or divided by quorums.
 //!
 //! | module | content |
 //! |---|---|
-//! | `costs`, `sets`, `file`, `measure` | fits of a machine: known ones, saved ones, this one's |
-//! | `beside` | streaming and quorums, run here |
-//! | `study` | numbers from them: tables 1 and 2, figures 4 to 9 and appendix C of Stream-CQSA, and plain streaming |
+//! | `costs`, `sets`, `file`, `measure` | fitted costs of a machine: built in, read from a file, or measured on this machine |
+//! | `beside` | streaming and quorums, run on this machine |
+//! | `study` | numbers that follow from costs: tables 1 and 2, figures 4 to 9 and appendix C of Stream-CQSA, and plain streaming |
 //! | `schedule` | tasks under a memory limit, uniform and hybrid |
-//! | `text`, `html` | the same for readers |
+//! | `text`, `html` | the report as text and as a page |
 //!
 //! The fits themselves and the arithmetic of division are in [`crate::model`].
 
@@ -37,17 +37,17 @@ use std::path::PathBuf;
 use study::{Report, Request};
 use text::Printed;
 
-/// A fit as `--json` prints it.
+/// Fits of a pass, as `--json` prints them.
 #[derive(Serialize)]
 struct Fit {
     pass: &'static str,
-    /// A, B and C.
+    /// A, B and C of the seconds `A x² + B x + C`.
     seconds: [f64; 3],
-    /// D and E.
+    /// D and E of the bytes `D x + E`.
     bytes: [f64; 2],
-    /// The greatest relative error of both at their own samples.
+    /// Largest relative errors of the two fits at their own samples.
     worst: Option<[f64; 2]>,
-    /// A, B and C as printed.
+    /// A, B and C as the publication prints them.
     printed_seconds: Option<[f64; 3]>,
     printed_bytes: Option<[f64; 2]>,
 }
@@ -66,7 +66,7 @@ impl Fit {
     }
 }
 
-/// The object that `--json` prints.
+/// Object that `--json` prints.
 #[derive(Serialize)]
 struct Simulated<'a> {
     what: &'static str,
@@ -89,7 +89,7 @@ struct Simulated<'a> {
     report: &'a Report,
 }
 
-/// Returns the memory that this machine can provide without swapping.
+/// Returns the bytes of memory that this machine can provide without swapping; `None` if it does not report them.
 fn available() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -100,7 +100,8 @@ fn available() -> Option<f64> {
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error if flags exclude each other, if the file holds no costs, if the page cannot be written, or if the device fails.
+/// Returns an error if flags exclude each other, if the file contains no costs, if the page cannot be written, or if
+/// the device fails.
 pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
     let refuse = |allowed: String| Error::Argument { argument: "c", found: args.c.to_string(), allowed };
     if args.c < 3 {

@@ -1,57 +1,57 @@
-//! Tasks of one or more levels under a memory limit (Stream-CQSA, section 2.4, figures 4 and 9).
+//! Schedules of tasks on one or more levels under a memory limit (Stream-CQSA, section 2.4, figures 4 and 9).
 //!
-//! A uniform schedule divides everything to one level. A hybrid one divides some tasks of a level once more, and some of
-//! those again, so that small tasks fill the memory that large ones leave. Tasks share nothing, so any order is right: the
-//! largest that fits starts first.
+//! A uniform schedule divides all tasks down to one level. A hybrid schedule divides some tasks of a level once more,
+//! and some of the resulting tasks again, so that small tasks fill the memory that large ones leave free. Tasks are
+//! independent, so they may run in any order; the largest task that fits starts first.
 //!
-//! The paper's figure runs tasks until the memory is full, each at the speed that it has alone. A GPU that one task fills
-//! cannot do that, and the paper's own experiments run one task at a time. So a schedule has two times: `at_once`, under the
-//! figure's assumption, and `serial`, the sum.
+//! The paper's figure runs as many tasks at once as fit in memory, each at the speed that it has alone. A GPU that is
+//! busy with one task cannot do that, and the paper's own experiments run one task at a time. A schedule therefore has
+//! two times: `at_once`, under the figure's assumption, and `serial`, the sum over all tasks.
 
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of leaves of a tree in the search.
+/// Maximum number of leaves of a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of divided-task counts to try at each of the two levels.
+/// Number of counts of divided tasks that the search tries, at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// Bytes of a task.
+    /// Bytes per task.
     pub bytes: f64,
-    /// Seconds of a task.
+    /// Seconds per task.
     pub seconds: f64,
     /// Number of tasks.
     pub count: usize,
 }
 
-/// Tasks that run from one moment on.
+/// State of a timeline from one moment until the next step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// The moment.
+    /// Start of the step, in seconds.
     pub seconds: f64,
-    /// Bytes in use from then on.
+    /// Bytes in use during the step.
     pub bytes: f64,
-    /// Tasks of each size that run.
+    /// Number of running tasks of each size.
     pub running: Vec<usize>,
 }
 
-/// Tasks in time.
+/// Course of concurrent tasks over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// Time when the last one ends, in seconds.
+    /// Time when the last task ends, in seconds.
     pub seconds: f64,
     /// Peak number of bytes in use.
     pub peak_bytes: f64,
-    /// Whenever something starts or ends.
+    /// One step for each moment at which tasks start or end.
     pub steps: Vec<Step>,
 }
 
-/// Starts the largest task that fits whenever there is room. `classes` are sorted by decreasing size. `None` if a task
-/// does not fit even alone.
+/// Simulates tasks that start, the largest first, whenever there is room in memory. `classes` must be sorted by
+/// decreasing size. Returns `None` if some task does not fit even alone.
 #[must_use]
 pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     let fits = |class: &Class| class.count == 0 || class.bytes <= limit;
@@ -98,29 +98,29 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     Some(Timeline { seconds: now, peak_bytes: peak, steps })
 }
 
-/// A tree of tasks. All tasks of level `base` exist; the first `divided` of them are divided, and then the first `again`
-/// of the resulting tasks.
+/// A tree of tasks. The first `divided` of the tasks at level `base` are divided, and the first `again` of the
+/// resulting tasks are divided once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tree {
-    /// Number of tasks that a division makes of one task, c.
+    /// c, number of tasks that one task is divided into.
     pub chunks: usize,
     /// Level of the largest tasks.
     pub base: u32,
-    /// Number of tasks of level `base` that are divided.
+    /// Number of tasks at level `base` that are divided.
     pub divided: usize,
-    /// Number of tasks of level `base + 1` that are divided.
+    /// Number of tasks at level `base + 1` that are divided.
     pub again: usize,
 }
 
 impl Tree {
-    /// Returns the numbers of leaves of the levels `base`, `base + 1` and `base + 2`.
+    /// Returns the number of leaves at each of the levels `base`, `base + 1` and `base + 2`.
     #[must_use]
     pub fn leaves(self) -> [usize; 3] {
         let whole = self.chunks.pow(self.base);
         [whole - self.divided, self.divided * self.chunks - self.again, self.again * self.chunks]
     }
 
-    /// Returns the path of each leaf from the root, in order.
+    /// Returns the path of each leaf from the root, the deepest level first.
     pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
         let Tree { chunks, base, divided, again } = self;
         let path = move |number: usize, levels: u32| {
@@ -136,13 +136,13 @@ impl Tree {
     }
 }
 
-/// A tree and its tasks in time.
+/// A tree of tasks and the times that the tasks take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Schedule {
-    /// The tree.
+    /// Tree of tasks.
     #[serde(flatten)]
     pub tree: Tree,
-    /// Number of leaves of each of its three levels.
+    /// Number of leaves at each of the tree's three levels.
     pub leaves: [usize; 3],
     /// Seconds if the tasks run one after another.
     pub serial: f64,
@@ -150,8 +150,8 @@ pub struct Schedule {
     pub at_once: Timeline,
 }
 
-/// Returns the schedule of a tree. `cost` returns bytes and seconds of a task of a level; `None` if a task does not fit
-/// or has no time.
+/// Returns the schedule of a tree. `cost` returns the bytes and seconds of a task at a level. The result is `None` if a
+/// task has no time or does not fit in `limit` bytes.
 #[must_use]
 pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Option<Schedule> {
     let leaves = tree.leaves();
@@ -164,11 +164,11 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
     Some(Schedule { tree, leaves, serial, at_once: timeline(&classes, limit)? })
 }
 
-/// Finds the hybrid schedule that ends first, with tasks of the level `base` and of both below it. `None` if there are
-/// too many.
+/// Finds the hybrid schedule with the shortest `at_once` time among trees with leaves at `base` and at the two levels
+/// below it. `None` if the level `base` has too many tasks.
 ///
-/// If tasks keep their speed when they run concurrently, the finest uniform schedule is the shortest, however much more
-/// work it is. So only trees with all three sizes count here.
+/// If tasks keep their speed when they run concurrently, the finest uniform schedule would always be the shortest,
+/// however much more work it is. Only trees with leaves at all three levels are therefore considered.
 #[must_use]
 pub fn hybrid(
     chunks: usize,

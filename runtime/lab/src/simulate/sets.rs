@@ -1,41 +1,42 @@
-//! Costs that are known without a measurement: the paper's A100, an H200 that was measured, and predictions from the
-//! profiles of boards.
+//! Costs that are known without a measurement on this machine: the paper's A100, an H200 that was measured, and
+//! predictions from the profiles of boards.
 //!
-//! - **a100**, published. Stream-CQSA prints parabolas and lines of one head of 128 in f16 (section 3.3). Its parabola of the
-//!   forward pass is negative below 27,985 tokens. So there is also a fit without negative coefficients to the five rows of
-//!   its table 1, each the seconds of seven tasks.
-//! - **h200**, measured. Eight heads of 64 in f32, by this library.
-//! - **A Jetson**, predicted: the share of the FP32 peak that the same PTX reaches on the H200, and the memory's bandwidth
-//!   for the bytes that a call reads and writes once. The launch of a call costs nothing here.
+//! - **a100**, published. Stream-CQSA prints parabolas and lines for one head of size 128 in f16 (section 3.3). Its
+//!   parabola of the forward pass is negative below 27,985 tokens. Therefore there is also a fit without negative
+//!   coefficients to the five rows of its table 1, which state the seconds of seven tasks.
+//! - **h200**, measured with this library: eight heads of size 64 in f32.
+//! - **Jetsons**, predicted. The compute time assumes the share of the FP32 peak that the same PTX reaches on the H200,
+//!   and the memory's bandwidth determines the time for the bytes that a call reads and writes once. The launch of a
+//!   call is assumed to take no time.
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use crate::model::{Bytes, Sample, Seconds};
 use elsa_cli::error::Error;
 use elsa_targets::{Board, NAMES};
 
-/// Default board of the costs.
+/// Default value of `--board`.
 pub const DEFAULT: &str = "a100";
 const H200: &str = "h200";
 
-/// Tokens of table 1.
+/// Number of tokens of the paper's table 1.
 pub const TOKENS: f64 = 1e9;
 
-/// A row of the paper's table 1.
+/// A row of the paper's tables 1 and 2. Pairs are forward and backward.
 pub struct Row {
-    /// Levels.
+    /// Number of levels of division.
     pub level: u32,
-    /// Memory of a task in GiB, forward and backward.
+    /// Memory per task in GiB.
     pub gib: [f64; 2],
-    /// Seconds of seven tasks.
+    /// Seconds that seven tasks take together.
     pub seven: [f64; 2],
-    /// Hours of all tasks.
+    /// Hours of all tasks together.
     pub hours: [f64; 2],
-    /// The paper's table 2, in percent: mask, computing and merging forward; preparing, computing and merging backward;
-    /// communication, and the rest.
+    /// Shares of the time in percent (table 2): forward mask, computation and merge; backward preparation, computation
+    /// and merge; communication; and everything else.
     pub shares: [f64; 8],
 }
 
-/// Tables 1 and 2.
+/// Rows of the paper's tables 1 and 2.
 pub const TABLE: [Row; 5] = [
     Row {
         level: 5,
@@ -74,7 +75,7 @@ pub const TABLE: [Row; 5] = [
     },
 ];
 
-/// The fits that the paper prints, forward and backward, in seconds and GiB.
+/// Fits of the forward and of the backward pass as the paper prints them, in seconds and GiB.
 const PRINTED: [(Seconds, Bytes); 2] = [
     (
         Seconds { square: 9.37e-12, linear: 9.92e-7, constant: -3.51e-2 },
@@ -86,25 +87,26 @@ const PRINTED: [(Seconds, Bytes); 2] = [
     ),
 ];
 
-/// The study of a million tokens (section 2.4): GiB and seconds of a task at one to three levels, and of the whole.
+/// The paper's study of a million tokens (section 2.4): GiB and seconds of a task at one, two and three levels.
 pub const STUDY: [[f64; 2]; 3] = [[52.65, 110.06], [22.56, 19.74], [4.13, 4.13]];
-/// See [`STUDY`].
+/// GiB and seconds of the undivided problem in the paper's study of a million tokens.
 pub const STUDY_WHOLE: [f64; 2] = [92.53, 223.22];
 
-/// FP32 peak of an H200 in operations per second: 132 multiprocessors of 128 lanes, 1.98 GHz, two operations each.
+/// FP32 peak of an H200 in operations per second: 132 multiprocessors with 128 lanes at 1.98 GHz, two operations per
+/// cycle.
 const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
-/// Throughput of this library there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
+/// Operations per second that this library reaches on an H200 at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
-/// Returns every name that `--board` takes.
+/// Returns every name that `--board` accepts.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     [DEFAULT, H200].into_iter().chain(NAMES).map(|name| (name, name))
 }
 
-/// Returns the costs of `name`.
+/// Returns the costs of the board `name`.
 ///
 /// # Errors
-/// Returns an error for a board whose profile lacks data for a prediction.
+/// Returns an error for a board whose profile lacks data that a prediction needs.
 pub fn named(name: &str) -> Result<Costs, Error> {
     match name {
         DEFAULT => a100(),
@@ -148,13 +150,13 @@ fn a100() -> Result<Costs, Error> {
     })
 }
 
-/// Returns the costs of 64 heads on the A100, of the study of a million tokens.
+/// Returns the costs of 64 heads on the A100, from the paper's study of a million tokens.
 ///
-/// The study's third row prints 4.13 GiB and 4.13 s. The first two are on a line that gives 9.67 GiB there, so the
-/// bytes are fitted to the first two and to the whole.
+/// The third row of the study prints 4.13 GiB and 4.13 s. The line through the first two rows gives 9.67 GiB there, so
+/// the bytes are fitted to the first two rows only.
 ///
 /// # Errors
-/// Never fails: the numbers are constants that satisfy the conditions.
+/// Never fails: the numbers are constants that can be fitted.
 pub fn study() -> Result<Costs, Error> {
     let whole = crate::model::Division::new(1e6, 7, 3);
     let at = |level: usize| whole.task_tokens(level as f64 + 1.0);

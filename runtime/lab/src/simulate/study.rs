@@ -1,5 +1,5 @@
-//! The numbers of `elsa-lab simulate`: the paper's tables and studies from given costs, and plain streaming for
-//! comparison.
+//! Computes the numbers of `elsa-lab simulate` from given costs: the paper's tables and studies, and plain streaming
+//! for comparison.
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use super::schedule::{self, Schedule, Tree};
@@ -20,32 +20,32 @@ const DEEPEST: u32 = 24;
 pub struct Request<'a> {
     /// Total number of tokens.
     pub tokens: f64,
-    /// Numbers of chunks: c per division, and l per task.
+    /// Numbers of chunks: c per division and l per task.
     pub division: (usize, usize),
     /// Levels to simulate; `None` means the first level whose tasks fit, and the next four.
     pub levels: Option<&'a [u32]>,
     /// Memory limit in bytes.
     pub limit: f64,
-    /// Bytes per second at which tensors arrive.
+    /// Bytes per second at which tensors arrive; `None` if transfers are not simulated.
     pub link: Option<f64>,
     /// `true` to simulate the backward pass too.
     pub backward: bool,
 }
 
 impl Request<'_> {
-    /// Returns the division of `tokens` tokens.
+    /// Returns the division of `tokens` tokens by the requested numbers of chunks.
     #[must_use]
     pub fn of(&self, tokens: f64) -> Division {
         Division::new(tokens, self.division.0, self.division.1)
     }
 }
 
-/// The paper's printed value, and the model's distance from it.
+/// Values that the paper prints, and the deviations of the model from them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Paper {
-    /// Memory of a task in GiB.
+    /// Printed memory of a task in GiB.
     pub gib: f64,
-    /// Hours of all tasks.
+    /// Printed hours of all tasks.
     pub hours: f64,
     /// Relative deviation of the model's memory from the printed one.
     pub gib_off: f64,
@@ -53,12 +53,12 @@ pub struct Paper {
     pub hours_off: f64,
 }
 
-/// A pass at a level.
+/// Cost of a pass at one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// `forward` or `backward`.
     pub pass: &'static str,
-    /// Bytes of a task.
+    /// Bytes per task.
     pub bytes: f64,
     /// `true` if a task fits in memory.
     pub fits: bool,
@@ -66,28 +66,29 @@ pub struct Cost {
     pub dense_hours: f64,
     /// Hours of all tasks with a kernel that skips masked pairs.
     pub hours: f64,
-    /// Hours by the paper's printed fit; `None` if it is negative.
+    /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if it is
+    /// negative.
     pub printed_fit_hours: Option<f64>,
-    /// Relative deviation of the printed fit's memory from the printed memory.
+    /// Relative deviation of the memory by the printed fit from the memory in table 1.
     pub printed_fit_gib: Option<f64>,
-    /// The row of table 1, if it has one for this cost.
+    /// Comparison with table 1, if it has a row for this cost.
     pub paper: Option<Paper>,
 }
 
 /// A level of division: a row of table 1.
 #[derive(Clone, Debug, Serialize)]
 pub struct Level {
-    /// Levels.
+    /// Number of levels of division.
     pub level: u32,
-    /// Tokens of a task.
+    /// Tokens per task.
     pub task_tokens: f64,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: f64,
-    /// Number of tasks that contain each token; a token is moved that many times.
+    /// Number of tasks that contain a given token, which is how often the token is moved.
     pub copies: f64,
-    /// Ratio of a dense kernel's work to that of plain attention.
+    /// Work of a kernel that also computes masked pairs, relative to plain attention.
     pub dense_work: f64,
-    /// Bytes into and out of all tasks of the forward pass.
+    /// Bytes that all tasks of the forward pass read and write.
     pub moved_bytes: f64,
     /// Hours to move these bytes over the link; `None` without a link.
     pub moved_hours: Option<f64>,
@@ -95,81 +96,81 @@ pub struct Level {
     pub passes: Vec<Cost>,
 }
 
-/// Plain attention that streams keys past resident query rows.
+/// Cost of plain attention that streams keys and values past resident query rows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Streaming {
-    /// Query rows of a head that are resident.
+    /// Number of resident query rows per head.
     pub resident_rows: f64,
     /// Number of passes over the keys and values of a head.
     pub passes: f64,
-    /// Bytes in use.
+    /// Peak memory in bytes.
     pub peak_bytes: f64,
-    /// Bytes moved.
+    /// Bytes read and written.
     pub moved_bytes: f64,
     /// Hours to move these bytes over the link; `None` without a link.
     pub moved_hours: Option<f64>,
-    /// Hours of computing, by pass.
+    /// Hours of computation, by pass.
     pub hours: Vec<(&'static str, f64)>,
-    /// Hours of computing by the fits that the paper prints, by pass.
+    /// Hours of computation according to the paper's printed fits, by pass.
     pub printed_fit_hours: Vec<(&'static str, f64)>,
-    /// Smallest number of resident rows for which computing takes longer than reading.
+    /// Smallest number of resident rows for which computation takes longer than reading.
     pub rows_that_hide: Option<f64>,
 }
 
-/// A row of table 2: shares of the time in percent, as printed and as modelled.
+/// A row of table 2: shares of the time in percent.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shares {
-    /// Levels.
+    /// Number of levels of division.
     pub level: u32,
-    /// Shares as printed.
+    /// Shares that the paper prints.
     pub printed: [f64; 8],
-    /// Shares as modelled.
+    /// Shares that the model predicts.
     pub modelled: [f64; 8],
 }
 
 /// A uniform schedule of the study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Uniform {
-    /// Tokens of a task.
+    /// Tokens per task.
     pub task_tokens: f64,
-    /// Bytes of a task.
+    /// Bytes per task.
     pub bytes: f64,
-    /// Seconds of a task.
+    /// Seconds per task.
     pub seconds: f64,
     /// Number of tasks that fit in memory at once.
     pub at_a_time: f64,
-    /// GiB and seconds of a task as printed.
+    /// GiB and seconds per task that the paper prints.
     pub printed: Option<[f64; 2]>,
-    /// The schedule; `None` if a task does not fit.
+    /// The schedule; `None` if a task does not fit or there are too many.
     pub schedule: Option<Schedule>,
 }
 
-/// The study of a number of tokens that memory does not hold.
+/// Study of a problem that is larger than memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
-    /// Heads of a call.
+    /// Number of heads per call.
     pub heads: usize,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: f64,
-    /// The limit.
+    /// Memory limit in bytes.
     pub limit: f64,
     /// Bytes and seconds of the undivided problem.
     pub whole: [f64; 2],
-    /// GiB and seconds as printed for PyTorch's attention, whose kernel computes the same pairs in less time than the one that
-    /// the tasks were timed with.
+    /// GiB and seconds of the undivided problem that the paper prints. They are those of PyTorch's attention, whose
+    /// kernel takes less time for the same pairs than the kernel that the tasks were timed with.
     pub whole_printed: Option<[f64; 2]>,
-    /// One to three levels.
+    /// Uniform schedules of three successive levels.
     pub uniform: Vec<Uniform>,
-    /// The hybrid schedule that ends first.
+    /// Hybrid schedule with the shortest time for concurrent tasks.
     pub hybrid: Option<Schedule>,
-    /// Tasks, as `elsa run --task-path` takes them.
+    /// Paths of the hybrid schedule's tasks, in the syntax of `elsa run --task-path`.
     pub hybrid_paths: Vec<String>,
 }
 
-/// A point of figure 6.
+/// A point of figure 6: the cost of a task in both passes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Both {
-    /// Tokens of a task.
+    /// Tokens per task.
     pub tokens: f64,
     /// Bytes, forward and backward.
     pub bytes: [f64; 2],
@@ -177,57 +178,58 @@ pub struct Both {
     pub seconds: [f64; 2],
 }
 
-/// Appendix C for a pass and a fit.
+/// Results of appendix C for one pass and one fit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Optimum {
     /// `forward` or `backward`.
     pub pass: &'static str,
-    /// Fit from which the optimum is computed.
+    /// Fit from which the optimum follows: `as printed` or `not negative`.
     pub fit: &'static str,
-    /// Size below which the fit is negative.
+    /// Number of tokens below which the fit is negative.
     pub negative_below: Option<f64>,
-    /// Text on the optimum if one task runs at a time, with sizes and levels.
+    /// Description of the optimum if one task runs at a time.
     pub serial: String,
-    /// Text on the optimum if as many tasks run at once as fit in memory.
+    /// Description of the optimum if as many tasks run at once as fit in memory.
     pub parallel: String,
-    /// The cheapest level whose tasks fit and have a time, by the exact costs, if one task runs at a time.
+    /// Cheapest level if one task runs at a time, among those whose tasks fit in memory and have a positive time.
     pub best_level: Option<u32>,
-    /// The cheapest such level if as many tasks run at once as fit in memory.
+    /// Cheapest of these levels if as many tasks run at once as fit in memory.
     pub best_level_at_once: Option<u32>,
-    /// The first level at which the fit is negative.
+    /// First level at which the fit is negative.
     pub negative_from_level: Option<u32>,
 }
 
 /// Complete report of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Levels.
+    /// Costs by level (table 1).
     pub levels: Vec<Level>,
-    /// Plain streaming.
+    /// Costs of plain streaming.
     pub streaming: Streaming,
-    /// Table 2, where it was printed.
+    /// Table 2; empty for costs that it does not cover.
     pub shares: Vec<Shares>,
-    /// The study.
+    /// Study of a problem that is larger than memory (figures 4, 8 and 9).
     pub study: Study,
-    /// Figure 6; empty where the backward pass has no costs.
+    /// Figure 6; empty if the costs of the backward pass are unknown.
     pub both: Vec<Both>,
-    /// Appendix C.
+    /// Appendix C, by pass and fit.
     pub optimum: Vec<Optimum>,
 }
 
-/// Returns the bytes that a call transfers once per token of a head: for its query, its key and value, and its state.
+/// Returns bytes per token and head: of a query, of a key with its value, and of a state.
 fn per_token(costs: &Costs) -> (f64, f64, f64) {
     let (dim, element) = (costs.dim as f64, costs.element as f64);
     // m, S and W are f32.
     (dim * element, 2.0 * dim * element, 4.0 * (dim + 2.0))
 }
 
-/// Computes plain streaming of `tokens` tokens in `limit` bytes.
+/// Computes the cost of plain streaming of `tokens` tokens within the memory limit.
 ///
-/// A head at a time: rows with their states and outputs, and two buffers of keys and values.
+/// Heads are processed one at a time. Memory contains query rows with their states and outputs, and two buffers of keys
+/// and values.
 ///
 /// # Errors
-/// Returns an error for a limit that does not hold one row.
+/// Returns an error if the limit is too small for one row.
 pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<Streaming, Error> {
     let (query, keys, state) = per_token(costs);
     let chunk = CHUNK.min(tokens);
@@ -261,14 +263,15 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
     })
 }
 
-/// Returns the bytes into and out of the tasks of a level: queries, keys and values, and states.
+/// Returns the bytes that all tasks at a level read and write: queries, keys, values and states.
 #[must_use]
 pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     let (query, keys, state) = per_token(costs);
     costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
 }
 
-/// Returns the seconds of all tasks of a level with a kernel that skips masked pairs: the pairs of plain attention.
+/// Returns the seconds of all tasks at a level with a kernel that skips masked pairs, and so computes the same number
+/// of pairs as plain attention.
 #[must_use]
 pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
     let Seconds { square, linear, constant } = time;
@@ -277,19 +280,20 @@ pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
         + constant * whole.tasks(level)
 }
 
-/// Returns the seconds of all tasks of a level with a dense kernel; `None` if a task has no time.
+/// Returns the seconds of all tasks at a level with a kernel that also computes masked pairs; `None` if the fit is not
+/// positive for a task.
 #[must_use]
 pub fn dense(time: Seconds, whole: Division, level: f64) -> Option<f64> {
     Some(whole.tasks(level) * time.at(whole.task_tokens(level))?)
 }
 
-/// Returns the first level whose tasks fit into `limit` bytes.
+/// Returns the first level whose tasks fit in `limit` bytes.
 #[must_use]
 pub fn first_level(memory: Bytes, whole: Division, limit: f64) -> Option<u32> {
     (0..=DEEPEST).find(|level| memory.at(whole.task_tokens(f64::from(*level))) <= limit)
 }
 
-/// Returns the row of table 1 that is this division's.
+/// Returns the row of table 1 for a level, if the table was made with these costs and this division.
 fn row(costs: &Costs, request: &Request<'_>, level: u32) -> Option<&'static sets::Row> {
     let same = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens == sets::TOKENS;
     sets::TABLE.iter().find(|row| same && row.level == level)
@@ -335,8 +339,9 @@ fn level(costs: &Costs, request: &Request<'_>, level: u32) -> Level {
     }
 }
 
-/// Computes table 2. Computing comes from the fits of table 1. Every other part is a line through its five seconds, as
-/// its work is linear in tokens; the distance from the print shows how linear it is.
+/// Computes table 2. The seconds of the two computations come from the fits of table 1. The seconds of every other part
+/// are a line that is fitted to the part's five printed values, since its work is linear in tokens; the deviations show
+/// how linear it is.
 fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     let Some(backward) = costs.backward.as_ref().filter(|_| row(costs, request, 5).is_some()) else {
         return Vec::new();
@@ -375,7 +380,8 @@ fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     sets::TABLE.iter().map(of).collect()
 }
 
-/// Computes figures 4, 8 and 9: a million tokens, or fewer if requested, in memory that is too small for them.
+/// Computes figures 4, 8 and 9: a million tokens, or fewer if requested, with a memory limit that is too small for
+/// them.
 fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     let published = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens >= 1e6;
     let with_heads;
@@ -424,8 +430,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits if they exist: they were made at these
-/// sizes.
+/// Computes figure 6: both passes over 100K to 1M tokens. The paper's printed fits are preferred, because they were
+/// made at these sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -439,7 +445,7 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Computes appendix C, with the printed fit if it exists, and with the one made here.
+/// Computes appendix C with the paper's printed fit, if there is one, and with the fit without negative coefficients.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();
@@ -490,10 +496,10 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     all
 }
 
-/// Computes the whole report.
+/// Computes the complete report.
 ///
 /// # Errors
-/// Returns an error for a limit that holds neither a row nor a task.
+/// Returns an error if the memory limit is too small for one row of a stream or for a task of any size.
 pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
     let streaming = streaming(costs, request.tokens, request)?;
     let whole = request.of(request.tokens);

@@ -1,4 +1,4 @@
-//! The report as text.
+//! Prints the report as text.
 
 use super::beside::{RUNS, Ran};
 use super::costs::{Costs, GIB};
@@ -13,7 +13,7 @@ use std::io::{Result, Write};
 pub const PARTS: [&str; 8] =
     ["mask", "forward", "merge", "prepare", "backward", "merge back", "communication", "rest"];
 
-/// Formats bytes in the largest unit of which there is at least one.
+/// Formats a number of bytes in the largest unit in which it is at least one.
 #[must_use]
 pub fn size(bytes: f64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -48,13 +48,13 @@ pub fn count(n: f64) -> String {
     }
 }
 
-/// Formats a deviation.
+/// Formats a relative deviation in percent, with its sign.
 #[must_use]
 pub fn percent(off: f64) -> String {
     format!("{:+.1} %", 100.0 * off)
 }
 
-/// Formats a parabola.
+/// Formats the parabola of seconds by tokens.
 #[must_use]
 pub fn parabola(time: Seconds) -> String {
     let Seconds { square, linear, constant } = time;
@@ -79,21 +79,21 @@ pub fn heads(n: usize) -> String {
 
 /// Content of a printed report.
 pub struct Printed<'a> {
-    /// The costs.
+    /// Costs that the simulation is based on.
     pub costs: &'a Costs,
-    /// The request.
+    /// Parameters of the simulation.
     pub request: &'a Request<'a>,
-    /// The result.
+    /// Results of the simulation.
     pub report: &'a Report,
-    /// Quality of the fit.
+    /// Checks of a fit that was made on this machine.
     pub checks: &'a [Check],
-    /// Figure 5.
+    /// Naive method compared with this library (figure 5).
     pub kernels: &'a [Kernels],
-    /// Streaming and quorums that ran here.
+    /// Measurements of streaming and quorums on this machine.
     pub ran: &'a [Ran],
 }
 
-/// Prints everything.
+/// Prints the entire report.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -184,7 +184,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
     Ok(())
 }
 
-/// Prints both methods as they ran.
+/// Prints the measurements of streaming and quorums.
 fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     writeln!(out, "\nstreaming and quorums, run here, medians of {RUNS}; their answers agree")?;
     writeln!(
@@ -204,7 +204,7 @@ fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     Ok(())
 }
 
-/// Prints table 1, and its omissions.
+/// Prints table 1, followed by notes.
 fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Result<()> {
     let (chunks, members) = request.division;
     writeln!(out, "\nquorums of c = {chunks}, l = {members} (table 1)")?;

@@ -1,4 +1,4 @@
-//! Runs every schedule over the tiles of a problem, and compares its answers with exact attention in f64.
+//! Runs every schedule over the tiles of a problem, and compares the outputs with exact attention in f64.
 
 use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
@@ -18,42 +18,42 @@ use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
-/// Multiply-adds of all schedules together from which tiles are sampled.
+/// Number of multiply-adds of all schedules together above which only a sample of the tiles is run.
 const WORK: u64 = 3 << 32;
 
-/// Multiply-adds of one tile from which a problem is refused.
+/// Number of multiply-adds per tile above which a problem is refused.
 const REFUSED: u64 = 16 * WORK;
 
-/// Keys of all rows together whose bounds are computed.
+/// Maximum number of keys of the rows whose bounds are computed, over these rows together.
 const BOUNDED_KEYS: usize = 1 << 19;
 
 /// Maximum number of rows whose bounds are computed.
 const BOUNDED: usize = 512;
 
-/// Groups of tiles that threads take.
+/// Number of groups of tiles that are distributed over threads.
 const GROUPS: usize = 32;
 
-/// Difference between a schedule's answers and exact attention.
+/// Errors of a schedule's outputs relative to exact attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// The largest error of a component.
+    /// Largest absolute error of a component.
     pub worst: f64,
-    /// The sum over rows of the largest error of a component, and the rows.
+    /// Sum over the compared rows of the row's largest error.
     pub sum: f64,
-    /// Rows that were compared, whose components are all finite.
+    /// Number of compared rows, which are those whose errors are all finite.
     pub rows: u64,
-    /// Rows whose bound was computed.
+    /// Number of rows whose bounds were computed.
     pub bounded: u64,
-    /// The largest bound of their components.
+    /// Largest bound of a component of these rows.
     pub bound: f64,
-    /// The largest share of its bound that an error uses.
+    /// Largest ratio of a component's error to its bound.
     pub used: f64,
-    /// Components beyond their bound.
+    /// Number of components beyond their bound.
     pub beyond: u64,
 }
 
 impl Errors {
-    /// Returns the mean over rows of the largest error of a component.
+    /// Returns the mean over rows of the row's largest error.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.sum / self.rows as f64 }
@@ -70,65 +70,66 @@ impl Errors {
     }
 }
 
-/// Result of a schedule.
+/// Results of one schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// The schedule.
+    /// The schedule, with its place in a table.
     pub setting: Setting,
-    /// Counts of the run.
+    /// Counts of skipped blocks, rescales and recomputed rows.
     pub report: Report,
-    /// Errors of its answers.
+    /// Errors of the outputs.
     pub errors: Errors,
 }
 
-/// Results that the page of a problem shows.
+/// Results of a problem, as its page shows them.
 #[derive(Debug)]
 pub struct Study {
-    /// The name of the case.
+    /// Name of the case.
     pub name: String,
-    /// Query heads of all sequences, queries and keys of the longest sequence, head sizes.
+    /// Query heads of all sequences together, queries and keys of the longest sequence, head size of keys and of
+    /// values.
     pub shape: [usize; 5],
     /// Element type.
     pub dtype: &'static str,
-    /// Number of tiles that were run, and of all tiles.
+    /// Number of tiles that were run, and number of all tiles.
     pub tiles: [usize; 2],
-    /// Number of rows that were run, and of all rows.
+    /// Number of rows that were run, and number of all rows.
     pub rows: [usize; 2],
-    /// The schedules.
+    /// Results of each schedule.
     pub outcomes: Vec<Outcome>,
     /// Positions of the largest scores.
     pub seen: Seen,
-    /// Queries and keys.
+    /// Similarity and norms of the queries, then of the keys.
     pub sides: [Side; 2],
     /// Probabilities of the first head.
     pub map: HeatMap,
-    /// The largest difference of two values in a dim that some row may attend.
+    /// Largest difference between two values that a row may attend, in any one dim.
     pub spread: f64,
 }
 
-/// A row whose bounds are computed.
+/// Data from which the bounds of a row are computed.
 struct Bounded {
     ln_p: Vec<f64>,
-    /// Number, score and magnitude of bias of every key that is attended.
+    /// Index, score and magnitude of the bias of every attended key.
     keys: Vec<(usize, Score, f64)>,
-    /// The bounds of the exact schedule.
+    /// Bounds of the exact schedule, by component.
     exact: Vec<f64>,
 }
 
-/// A reference row for answers.
+/// Exact results of a row, with which outputs are compared.
 struct Known {
     lse: f64,
     y: Vec<f64>,
     bounded: Option<Bounded>,
 }
 
-/// Observations of a group of tiles.
+/// Results of a group of tiles.
 struct Group {
     seen: Seen,
     outcomes: Vec<(Report, Errors)>,
 }
 
-/// Studies a problem.
+/// Runs every schedule on a problem and measures its tensors.
 ///
 /// # Errors
 /// Returns an error if a single tile of the problem would take too long, or if the system refuses memory.
@@ -187,7 +188,7 @@ fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
 
-/// Counts the multiply-adds of some schedules over some tiles.
+/// Returns the number of multiply-adds that `schedules` schedules need for the given tiles.
 fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedules: usize) -> u64 {
     let dims = (problem.head_dim() + problem.value_dim()) as u64;
     let pairs = |place: &Place| {
@@ -199,7 +200,7 @@ fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedu
     pairs.saturating_mul(dims).saturating_mul(schedules as u64)
 }
 
-/// Returns the tiles that are run: all of them, or a sample, evenly spread.
+/// Returns the tiles to run: all of them, or an evenly spread sample.
 fn choose(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -221,7 +222,7 @@ fn choose(
     Ok((0..count).map(|i| all[(2 * i + 1) * all.len() / (2 * count)].clone()).collect())
 }
 
-/// Runs every schedule over some tiles. Of every `step`th row bounds are computed.
+/// Runs every schedule over the given tiles. Bounds are computed for every `step`th row.
 fn group(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -283,7 +284,8 @@ struct Values<'a> {
     head: usize,
 }
 
-/// Computes the facts about row `i` of a tile, and its scores by key.
+/// Computes the exact results of row `i`, and its scores by key. With `with_bounds`, also computes the data for its
+/// bounds.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -321,7 +323,8 @@ fn know(
 }
 
 impl Values<'_> {
-    /// Returns the bounds of the components of a row that left `share` of its weights out.
+    /// Returns the bounds of the components of a row for a schedule that left out the share `share` of the row's
+    /// weights.
     fn bounds(
         &self,
         mut row: Row<'_>,
@@ -347,8 +350,8 @@ impl Values<'_> {
     }
 }
 
-/// Compares the answer of a row with exact attention and its bounds. `m` is the reference of its state in base-2 units,
-/// and `share` the share of the weights that it left out.
+/// Compares the output of a row with exact attention and with its bounds. `m` is the reference of the row's state in
+/// base-2 units, and `share` is the share of the weights that the schedule left out.
 fn compare(
     values: &Values<'_>,
     arithmetic: Arithmetic,

@@ -1,19 +1,19 @@
-//! `elsa-lab study`: the effect of schedules on given tensors.
+//! `elsa-lab study`: effect of schedules on given tensors.
 //!
-//! Every table and figure of the article on vector relieved attention (VFA, VSA) has a counterpart, measured on the
-//! given tensors by the scalar run of [`elsa_core::attention::traversal`] instead of a model's score on a benchmark.
-//! Answers are compared with exact attention in f64, and with their bounds.
+//! Every table and figure of the article on vector relieved attention (VFA, VSA) has a counterpart. The article states
+//! a model's score on a benchmark; here, the scalar run of [`elsa_core::attention::traversal`] is measured on the given
+//! tensors. Its outputs are compared with exact attention in f64 and with their error bounds.
 //!
-//! | of the article | here | module |
+//! | in the article | here | module |
 //! |---|---|---|
-//! | table 1, figure 1 | operations of a weight, their share per instruction set and head size | [`operations`] |
-//! | table 2 | needs language models, and is replaced by a note | [`page`] |
-//! | table 3 | rows that ten settings would lose to f16 and f32 weights | [`tables`] |
-//! | table 4 | sparsity, bound and error of 21 settings, and of error budgets | [`tables`] |
+//! | table 1, figure 1 | operations per weight, and their shares by instruction set and head size | [`operations`] |
+//! | table 2 | none: it needs language models; a note explains this | [`page`] |
+//! | table 3 | rows that ten settings would lose with f16 and with f32 weights | [`tables`] |
+//! | table 4 | sparsity, bound and error of 21 settings and of error budgets | [`tables`] |
 //! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`seen`] |
-//! | figures 3 and 4 | similarity within blocks, norms | [`tokens`] |
+//! | figures 3 and 4 | similarity within blocks, norms of tokens | [`tokens`] |
 //!
-//! [`measure`] runs the schedules, over all tiles or, if that takes too long, a sample of them.
+//! [`measure`] runs the schedules over all tiles or, if that takes too long, over a sample of them.
 
 mod measure;
 mod operations;
@@ -33,7 +33,7 @@ use elsa_cli::scenario::{self, Scenario};
 use elsa_files::Target;
 use std::path::PathBuf;
 
-/// The text below the flags.
+/// Help text below the flags.
 const HELP: &str = "\
 The page has sparsity, bounds, errors and pictures of schedules with frozen references and skipped blocks (VFA, BLASST, VSA,
 budgets). The schedules run in scalar arithmetic, over all tiles of rows or a sample where all would take too long.
@@ -41,7 +41,7 @@ Examples:
   elsa-lab study --scenario sink --html study.html
   elsa-lab study --q q.npy --k k.npy --v v.npy --causal --html study.html";
 
-/// Requires a flag unless built-in tensors are studied.
+/// Marks a flag as required unless built-in tensors are studied.
 fn required(flag: Arg) -> Arg {
     flag.required_unless_present("scenario")
 }

@@ -1,7 +1,7 @@
-//! Operations of a weight: the article's table 1 and figure 1, for the kernels of this engine.
+//! Operations per weight: the article's table 1 and figure 1 for the kernels of this library.
 //!
-//! Counted are vector operations per vector of weights, from the source of the kernels (`elsa_kernels::attention`), as every
-//! instruction set executes them:
+//! Vector operations per vector of weights are counted, from the source of the kernels (`elsa_kernels::attention`), as
+//! each instruction set executes them:
 //!
 //! ```text
 //! d   multiply-adds   products with keys           d_v multiply-adds   products with values
@@ -12,44 +12,45 @@
 //!                     NEON   12: 2 for the whole part, 6 of the polynomial in pairs, 2 copies, 2 for the power
 //! ```
 //!
-//! Loads and stores, which accompany multiply-adds, are not counted, nor are operations once per row of a block.
+//! Loads and stores, which accompany multiply-adds, are not counted; neither are operations that occur once per row of
+//! a block.
 
 use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
 
-/// An instruction set with the operations of its exponential.
+/// An instruction set and the cost of its exponential.
 #[derive(Clone, Copy, Debug)]
 pub struct Isa {
-    /// Name.
+    /// Name of the instruction set.
     pub name: &'static str,
-    /// Vector operations of an exponential.
+    /// Number of vector operations of an exponential.
     pub exponential: f64,
 }
 
-/// The instruction sets of the kernels.
+/// Instruction sets for which the library has kernels.
 pub const ISAS: [Isa; 3] = [
     Isa { name: "AVX-512", exponential: 7.0 },
     Isa { name: "AVX2", exponential: 10.0 },
     Isa { name: "NEON", exponential: 12.0 },
 ];
 
-/// Vector operations of a weight by purpose.
+/// Number of vector operations per vector of weights, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Operations {
     /// Products with keys.
     pub keys: f64,
-    /// Operations for key proxies in first references.
+    /// Scores of block representatives, which determine the first reference.
     pub proxies: f64,
-    /// The largest score.
+    /// Search for the largest score.
     pub maximum: f64,
-    /// The comparison with the floor.
+    /// Comparison of the weight with the floor.
     pub floor: f64,
-    /// The subtraction of the reference.
+    /// Subtraction of the reference.
     pub subtraction: f64,
-    /// The exponential.
+    /// Exponential of the score.
     pub exponential: f64,
-    /// The sum of weights.
+    /// Addition to the sum of weights.
     pub sum: f64,
-    /// The vote on a budget.
+    /// Vote on whether a block fits the error budget.
     pub vote: f64,
     /// Rescaling of sums.
     pub rescale: f64,
@@ -57,7 +58,7 @@ pub struct Operations {
     pub values: f64,
 }
 
-/// The names of the parts of [`Operations`], as [`Operations::parts`] has them.
+/// Names of the purposes in [`Operations`], in the order of [`Operations::parts`].
 pub const PARTS: [&str; 10] = [
     "products with keys (MUL, QKᵀ)",
     "representatives of blocks",
@@ -87,8 +88,8 @@ impl Operations {
         }
     }
 
-    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, from its
-    /// report: means over all weights.
+    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, as means over
+    /// all weights of the run's `report`.
     #[must_use]
     pub fn of(
         isa: Isa,
@@ -132,7 +133,7 @@ impl Operations {
         }
     }
 
-    /// Returns the parts, in the order of [`PARTS`].
+    /// Returns the numbers of operations in the order of [`PARTS`].
     #[must_use]
     pub fn parts(&self) -> [f64; 10] {
         [
@@ -149,7 +150,7 @@ impl Operations {
         ]
     }
 
-    /// Returns the sum of all parts.
+    /// Returns the total number of operations.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()

@@ -1,4 +1,4 @@
-//! A study as one page that needs nothing but itself: tables, curves, bars and a map.
+//! Renders studies as one self-contained page: tables, curves, bars and a map.
 
 use super::measure::Study;
 use super::operations::{ISAS, Operations};
@@ -11,7 +11,7 @@ use elsa_cli::chart::{Chart, Point, Raw, SIZE, Scale, Tick, chart};
 use elsa_cli::error::Error;
 use elsa_cli::picture::{Bar, FRAME, Picture};
 
-/// Reason why the article's table 2 has no counterpart.
+/// Explanation of why the article's table 2 has no counterpart.
 const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion parameters on seven benchmarks. It cannot be \
     repeated on given tensors, and is left out. What a schedule does to an answer stands in tables 3 and 4, as its bound and \
     its error.";
@@ -21,13 +21,13 @@ struct Case<'a> {
     study: &'a Study,
     sampled: String,
     judged: String,
-    /// Tables, each with the pictures that stand before it.
+    /// Tables, each with the pictures and curves that precede it.
     parts: Vec<(Vec<Picture>, Vec<Chart>, Shown)>,
-    /// Heading, words, pictures and curves.
+    /// Figures without a table.
     figures: Vec<Figure>,
 }
 
-/// A figure of the article.
+/// Counterpart of a figure of the article.
 struct Figure {
     title: &'static str,
     words: String,
@@ -35,7 +35,7 @@ struct Figure {
     charts: Vec<Chart>,
 }
 
-/// The page.
+/// Template variables of the page.
 #[derive(Template)]
 #[template(path = "study.html")]
 struct Page<'a> {
@@ -46,7 +46,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// Renders the page of some studies.
+/// Renders the page for `studies`.
 ///
 /// # Errors
 /// Returns an error if the template fails. The page is rendered in memory, so no I/O can fail.
@@ -91,7 +91,7 @@ fn case(study: &Study) -> Case<'_> {
     }
 }
 
-/// Draws figure 1: operations by purpose, a bar for each instruction set and head size.
+/// Draws figure 1: operations by purpose, with one bar per instruction set and head size.
 fn parts(study: &Study) -> Picture {
     let bars: Vec<(String, Operations)> = ISAS
         .into_iter()
@@ -136,7 +136,7 @@ fn parts(study: &Study) -> Picture {
     }
 }
 
-/// Returns the colours of figure 1, from below.
+/// Returns the segments of a bar of figure 1 from bottom to top, with their names and numbers of operations.
 fn kinds(x: &Operations) -> [(&'static str, f64); 5] {
     [
         ("products with keys", x.keys),
@@ -173,7 +173,7 @@ fn stability(study: &Study) -> Figure {
     }
 }
 
-/// Draws the histogram of figure 2; `None` without rows.
+/// Draws the histogram of figure 2; returns `None` if no row attends a key.
 fn settled(study: &Study) -> Option<Picture> {
     let [left, top, right, bottom] = FRAME;
     let blocks = study.seen.stable.keys().next_back()? + 1;
@@ -205,7 +205,7 @@ fn settled(study: &Study) -> Option<Picture> {
     })
 }
 
-/// Draws a curve of means with the band of least and largest.
+/// Draws a curve of means with a band from the smallest to the largest value.
 fn curve(name: &str, points: &[Spread]) -> Raw {
     let point = |x: &Spread| Point {
         x: x.at as f64,
@@ -216,7 +216,7 @@ fn curve(name: &str, points: &[Spread]) -> Raw {
     Raw::new(name, points.iter().map(point))
 }
 
-/// Draws curves of queries and keys, a picture for each.
+/// Draws one chart for the queries and one for the keys, with the values that `of` selects.
 fn both(
     study: &Study,
     names: (&'static str, &'static str),
@@ -229,7 +229,7 @@ fn both(
     sides.into_iter().filter_map(one).collect()
 }
 
-/// Draws figure 3: how alike the tokens of a block are.
+/// Draws figure 3: similarity of the tokens within a block.
 fn similarity(study: &Study) -> Figure {
     let [q, k] = &study.sides;
     Figure {
@@ -256,8 +256,7 @@ fn norms(study: &Study) -> Figure {
     }
 }
 
-/// Draws figure 5: block maxima of tiles whose largest score is at the sink, in an own block and
-/// elsewhere.
+/// Draws figure 5: block maxima of one tile for each site of the largest score.
 fn maxima(study: &Study) -> Figure {
     let mut charts = Vec::new();
     let mut none = Vec::new();

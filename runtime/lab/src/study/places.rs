@@ -4,21 +4,21 @@ use elsa_core::attention::traversal::Tile;
 use elsa_core::attention::{Inputs, Problem};
 use std::ops::Range;
 
-/// The tile of every run.
+/// Size of the tiles in all runs.
 pub const TILE: Tile = Tile::SQUARE;
 
-/// A tile: some rows of a query head.
+/// A tile: consecutive rows of a query head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// The query head.
+    /// Index of the query head.
     pub head: usize,
-    /// The rows, counted within the sequence.
+    /// Rows of the tile, counted from the start of the sequence.
     pub rows: Range<usize>,
 }
 
-/// Returns the tiles of a problem, sequences outermost, rows innermost.
+/// Returns the tiles of a problem, ordered by sequence, then head, then rows.
 pub fn places(problem: &Problem, inputs: &Inputs<'_>) -> Vec<Place> {
     let mut all = Vec::new();
     for sequence in 0..problem.sequences() {

@@ -22,7 +22,7 @@ impl Site {
     /// Every site, in the order of the article.
     pub const ALL: [Site; 3] = [Site::Sink, Site::Own, Site::Middle];
 
-    /// Returns its name.
+    /// Returns the name of the site.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,29 +33,30 @@ impl Site {
     }
 }
 
-/// The largest score of each block of a tile.
+/// Largest score of each block of keys, over the rows of a tile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
-    /// The tile.
+    /// The tile that the scores belong to.
     pub place: Place,
-    /// Largest score over all rows of the tile, by block, in natural-log units. Blocks without an attended key are omitted.
+    /// Largest score by block index, in natural-log units. Blocks without an attended key are missing.
     pub maxima: BTreeMap<usize, f64>,
 }
 
-/// Observations of the rows of some tiles.
+/// Positions of the largest scores in a set of tiles.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Number of rows for each block in which the running maximum of a sequential run reaches its final value.
+    /// For each block of keys, the number of rows whose running maximum reaches its final value there in a sequential
+    /// run.
     pub stable: BTreeMap<usize, u64>,
-    /// Number of rows for each site of that block.
+    /// For each site, the number of rows whose running maximum reaches its final value there.
     pub sites: [u64; 3],
-    /// The first tile for each site of the largest score.
+    /// For each site, the first tile whose largest score is there.
     pub peaks: [Option<Peak>; 3],
 }
 
 impl Seen {
-    /// Takes in a tile, whose blocks have `keys` keys. `scores` holds the scores of each row by key, in natural-log units, `−∞` for keys that
-    /// are not attended.
+    /// Adds a tile with blocks of `keys` keys. `scores` contains, for each row, the scores by key in natural-log units,
+    /// `−∞` for keys that are not attended.
     pub fn absorb(
         &mut self,
         problem: &Problem,
@@ -98,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// Adds the observations of later tiles.
+    /// Adds the positions in later tiles.
     pub fn merge(&mut self, later: Seen) {
         for (block, rows) in later.stable {
             *self.stable.entry(block).or_default() += rows;
@@ -111,7 +112,7 @@ impl Seen {
         }
     }
 
-    /// Returns the number of rows that attend a key.
+    /// Returns the number of rows that attend at least one key.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.sites.iter().sum()

@@ -10,18 +10,18 @@ pub enum Table {
     Third,
     /// The article's table 4.
     Fourth,
-    /// Error budgets and other settings that are not in the article.
+    /// The table of error budgets and other settings that are not in the article.
     Budgets,
 }
 
 /// A schedule that is studied.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Table that it is from.
+    /// Table that shows the schedule.
     pub table: Table,
     /// Name in the table.
     pub name: &'static str,
-    /// The article's result: the score of a language model in table 3, sparsity in table 4.
+    /// Result in the article: a language model's score in table 3, the sparsity in table 4; otherwise empty.
     pub published: &'static str,
     /// Schedule to run.
     pub schedule: Schedule,
@@ -31,8 +31,8 @@ pub struct Setting {
 const PUBLISHED_3: [&str; TABLE_3.len()] =
     ["0.75", "0.76", "0.23", "0.21", "0.22", "0.22", "0.24", "0.22", "0.22", "0.65"];
 
-/// Sparsities of table 4 on MMLU (computer security), in percent: the share of skipped blocks; in rows of FA4, also the
-/// share of skipped rescales; in rows of Rowskip, the share of skipped rows.
+/// Sparsities in percent of table 4 on MMLU (computer security): the share of skipped blocks. Rows of FA4 also contain
+/// the share of skipped rescales; rows of Rowskip contain the share of skipped rows instead.
 const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "",
     "32.3",
@@ -57,8 +57,8 @@ const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "84.6",
 ];
 
-/// Schedule whose references lag by one bit less than those of the exact schedule. The exact schedule itself does not run
-/// in tiles and counts nothing.
+/// Schedule whose references lag by one bit less than those of the exact schedule. It represents the exact schedule,
+/// which does not run in tiles and counts nothing.
 pub const LAGGING: Schedule = Schedule { threshold: HEADROOM - 1.0, ..Schedule::EXACT };
 
 /// Schedules that are not in the article on vector relieved attention.

@@ -1,4 +1,4 @@
-//! The tables of a study.
+//! Builds the tables of a study.
 
 use super::measure::{Outcome, Study};
 use super::operations::{ISAS, Operations, PARTS};
@@ -9,24 +9,24 @@ use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3};
 /// A table of the page.
 #[derive(Debug)]
 pub struct Shown {
-    /// Id in the page's markup.
+    /// Identifier in the page's markup.
     pub id: &'static str,
     /// Heading.
     pub title: &'static str,
-    /// Text.
+    /// Explanation of the table.
     pub words: String,
-    /// Names of the columns; the first is a word.
+    /// Names of the columns; the first column contains words.
     pub head: Vec<String>,
-    /// The rows.
+    /// Cells of each row.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Formats a share in percent.
+/// Formats the share `part / whole` in percent.
 fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "–".to_owned() } else { rate(part as f64 / whole as f64) }
 }
 
-/// Formats a rate in percent, with the digits of a small one.
+/// Formats a rate in percent, in scientific notation if it is small.
 pub fn rate(x: f64) -> String {
     match x * 100.0 {
         x if x != 0.0 && x < 0.05 => format!("{x:.1e} %"),
@@ -34,7 +34,7 @@ pub fn rate(x: f64) -> String {
     }
 }
 
-/// Formats a number of any size.
+/// Formats a number in scientific notation.
 fn number(x: f64) -> String {
     if x == 0.0 { "0".to_owned() } else { format!("{x:.2e}") }
 }
@@ -44,23 +44,23 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 impl Study {
-    /// Returns the result of a schedule, if it was studied.
+    /// Returns the results of a schedule, if it was studied.
     fn outcome(&self, schedule: &Schedule) -> Option<&Outcome> {
         self.outcomes.iter().find(|outcome| outcome.setting.schedule == *schedule)
     }
 
-    /// Iterates over the results of a table.
+    /// Iterates over the results that a table shows.
     fn of(&self, table: Table) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(move |outcome| outcome.setting.table == table)
     }
 
-    /// Returns the rows that attend a key.
+    /// Returns the number of rows that attend at least one key.
     fn rows_seen(&self) -> u64 {
         self.seen.rows()
     }
 }
 
-/// Returns the schedules whose operations are shown, by name.
+/// Returns the schedules whose operations are shown, with their names.
 fn counted() -> [(&'static str, Schedule); 6] {
     [
         ("FA", Schedule::FLASH),
@@ -106,8 +106,8 @@ pub fn operations(study: &Study) -> Shown {
     }
 }
 
-/// Builds figure 1 as a table: the share of each part in all operations, by instruction set and head size, and the
-/// savings by count if work is left out.
+/// Builds figure 1 as a table: the share of each purpose in all operations, by instruction set and head size, and the
+/// speed-ups that follow from the counts if operations are saved.
 pub fn shares(study: &Study) -> Shown {
     let budget = study.outcome(&Schedule::within(1e-2)).map_or(0.0, |x| x.report.row_sparsity());
     let mut rows = Vec::new();
@@ -156,7 +156,7 @@ pub fn shares(study: &Study) -> Shown {
     }
 }
 
-/// Returns the head sizes of figure 1.
+/// Returns the head sizes that figure 1 shows.
 pub fn dims(study: &Study) -> Vec<usize> {
     let mut dims = vec![32, 64, 128];
     if !dims.contains(&study.shape[3]) {
@@ -205,7 +205,7 @@ pub fn third(study: &Study) -> Shown {
     }
 }
 
-/// Formats the λ or the budget of a schedule.
+/// Formats the skip parameter of a schedule: its λ or its budget.
 fn parameter(schedule: &Schedule) -> String {
     match schedule.skip {
         Skip::Never => "–".to_owned(),
@@ -213,7 +213,7 @@ fn parameter(schedule: &Schedule) -> String {
     }
 }
 
-/// Builds the columns of a table of schedules that leave blocks out; `published` says whether it has the article's.
+/// Builds the rows of a table of schedules that skip blocks; `table` decides which columns they have.
 fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     let row = |Outcome { setting, report, errors }: &Outcome| {
         let mut cells = vec![setting.name.to_owned(), parameter(&setting.schedule)];
@@ -244,7 +244,7 @@ fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     study.of(table).map(row).collect()
 }
 
-/// The columns after the first two or three.
+/// Last columns of tables of schedules that skip blocks.
 const LEFT_OUT: [&str; 7] = [
     "D/(S+D) worst",
     "mean",
@@ -254,7 +254,7 @@ const LEFT_OUT: [&str; 7] = [
     "mean error",
     "of the bound, sampled rows",
 ];
-/// Note on a bound and an error in one row.
+/// Note on why an error may exceed the bound in its row.
 const OF_WHICH_ROWS: &str = "The bound is the largest of the sampled rows, the largest error that of all rows: an error above the \
     bound beside it is one of a row that was not sampled, whose bound is another. The last column sets every component of the \
     sampled rows against its own bound, where more than 100 % would be a violation.";

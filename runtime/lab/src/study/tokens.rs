@@ -1,39 +1,39 @@
-//! Similarity and norms of the queries and keys of a block: the article's figures 3 and 4.
+//! Similarity and norms of queries and keys: the article's figures 3 and 4.
 
 use elsa_cli::oracle::key;
 use elsa_core::attention::{Inputs, Problem};
 
-/// Tokens of a block of the article's figure 3.
+/// Number of tokens per block in the article's figure 3.
 pub const BLOCK: usize = 32;
 
 /// Maximum number of points of a curve of norms.
 const POINTS: usize = 256;
 
-/// A mean with the least and the largest, over heads and sequences.
+/// Mean, smallest and largest value over heads and sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The first token that it represents, or the block.
+    /// Index of the first token that the value represents, or index of the block.
     pub at: usize,
-    /// The mean.
+    /// Mean value.
     pub mean: f64,
-    /// The least.
+    /// Smallest value.
     pub low: f64,
-    /// The largest.
+    /// Largest value.
     pub high: f64,
 }
 
-/// Facts about the queries, or about the keys.
+/// Similarity and norms of the queries, or of the keys.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
-    /// `mean(X Xᵀ) / |max(X Xᵀ)|` of blocks of [`BLOCK`] tokens.
+    /// Similarity `mean(X Xᵀ) / |max(X Xᵀ)|` of each block of [`BLOCK`] tokens.
     pub similarity: Vec<Spread>,
     /// Euclidean norms, by token.
     pub norms: Vec<Spread>,
-    /// The mean similarity of all blocks.
+    /// Mean similarity over all blocks.
     pub mean_similarity: f64,
 }
 
-/// Numbers on their way to a [`Spread`].
+/// Accumulator for a [`Spread`].
 #[derive(Clone, Copy, Debug)]
 struct Tally {
     sum: f64,
@@ -60,14 +60,15 @@ fn spreads(tallies: &[Tally], step: usize) -> Vec<Spread> {
     some.map(|(i, t)| Spread { at: i * step, mean: t.sum / t.count, low: t.low, high: t.high }).collect()
 }
 
-/// Returns the cosine similarity of a block of tokens, `mean(X Xᵀ) / |max(X Xᵀ)|`. The mean of all products is the
-/// squared norm of the mean vector, and the largest product that of the longest vector with itself.
+/// Returns the similarity `mean(X Xᵀ) / |max(X Xᵀ)|` of a block of tokens, from the sum of its vectors and their
+/// largest squared norm. The mean of all products is the squared norm of the mean vector, and the largest product is
+/// that of the longest vector with itself.
 fn similarity(sum: &[f64], tokens: usize, largest_square: f64) -> f64 {
     let square: f64 = sum.iter().map(|x| x * x).sum();
     square / (tokens * tokens) as f64 / largest_square
 }
 
-/// Returns the sides of a problem: queries and keys.
+/// Returns the similarity and norms of a problem's queries and of its keys.
 #[must_use]
 pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     let (heads, kv_heads, d) = (problem.heads(), problem.kv_heads(), problem.head_dim());
@@ -87,7 +88,8 @@ pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     [side(sequences, heads, d, &queries, &query), side(sequences, kv_heads, d, &keys, &of_key)]
 }
 
-/// Builds one side: `tokens` of each sequence, and their elements by sequence, head, token and dim.
+/// Measures the queries or the keys. `tokens` returns the number of tokens of a sequence; `element` returns an element
+/// by sequence, head, token and dim.
 fn side(
     sequences: usize,
     heads: usize,

@@ -1,4 +1,4 @@
-//! Tests `elsa-lab bench-series`: every way of every cell, and its bound.
+//! Tests `elsa-lab bench-series`: every way of every cell, and that its error is within the bound.
 
 use super::Desk;
 use serde_json::Value;

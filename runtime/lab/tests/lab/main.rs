@@ -1,4 +1,4 @@
-//! The tests of the laboratory, in one program, so that their shared code is compiled and linked once.
+//! Tests of the laboratory, in one program, so that their shared code is compiled and linked once.
 #![allow(clippy::unwrap_used)]
 
 mod bench_series;
@@ -10,7 +10,7 @@ mod study;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A temporary folder, in which the laboratory is called.
+/// A temporary folder in which the laboratory is called.
 struct Desk(tempfile::TempDir);
 
 impl Desk {
@@ -34,7 +34,7 @@ impl Desk {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Requires that a call is refused on one line that begins with the program's name and has `words`.
+    /// Requires that a call is refused with one line that begins with the program's name and contains all `words`.
     fn refused(&self, line: &str, words: &[&str]) {
         let output = self.call(line);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -53,7 +53,7 @@ impl Desk {
     }
 }
 
-/// Requires that every element of a page is closed, in order, and that it fetches nothing.
+/// Requires that every element of a page is closed in the correct order, and that the page loads nothing.
 fn assert_alone(page: &str) {
     for fetch in ["<script", "http:", "https:", "src=", "@import", "url(", "<link"] {
         assert!(!page.contains(fetch), "{fetch}");

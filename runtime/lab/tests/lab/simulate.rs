@@ -1,4 +1,4 @@
-//! Tests `elsa-lab simulate`: the paper's numbers, kept fits, the page, and refused requests.
+//! Tests `elsa-lab simulate`: the paper's numbers, saved fits, the page, and refused requests.
 
 use super::{Desk, assert_alone};
 use serde_json::Value;

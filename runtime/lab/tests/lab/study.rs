@@ -1,14 +1,14 @@
-//! Tests the page of `elsa-lab study`: its tables have the numbers that a case has by hand. Also tests refused
-//! requests.
+//! Tests `elsa-lab study`: the tables of its page contain the numbers of a case that was computed by hand, and bad
+//! requests are refused.
 
 use super::{Desk, assert_alone};
 use std::fs::File;
 use std::io::BufWriter;
 
-/// Blocks of keys, of 64 each.
+/// Number of key blocks, of 64 keys each.
 const BLOCKS: usize = 3;
 
-/// Writes a tensor of tokens of one dim.
+/// Writes a tensor of shape `[tokens, 1]`.
 fn write(desk: &Desk, name: &str, numbers: &[f32]) {
     use npyz::WriterBuilder;
     let file = BufWriter::new(File::create(desk.path(name)).unwrap());
@@ -32,7 +32,7 @@ fn desk() -> Desk {
 
 const LINE: &str = "study --q q.npy --k k.npy --v v.npy --scale 0.693147180559945";
 
-/// Extracts the cells of a table of the page, row by row, without its head.
+/// Extracts the cells of a table of the page, row by row, without the header.
 fn table(page: &str, id: &str) -> Vec<Vec<String>> {
     let from = page.split(&format!("<table data-table=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("{id}"));
     let body = from.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();

@@ -5,9 +5,9 @@ use elsa_core::dtype::DType;
 use elsa_core::profile::GpuProfile;
 use elsa_core::view::{Layout, View};
 
-/// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, by its data sheet. Its efficiency, by which code of
-/// the driver for compute capability 9.0 differs from that for 6.2, follows from the rows `1,8,4096,64` to
-/// `1,8,16384,64`, its launch from `1,1,64,64`; all other rows test them.
+/// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, from its data sheet. `efficiency`, which corrects
+/// for the different code of compute capability 9.0 and 6.2, was fitted to the rows `1,8,4096,64` to `1,8,16384,64`,
+/// and `launch_us` to `1,1,64,64`; all other rows test the two.
 const H200: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (9, 0),
@@ -24,7 +24,7 @@ const H200: GpuMachine = GpuMachine {
     efficiency: 0.8,
 };
 
-/// The board of the paper's table 6.
+/// The board of table 6 of the paper.
 const TX2: GpuMachine = GpuMachine {
     profile: GpuProfile {
         capability: (6, 2),
@@ -41,7 +41,7 @@ const TX2: GpuMachine = GpuMachine {
     efficiency: 0.9,
 };
 
-/// Returns the spec of these numbers of sequences, heads and tokens, and this head size.
+/// Returns the spec of a problem with the given shape `[batch, heads, tokens, d]`.
 fn spec([batch, heads, tokens, d]: [usize; 4], dtype: DType) -> Spec {
     let view = View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
     Spec::new(dtype, view, view, view, view)

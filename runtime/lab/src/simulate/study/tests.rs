@@ -1,4 +1,4 @@
-//! Tests of the study: against the paper's tables, and of what holds for any costs.
+//! Tests the study against the paper's tables, and checks properties that hold for any costs.
 
 use super::{GIB, Request, Shares, Streaming, both, report, sets};
 
