@@ -1,7 +1,8 @@
-//! Byte keys of proofs: two replacements with the same key need one proof.
+//! Byte keys of proofs: two replacements with the same key need only one proof.
 //!
-//! Layers of a model repeat, with other names and other weights. Names do not affect a proof, and the inputs of the new
-//! nodes are random in it. So the key holds operators, attributes, shapes, types, and the elements of constants.
+//! The layers of a model repeat, with other names and other weights. A proof does not depend on names, and it draws
+//! random elements for the inputs of the new nodes. So the key consists of operators, attributes, shapes, types, and
+//! the elements of constants.
 
 use super::array::Array;
 use super::change::Change;
@@ -13,12 +14,12 @@ use std::collections::{BTreeMap, HashMap};
 struct Key<'a> {
     site: &'a Site<'a>,
     change: &'a Change,
-    /// Numbers of tensors in order of first appearance.
+    /// Number of each tensor, in the order in which tensors first appear.
     met: HashMap<String, usize>,
     bytes: Vec<u8>,
 }
 
-/// Returns the key of a replacement; `None` if its nodes depend on each other too deeply.
+/// Returns the key of a replacement; `None` if the chain of nodes on which it depends is too long.
 #[must_use]
 pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
     let mut key = Key { site, change, met: HashMap::new(), bytes: Vec::new() };
@@ -40,7 +41,7 @@ pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
 }
 
 impl Key<'_> {
-    /// Adds a tensor by its number, and returns `true` if it is new.
+    /// Adds the number of a tensor to the key, and returns `true` if the tensor appears for the first time.
     fn number(&mut self, name: &str) -> bool {
         let next = self.met.len();
         let number = *self.met.entry(name.to_owned()).or_insert(next);

@@ -1,19 +1,19 @@
-//! Attention in ONNX models: found, and replaced by this runtime's operator `ElsaAttention`; each replacement is
+//! Finds attention in ONNX models, and replaces it with this runtime's operator `ElsaAttention`; each replacement is
 //! proved.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: the interface of
+//! this crate may change in any version.
 //!
 //! ```text
 //! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
 //! A model is read as spans of its bytes (`wire`, `model`), so unchanged parts are written byte for byte. The free axes
-//! of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs (`infer`). From
-//! each Softmax the walk reaches both products (`find`), which yields the statements to prove: the layouts of elements
-//! (`forms`) and the kinds of masks (`masks`, `positions`). The new nodes (`change`) are compared with the old ones in
-//! f64 (`prove`) before anything is written (`write`). [`Rewrite::check`] compares the whole model with the original in
-//! the user's ONNX Runtime.
+//! of its inputs are symbols, from which shapes are derived (`symbols`, `size`); for proofs, they are given sizes
+//! (`infer`). From each Softmax, the search follows the nodes to both matrix products (`find`). This yields the
+//! statements to prove: the layouts of elements (`forms`) and the kinds of masks (`masks`, `positions`). The new nodes
+//! (`change`) are compared with the old nodes in f64 (`prove`) before anything is written (`write`). [`Rewrite::check`]
+//! compares the complete model with the original in the user's ONNX Runtime.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -69,17 +69,18 @@ pub use ops::Limits;
 /// One attention of a model, or a Softmax that is not attention.
 #[derive(Clone, Debug, Serialize)]
 pub struct Attention {
-    /// Name of its node, or of the node's output.
+    /// Name of the node, or of its output if the node has no name.
     pub node: String,
-    /// The node's operator.
+    /// Operator of the node.
     pub operator: String,
-    /// `true` if it is replaced.
+    /// `true` if the node is replaced.
     pub replaced: bool,
-    /// Description of the replacement, or the reason why it stays.
+    /// Description of the replacement, or the reason why the node is not replaced.
     pub words: String,
 }
 
-/// Returns the attention of a model, and the bytes of the model with it replaced. Weights in other files are unknown.
+/// Returns every attention of a model, and the bytes of the model after the replacement. Weights in external files are
+/// treated as unknown.
 ///
 /// # Errors
 /// Returns an error for bytes that are not a model.
@@ -90,7 +91,7 @@ pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>
     Ok((attentions, write::write(&model, &changes)?))
 }
 
-/// Finds every attention of the model, and the proved changes.
+/// Finds every attention of the model, and returns the changes that have been proved.
 fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
     let graph = &model.graph;
     let mut attentions: Vec<Attention> = Vec::new();
@@ -132,7 +133,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
     (attentions, changes)
 }
 
-/// Finds the nodes that are attention, or its softmax.
+/// Finds the nodes that compute attention or its softmax.
 fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &node::Node| {
         node.is("Softmax")
@@ -143,7 +144,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
 
-/// Returns the proved replacement of node `n`. `proved` holds the keys of earlier proofs.
+/// Returns a proved replacement of node `n`. `proved` contains the keys of earlier proofs.
 fn replacement(
     site: &Site<'_>,
     n: usize,
@@ -169,8 +170,8 @@ fn replacement(
     }
 }
 
-/// Returns the proved replacement of `found`: with attributes for masks of positions, or else with these masks as
-/// tensors.
+/// Returns a proved replacement of `found`. Masks that depend on positions become attributes or, if that cannot be
+/// proved, tensors.
 fn changed(
     site: &Site<'_>,
     found: &Found,
@@ -185,7 +186,7 @@ fn changed(
     }
 }
 
-/// Returns the change, if it is proved.
+/// Proves the change and returns it.
 fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Result<Change, Reason> {
     match key::key(site, &change) {
         Some(key) if proved.contains(&key) => {}
@@ -197,7 +198,7 @@ fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Resu
     Ok(change)
 }
 
-/// Returns a prefix for new tensors that no name of the graph has.
+/// Returns a prefix for the names of new tensors, with which no name of the graph begins.
 fn prefix(graph: &model::Graph) -> String {
     let mut prefix = "elsa".to_string();
     while graph.names.iter().any(|name| name.starts_with(&prefix)) {

@@ -1,20 +1,22 @@
 //! Classification of masks: causal, a table of relative positions, shifted windows, or a plain mask.
 //!
-//! The elements of a mask that depends on constants alone are known, and they determine its kind, whichever nodes
-//! produce it. A mask that depends on free axes is a diagonal or a window if its nodes compute one from positions
+//! The elements of a mask that depends only on constants are known. They determine its kind, whichever nodes produce
+//! it. A mask that depends on free axes is a diagonal or a window if its nodes compute one from positions
 //! (`positions`). Any other mask that depends on a free axis or on data stays a tensor of the graph.
 //!
-//! 1. **Diagonal**: zero in a band around the diagonal of the first key or of the last, and at most −10,000 elsewhere.
-//!    Each row attends a key, so another weight is at most `e^(−10,000 + d)` with `d` the difference of two scores, and
-//!    zero in f32 for every `d` below 9,896. It becomes `is_causal`, `align_last` and `window`.
-//! 2. **Table**: for some grid of `r × c` tokens, elements of pairs with the same distance in rows and in columns have the
-//!    same bits. Every entry of the table is read from one of them. It becomes `bias_table` with `grid`.
+//! 1. **Diagonal**: zero in a band around the diagonal that starts at the first key or ends at the last key, and at
+//!    most −10,000 elsewhere. Each row attends a key, so the weight of a masked key is at most `e^(−10,000 + d)`, where
+//!    `d` is the difference of two scores. It is zero in f32 for every `d` below 9,896. The mask becomes `is_causal`,
+//!    `align_last` and `window`.
+//! 2. **Table**: for some grid of `r × c` tokens, all pairs with the same distance in rows and in columns have elements
+//!    with the same bits. Every entry of the table is read from such an element. The mask becomes `bias_table` with
+//!    `grid`.
 //! 3. **Shifted windows**: in each window, zero where [`Windows`] lets a token attend another, and at most −100
-//!    elsewhere. It becomes `shift` with `picture`. The dropped weights are at most `e^(−100 + d)` of the row's
-//!    largest, where `d` is the excess of a masked key's score over the largest attended score. With n keys in a
-//!    window they change an answer by less than `2^-24` of its largest value while `d < 100 − 16.6 − ln 2n`, which is 78.8
-//!    for windows of 7 × 7; f32 itself drops weights below `2^-149 = e^-103.3`, and this runtime those below
-//!    `2^-126 = e^-87.3`.
+//!    elsewhere. The mask becomes `shift` with `picture`. The dropped weights are at most `e^(−100 + d)` of the row's
+//!    largest weight, where `d` is the excess of a masked key's score over the largest attended score. With n keys in a
+//!    window they change an output by less than `2^-24` of its largest value while `d < 100 − 16.6 − ln 2n`, which is
+//!    78.8 for windows of 7 × 7. For comparison, f32 itself drops weights below `2^-149 = e^-103.3`, and this runtime
+//!    drops weights below `2^-126 = e^-87.3`.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -23,7 +25,7 @@ use super::size::{Size, shown};
 use super::value::counts;
 use elsa_core::attention::Windows;
 
-/// A mask of `[batch, heads, queries, keys]`, each axis whole or 1.
+/// A mask of `[batch, heads, queries, keys]`, each axis of full size or of size 1.
 pub type Piece = Array;
 
 /// Upper bound on the masked elements of shifted windows.
@@ -32,8 +34,8 @@ const SHIFTED: f64 = -100.0;
 /// Upper bound on the masked elements of a diagonal.
 pub const CAUSAL: f64 = -1e4;
 
-/// Returns the four axes of a mask that is applied to scores; its elements keep their order. Scores with four axes keep
-/// them, and broadcast in the operator as they do in the graph.
+/// Returns the four axes that a mask of scores has in the operator; the elements keep their order. If the scores have
+/// four axes, the mask keeps its own axes, and broadcasts in the operator as in the graph.
 ///
 /// # Errors
 /// Returns the reason why the axes of the mask do not fit.
@@ -82,18 +84,18 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
     }
 }
 
-/// Returns the shape of the scores that a term applies to; `None` if they have the axes of the attention.
+/// Returns the shape of the scores to which a term is applied; `None` if they have the axes of the attention.
 ///
 /// # Errors
-/// Returns an error for scores of unknown shape.
+/// Returns an error if the shape of the scores is unknown.
 pub fn scores<'a>(site: &'a Site<'_>, term: &Term) -> Result<Option<&'a [Size]>, String> {
     let Some(name) = &term.scores else { return Ok(None) };
     let shape = site.symbols.shape(name);
     shape.map(Some).ok_or_else(|| "the shape of its scores does not follow from the model".to_string())
 }
 
-/// Returns the values that a term adds to the scores, if they depend on constants alone; `None` if they are unknown, or
-/// do not fit.
+/// Returns the values that a term adds to the scores, if they depend only on constants; `None` if they are unknown, or
+/// if their axes do not fit.
 pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     if !site.symbols.is_fixed(&term.name) {
         return None;
@@ -111,14 +113,14 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns the additive equivalent of `fill`: a value that absorbs every score, so a row that attends nothing still has
-/// equal weights.
+/// Returns a number to be added to a score in place of replacing the score with `fill`. A finite `fill` becomes the
+/// lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
 }
 
-/// Returns `true` if the mask adds nothing and broadcasts nothing.
+/// Returns `true` if all elements of the mask are zero and no axis exceeds the axis of the scores, so it has no effect.
 #[must_use]
 pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     let axes = piece.shape.iter().zip(s.scores());
@@ -126,19 +128,20 @@ pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     axes.into_iter().all(fits) && piece.data.iter().all(|&x| x == 0.0)
 }
 
-/// Returns a size that depends on no free axis.
+/// Returns a size as a number, if it depends on no free axis.
 fn number(size: &Size) -> Option<usize> {
     usize::try_from(size.known()?).ok()
 }
 
-/// Returns pairs of factors of `n`, the most equal first.
+/// Returns all pairs of factors of `n`, sorted by their difference, the smallest first.
 fn factors(n: usize) -> Vec<[usize; 2]> {
     let mut all: Vec<[usize; 2]> = (1..=n).filter(|r| n.is_multiple_of(*r)).map(|r| [r, n / r]).collect();
     all.sort_by_key(|[r, c]| r.abs_diff(*c));
     all
 }
 
-/// Returns the grid and the table, `[entries, heads]`, of a bias that depends only on the distance of two tokens.
+/// Returns the grid and the table `[entries, heads]` of a mask whose elements depend only on the distance of two tokens
+/// in the grid.
 #[must_use]
 pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     let (n, keys, heads) = (number(&s.queries)?, number(&s.keys)?, number(&s.heads)?);
@@ -159,7 +162,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     })
 }
 
-/// Returns the picture and the shift of a mask of shifted windows of `grid`.
+/// Returns the picture and the shift, if the mask is that of shifted windows of size `grid`.
 #[must_use]
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);

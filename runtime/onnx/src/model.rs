@@ -8,94 +8,94 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Component, Path};
 
-/// Maximum number of elements of a constant that is read for shapes, such as the target of a Reshape.
+/// Maximum number of elements of a constant that is read to derive shapes, such as the target of a Reshape.
 pub const SMALL: usize = 1 << 12;
 
-/// Reader of a constant's elements in another file.
+/// Function that reads the elements of a constant from an external file.
 pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 
 /// Maximum nesting depth of graphs.
 const DEPTH: usize = 64;
 
-/// An axis as a model declares it.
+/// The size of an axis as the model declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// Fixed size.
+    /// A fixed size.
     Size(usize),
-    /// A name, or nothing: any size.
+    /// Any size, under a name that may be empty.
     Any(String),
 }
 
-/// Declared type and shape of a name.
+/// The declared type and shape of a tensor.
 #[derive(Clone, Debug)]
 pub struct Declared {
-    /// The name.
+    /// Name of the tensor.
     pub name: String,
     /// Type of the elements.
     pub kind: Kind,
-    /// The axes, if they are given.
+    /// The axes, if the model declares them.
     pub shape: Option<Vec<Axis>>,
-    /// The bytes of its field in the graph.
+    /// Range of the declaration's field in the file.
     pub span: Range<usize>,
 }
 
 /// The main graph.
 #[derive(Debug, Default)]
 pub struct Graph {
-    /// The bytes that enclose its fields.
+    /// Range of bytes in the file that contains the fields of the graph.
     pub range: Range<usize>,
-    /// Nodes, in the order of the file. An Einsum that is a product of matrices is read as the nodes that it stands
-    /// for.
+    /// Nodes, in the order of the file. An Einsum that is a matrix product is replaced with equivalent nodes.
     pub nodes: Vec<Node>,
-    /// Index in the file of the node that each node is, or is a part of.
+    /// Index in the file of the node from which each entry of `nodes` was read.
     pub places: Vec<usize>,
-    /// Constants by name, with the bytes of their fields.
+    /// Constants by name, each with the range of its field in the file.
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
-    /// Inputs.
+    /// Declarations of the inputs.
     pub inputs: Vec<Declared>,
     /// Names of the inputs.
     pub given: HashSet<String>,
-    /// Outputs.
+    /// Declarations of the outputs.
     pub outputs: Vec<Declared>,
-    /// Declarations of inner names.
+    /// Declarations of tensors that are neither inputs nor outputs.
     pub infos: Vec<Declared>,
-    /// The node that produces a name.
+    /// Index of the node that produces each tensor, by the name of the tensor.
     pub producer: HashMap<String, usize>,
-    /// The nodes that read a name, once for each such input.
+    /// Indices of the nodes that read each tensor, by the name of the tensor. A node that reads it twice is listed
+    /// twice.
     pub readers: HashMap<String, Vec<usize>>,
     /// All names in the graph.
     pub names: HashSet<String>,
 }
 
-/// A model.
+/// A model, with references to the bytes of its file.
 #[derive(Debug)]
 pub struct Model<'a> {
     /// The bytes of the file.
     pub file: &'a [u8],
     /// The fields of the model.
     pub fields: Vec<Field>,
-    /// The version of ONNX's own operators.
+    /// Version of ONNX's default operator set.
     pub opset: i64,
-    /// Domains of the imports, with their versions.
+    /// Domains of the imported operator sets, with their versions.
     pub imports: Vec<(String, i64)>,
     /// The main graph.
     pub graph: Graph,
-    /// Attentions within functions of the model, by operator.
+    /// Operators of the attention nodes in functions of the model.
     pub functions: Vec<String>,
 }
 
-/// Error of a file that is not a rewritable model.
+/// Error for a file that cannot be rewritten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// Bytes that are not protocol buffers.
+    /// The bytes are not a protocol buffer.
     #[error("not an ONNX model: {0}; allowed: a whole file as an exporter writes it")]
     Wire(#[from] WireError),
-    /// A model that breaks a rule of ONNX.
+    /// The model breaks a rule of ONNX.
     #[error("{found}; allowed: {allowed}")]
     Rule {
-        /// Offending content.
+        /// Content that breaks the rule, for the message.
         found: String,
-        /// Allowed content.
+        /// Allowed content, for the message.
         allowed: &'static str,
     },
 }
@@ -104,12 +104,12 @@ fn rule(found: String, allowed: &'static str) -> ModelError {
     ModelError::Rule { found, allowed }
 }
 
-/// Normalizes the two spellings of ONNX's own domain.
+/// Normalizes the name of ONNX's default domain, which has two spellings.
 fn plain(domain: String) -> String {
     if domain == "ai.onnx" { String::new() } else { domain }
 }
 
-/// Operators that compute attention, or the softmax of one.
+/// Operators that compute attention, or its softmax.
 const ATTENTION: [&str; 6] = [
     "Softmax",
     "Attention",
@@ -120,8 +120,8 @@ const ATTENTION: [&str; 6] = [
 ];
 
 impl<'a> Model<'a> {
-    /// Reads a model and checks that each name is produced once, that every input is produced, and that no node depends
-    /// on itself.
+    /// Reads a model. Checks that each name is produced once, that every name that is read is produced, and that no
+    /// node depends on itself.
     ///
     /// # Errors
     /// Returns an error for the first violation.
@@ -166,7 +166,7 @@ impl<'a> Model<'a> {
         Ok(Model { file, fields, opset, imports, graph, functions })
     }
 
-    /// Lists the files that hold elements of the model's constants.
+    /// Lists the external files that contain elements of the model's constants.
     ///
     /// # Errors
     /// Returns an error for a location outside the model's folder.
@@ -243,7 +243,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Reads products that are written as Einsum as the nodes that they stand for.
+    /// Replaces each Einsum that is a matrix product with equivalent nodes.
     fn read_products(&mut self) {
         let mut mark = "_product".to_owned();
         let outputs = self.nodes.iter().flat_map(|node| &node.outputs);
@@ -258,8 +258,8 @@ impl Graph {
         }
     }
 
-    /// Checks that inputs are named once, that every name read by nodes and outputs is produced, and that the nodes can
-    /// be ordered.
+    /// Checks that no two inputs have the same name, that every name that nodes and outputs read is produced, and that
+    /// each node comes after the nodes that it reads.
     fn check(&self) -> Result<(), ModelError> {
         let mut known: HashSet<&str> = self.initializers.keys().map(String::as_str).collect();
         let mut inputs = HashSet::new();
@@ -364,7 +364,7 @@ fn attribute(
     Ok((name, value))
 }
 
-/// Adds the names that a graph within an attribute reads, and its attentions, to `outer`.
+/// Adds the names that a graph in an attribute of `outer` reads, and the attention nodes of that graph, to `outer`.
 fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
     if depth > DEPTH {
         return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));
@@ -428,7 +428,8 @@ fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
     Ok(all)
 }
 
-/// Reads the elements of a constant, from the model or an external file.
+/// Reads the elements of a constant from the model or from an external file; `None` if there are more than `most`, or
+/// if they cannot be read.
 pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
     count(&stored.shape, most)?;
     match stored.external() {

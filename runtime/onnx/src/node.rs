@@ -6,10 +6,10 @@ use std::collections::HashMap;
 /// The domain of ONNX Runtime's own operators.
 pub const MICROSOFT: &str = "com.microsoft";
 
-/// A value of an attribute, as far as the rewriter reads it.
+/// The value of an attribute, in the types that the rewriter reads.
 #[derive(Clone, Debug)]
 pub enum Attribute {
-    /// A number.
+    /// A floating-point number.
     Float(f32),
     /// An integer.
     Int(i64),
@@ -17,32 +17,32 @@ pub enum Attribute {
     Text(Vec<u8>),
     /// A tensor.
     Tensor(Box<Stored>),
-    /// Numbers.
+    /// A list of floating-point numbers.
     Floats(Vec<f32>),
-    /// Integers.
+    /// A list of integers.
     Ints(Vec<i64>),
     /// An attribute of any other type.
     Other,
 }
 
-/// A node.
+/// A node of a graph.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     /// Name; may be empty.
     pub name: String,
-    /// The operator.
+    /// Name of the operator.
     pub op: String,
-    /// The operator's domain; empty for that of ONNX.
+    /// Domain of the operator; empty for ONNX's default domain.
     pub domain: String,
-    /// Names of its inputs; an empty name is an absent input.
+    /// Names of the inputs; an absent input has an empty name.
     pub inputs: Vec<String>,
-    /// Names of its outputs.
+    /// Names of the outputs.
     pub outputs: Vec<String>,
     /// Attributes by name.
     pub attributes: HashMap<String, Attribute>,
-    /// Names that graphs within its attributes read.
+    /// Names of outer tensors that graphs in the node's attributes read.
     pub captured: Vec<String>,
-    /// Attentions, by operator, in graphs within its attributes.
+    /// Operators of the attention nodes in graphs in the node's attributes.
     pub inner: Vec<String>,
 }
 
@@ -65,13 +65,13 @@ impl Node {
         if let Some(Attribute::Float(x)) = self.attributes.get(name) { Some(*x) } else { None }
     }
 
-    /// Returns an attribute of integers.
+    /// Returns an attribute that is a list of integers.
     #[must_use]
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         if let Some(Attribute::Ints(x)) = self.attributes.get(name) { Some(x) } else { None }
     }
 
-    /// Returns `true` if this is the operator `op` of ONNX's own domain.
+    /// Returns `true` if this is the operator `op` of ONNX's default domain.
     #[must_use]
     pub fn is(&self, op: &str) -> bool {
         self.op == op && self.domain.is_empty()

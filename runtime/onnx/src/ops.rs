@@ -1,7 +1,8 @@
-//! The operators around attention, in f64.
+//! Evaluates, in f64, the operators that surround attention.
 //!
-//! Inputs and constants have their stored values; sums, products and exponentials are in f64. Casts between
-//! floating-point types keep the values: the rewriter compares the meaning of a graph, not its rounding.
+//! Inputs and constants have the values that are stored; sums, products and exponentials are computed in f64. Casts
+//! between floating-point types keep the values, because the rewriter compares the meaning of a graph, not its
+//! rounding.
 
 use super::array::{Array, Kind, count};
 use super::extents;
@@ -12,19 +13,19 @@ use super::value::{Value, counts, place};
 /// Maximum number of elements of a computed tensor.
 pub const LARGEST: usize = 1 << 25;
 
-/// Limits of the computation for a model. Attention that exceeds them stays.
+/// Limits of the computation for a model. Attention that exceeds them is not replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Elements of one tensor, at most `LARGEST`.
+    /// Maximum number of elements of a tensor; not above `LARGEST`.
     pub elements: usize,
-    /// Multiplications of one matrix product, or of one attention.
+    /// Maximum number of multiplications in one matrix product, or in one attention.
     pub work: usize,
 }
 
 impl Limits {
     /// Limits for models that are to be rewritten.
     pub const WHOLE: Limits = Limits { elements: LARGEST, work: 1 << 35 };
-    /// Limits for hostile bytes: an answer in milliseconds.
+    /// Limits for untrusted bytes, with which a rewrite takes milliseconds.
     pub const SMALL: Limits = Limits { elements: 1 << 12, work: 1 << 18 };
 }
 
@@ -62,7 +63,7 @@ fn strided(x: &[f64], shape: &[usize], offset: isize, strides: &[isize]) -> Opti
     }
 }
 
-/// Returns the strides of a dense tensor.
+/// Returns the strides of a dense tensor, in elements.
 fn steps(shape: &[usize]) -> Vec<isize> {
     let mut all = vec![1isize; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -120,7 +121,7 @@ fn softmax(x: &mut [f64], n: usize) {
     }
 }
 
-/// Evaluates a function of one number, by the name of its operator.
+/// Evaluates a unary operator, given by its name.
 pub fn unary(op: &str, x: f64) -> Option<f64> {
     Some(match op {
         "Neg" => -x,
@@ -152,7 +153,7 @@ pub fn unary(op: &str, x: f64) -> Option<f64> {
     })
 }
 
-/// Evaluates a function of two numbers, by the name of its operator.
+/// Evaluates a binary operator, given by its name.
 pub fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
     let truth = |x: bool| f64::from(u8::from(x));
     Some(match op {
@@ -178,7 +179,7 @@ pub fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
     })
 }
 
-/// Computes `node` on `inputs`; `None` for an unsupported operator, and for tensors that are too large.
+/// Computes the outputs of `node` from `inputs`; `None` if the operator is not supported, or if a tensor is too large.
 #[must_use]
 pub fn eval(
     file: &[u8],

@@ -1,8 +1,9 @@
-//! Masks that follow from the positions of queries and keys, for every size of the free axes.
+//! Masks that depend only on the positions of queries and keys, for every size of the free axes.
 //!
-//! The nodes of a mask are evaluated on formulas: an element is a sum of indices and sizes, or one of two numbers
-//! depending on the distance of its row from its column. Sizes are symbols, so a formula holds for all of them. Constants
-//! are read whole. A node without a rule here has no formula, and its mask stays a tensor.
+//! The nodes of a mask are evaluated on formulas instead of numbers: an element is a sum of indices and sizes, or one
+//! of two numbers depending on the distance of its row from its column. Sizes are symbols, so a formula is valid for
+//! all sizes. All elements of a constant are read. A node without a rule here has no formula, and its mask stays a
+//! tensor.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -14,20 +15,21 @@ use super::shapes::permutation;
 use super::size::Size;
 use super::value::place;
 
-/// Maximum depth of a mask's nodes.
+/// Maximum depth of the nodes behind a mask.
 const DEPTH: usize = 64;
 
-/// Distances of a key's position from its query's, both ends included; `None` is open.
+/// An interval of distances: the position of a key minus the position of its query. Both ends are included; `None` is
+/// an open end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Band {
-    /// The least distance.
+    /// The smallest distance.
     pub low: Option<Size>,
-    /// The greatest distance.
+    /// The largest distance.
     pub high: Option<Size>,
 }
 
 impl Band {
-    /// Returns the distances in both bands; `None` if their ends have no known order.
+    /// Returns the intersection of two bands; `None` if the order of their ends is unknown.
     fn and(&self, other: &Band) -> Option<Band> {
         fn end(a: Option<&Size>, b: Option<&Size>, most: bool) -> Option<Option<Size>> {
             let (Some(a), Some(b)) = (a, b) else { return Some(a.or(b).cloned()) };
@@ -50,7 +52,7 @@ impl Band {
         }
     }
 
-    /// Returns the band after the distance of columns from rows grows by `by`.
+    /// Returns the band shifted by `by`: its ends grow by `by`.
     fn moved(&self, by: &Size) -> Option<Band> {
         let end = |end: &Option<Size>| match end {
             Some(end) => Some(Some(end.plus(by)?)),
@@ -67,18 +69,18 @@ impl Band {
     }
 }
 
-/// The elements of a tensor.
+/// A formula for the elements of a tensor.
 #[derive(Clone, Debug)]
 enum Formula {
     /// The same number in every element.
     Number(f64),
-    /// The sum of `rest` and of each index times its step, or the absolute value of it.
+    /// The sum of `rest` and of each index times its step; with `absolute`, the absolute value of this sum.
     Place { steps: Vec<i64>, rest: Size, absolute: bool },
-    /// One number within a band of the last two axes, and another elsewhere.
+    /// One number inside a band of the last two axes, and another number outside.
     Band { band: Band, inside: f64, outside: f64 },
 }
 
-/// Returns the step of column less row, and the rest, of a formula of distances.
+/// Returns the step and `rest` of a formula of the form `step · (column − row) + rest`.
 fn distance(steps: &[i64], rest: Size) -> Option<(i64, Size)> {
     let (outer, [row, column]) = steps.split_last_chunk::<2>()?;
     (outer.iter().all(|&step| step == 0) && *row == -column && column.abs() == 1).then_some((*column, rest))
@@ -93,7 +95,7 @@ fn at_most_zero(step: i64, rest: &Size) -> Option<Band> {
     })
 }
 
-/// Returns the formula of a constant. Every element of the constant is read.
+/// Derives a formula from all elements of a constant; `None` if no formula describes them.
 fn constant(array: &Array) -> Option<Formula> {
     let first = *array.data.first()?;
     if array.data.iter().all(|x| *x == first) {
@@ -133,7 +135,8 @@ fn constant(array: &Array) -> Option<Formula> {
     Some(Formula::Band { band, inside, outside })
 }
 
-/// Returns the formula with the axes `to` in place of `from`: broadcast, or with axes of 1 inserted or removed.
+/// Converts a formula from the axes `from` to the axes `to`: by broadcasting, or by inserting or removing axes of size
+/// 1.
 fn carried(formula: Formula, from: &[Size], to: &[Size], broadcast: bool) -> Option<Formula> {
     match formula {
         Formula::Number(x) => Some(Formula::Number(x)),
@@ -179,7 +182,7 @@ fn mapped(formula: Formula, each: impl Fn(f64) -> Option<f64>) -> Option<Formula
     }
 }
 
-/// Returns the band in which a formula of two numbers is not zero.
+/// Returns the band in which a formula is nonzero. The formula must have two numbers, exactly one of them zero.
 fn truth(formula: &Formula) -> Option<Band> {
     match formula {
         Formula::Band { band, inside, outside } if *inside != 0.0 && *outside == 0.0 => Some(band.clone()),
@@ -188,7 +191,7 @@ fn truth(formula: &Formula) -> Option<Band> {
     }
 }
 
-/// Returns a formula as a sum of indices and sizes.
+/// Returns a formula as a sum of indices and sizes: its steps, its `rest`, and whether the absolute value is taken.
 fn sum(formula: Formula, rank: usize) -> Option<(Vec<i64>, Size, bool)> {
     match formula {
         Formula::Place { steps, rest, absolute } => Some((steps, rest, absolute)),
@@ -199,7 +202,8 @@ fn sum(formula: Formula, rank: usize) -> Option<(Vec<i64>, Size, bool)> {
     }
 }
 
-/// Returns the formula of `a op b`, both of `rank` axes, and of integers or not.
+/// Returns the formula of `a op b`, where both tensors have `rank` axes. `integers` states that their elements are
+/// integers.
 fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Option<Formula> {
     match (a, b) {
         (a @ (Formula::Band { .. } | Formula::Number(_)), Formula::Number(y)) => {
@@ -261,14 +265,14 @@ fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Op
     }
 }
 
-/// Returns the formula of a tensor.
+/// Returns the formula of a tensor; `None` if it depends on positions and its type is too narrow for them.
 fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     // Types of 16 bits round positions.
     let wide = [1, 6, 7, 11].contains(&site.symbols.kind(name)?.0);
     followed(site, name, depth).filter(|found| wide || !matches!(found, Formula::Place { .. }))
 }
 
-/// Returns the formula of a tensor of any type from its elements or its node.
+/// Returns the formula of a tensor of any type, from its elements or from the node that produces it.
 fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     let shape = site.symbols.shape(name)?;
     if site.symbols.is_fixed(name) {
@@ -351,7 +355,7 @@ fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
     }
 }
 
-/// Returns the formula of a tensor whose axes are permuted.
+/// Returns the formula of a tensor after its axes have been permuted.
 fn turned(formula: Formula, order: &[usize]) -> Option<Formula> {
     match formula {
         Formula::Number(x) => Some(Formula::Number(x)),
@@ -377,7 +381,7 @@ fn turned(formula: Formula, order: &[usize]) -> Option<Formula> {
     }
 }
 
-/// Returns the formula of the output of `node`, a `Slice` of a tensor with `formula` and `shape`.
+/// Returns the formula of the output of `node`, which is a `Slice` of a tensor with `formula` and `shape`.
 fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) -> Option<Formula> {
     let rank = shape.len();
     let sizes = |i: usize| site.symbols.sizes(node.input(i)?);
@@ -416,17 +420,17 @@ fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) ->
     Some(formula)
 }
 
-/// A term that keeps the keys of a band.
+/// A term that keeps the scores in a band and masks all others.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// The band.
+    /// The band whose scores are kept.
     pub band: Band,
-    /// `true` if the other scores become `−∞`, so a row outside the band is NaN.
+    /// `true` if masked scores become `−∞`, so a row without a key in the band is NaN.
     pub void: bool,
 }
 
-/// Returns the band of keys that a term keeps, if it follows from positions. The term must have the rows and columns of
-/// all scores, and be the same for all batches and heads.
+/// Returns the band of keys that a term keeps, if it depends only on positions. The term must have the rows and columns
+/// of all scores, and must be the same for all batches and heads.
 pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
     let shape = site.symbols.shape(&term.name)?;
     let (outer, [rows, columns]) = shape.split_last_chunk::<2>()?;
@@ -452,14 +456,14 @@ pub fn kept(site: &Site<'_>, term: &Term, axes: &Axes) -> Option<Kept> {
     Some(Kept { band: truth(&found)?, void: fill == f64::NEG_INFINITY })
 }
 
-/// Attributes of the operator that keep a band.
+/// Attributes with which the operator keeps a band.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Diagonal {
-    /// `true` if no query attends a key after its own place.
+    /// `true` if no query attends a key after its own position.
     pub causal: bool,
-    /// `true` if the last query is at the place of the last key.
+    /// `true` if the last query has the position of the last key.
     pub last: bool,
-    /// Numbers of keys before and after a query's own place; `None` is all.
+    /// Numbers of keys before and after the position of a query; `None` is unlimited.
     pub window: [Option<i64>; 2],
 }
 
@@ -491,8 +495,8 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes for the most of `terms` that they can express, and which terms these are. `None` is a term
-/// without a band; `causal` says that the attention is causal already.
+/// Returns the attributes that express as many of `terms` as possible, and a flag for each term that they express. A
+/// `None` is a term without a band. `causal` states that the attention is already causal.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };

@@ -1,9 +1,10 @@
-//! The proof of a replacement: the nodes of the graph and the new ones give the same answers.
+//! The proof of a replacement: the nodes of the graph and the new nodes have the same output.
 //!
-//! The inputs of the new nodes get random elements, in every world. From them the graph's nodes are computed in f64 as
-//! ONNX defines them, and so are the new ones, with the library's f64 oracle for the operator. Masks are tried twice:
-//! with elements that change every score, and with elements that mask keys. Each row keeps its first key, since rows
-//! that attend nothing differ: an exporter's nodes yield a mean or NaN, the operator zeros.
+//! In every world, the inputs of the new nodes are random. From these inputs, the graph's nodes are computed in f64 as
+//! ONNX defines them. The new nodes are also computed in f64, with the library's oracle for the operator. Masks are
+//! tested twice: with elements that change every score, and with elements that mask keys. The first key of each row is
+//! never masked, because rows without an attended key differ: the nodes of exporters yield a mean or NaN, and the
+//! operator yields zeros.
 
 use super::array::{Array, Kind, count};
 use super::change::{Change, OPERATOR, Role};
@@ -23,14 +24,14 @@ use fastrand::Rng;
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Tolerance of an element, relative to the largest value. The node's scale is rounded to f32, which is `2^-24` of a
-/// score.
+/// Tolerance of an element, relative to the largest value. It allows for the node's scale, which is rounded to f32: an
+/// error of `2^-24` of a score.
 const NEAR: f64 = 1e-5;
 
 /// Maximum depth of dependencies between nodes.
 const DEPTH: usize = 200;
 
-/// Multiplications of one world above which a sample of queries is computed.
+/// Number of multiplications in a world above which only a sample of the queries is computed.
 const MUCH: usize = 1 << 24;
 
 /// Number of queries in the sample.
@@ -39,18 +40,19 @@ const QUERIES: usize = 16;
 /// Memory limit of one world, in bytes.
 const MEMORY: usize = 256 << 20;
 
-/// The queries for which a world is computed.
+/// The queries for which a world is computed: all of them, or a sample.
 struct Sample {
-    /// Number of all queries.
+    /// Total number of queries.
     whole: usize,
-    /// The sampled queries; `None` for all.
+    /// Indices of the sampled queries; `None` if all are computed.
     taken: Option<Vec<usize>>,
-    /// `true` if masks have only the rows of these queries. They have all rows if the operator counts rows itself.
+    /// `true` if masks contain only the rows of the sampled queries. They contain all rows if the operator computes
+    /// positions from row numbers.
     cut: bool,
 }
 
 impl Sample {
-    /// Chooses the queries, and returns the memory that they require.
+    /// Chooses the queries of a world, and returns them with the bytes of memory that they require.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
         let made = world.shape(&change.made)?;
         let keys = world.count(&change.keys)?;
@@ -79,7 +81,7 @@ impl Sample {
         Some((sample, bytes))
     }
 
-    /// Returns the shape of the random elements for a tensor.
+    /// Returns the shape of the random elements that are drawn for a tensor.
     fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
         let mut shape = shape.to_vec();
         if let Some(taken) =
@@ -92,7 +94,7 @@ impl Sample {
         shape
     }
 
-    /// Selects the sampled rows of `array`, if it has the rows of all queries.
+    /// Selects the sampled rows of `array`, if it contains the rows of all queries.
     fn rows(&self, array: Array) -> Array {
         let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
         if *rows != self.whole {
@@ -109,10 +111,10 @@ impl Sample {
     }
 }
 
-/// Computes both and compares them.
+/// Computes the graph's nodes and the new nodes in every world, and compares their outputs.
 ///
 /// # Errors
-/// Returns the place where the two differ, or the reason why one of them cannot be computed.
+/// Returns the place where the outputs differ, or the reason why one of them cannot be computed.
 pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let mut random = Rng::with_seed(16);
     let free = site.symbols.is_free();
@@ -242,7 +244,7 @@ fn draw(
     Ok(Array::new(kind, shape, data))
 }
 
-/// The graph's own nodes.
+/// Evaluator of the graph's original nodes.
 struct Graph<'a> {
     site: &'a Site<'a>,
     world: &'a World<'a>,
@@ -298,7 +300,8 @@ impl Graph<'_> {
         self.known.get(name).cloned()
     }
 
-    /// Finds the node on the path back from `name` that cannot be computed, and the memory of its output.
+    /// Returns the reason why the tensor `name` cannot be computed: the first node on the path back from it that fails,
+    /// and the memory of that node's output.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {
@@ -322,7 +325,7 @@ impl Graph<'_> {
     }
 }
 
-/// Computes the answer of the new nodes.
+/// Computes the output of the new nodes.
 fn new(
     world: &World<'_>,
     change: &Change,
@@ -356,14 +359,15 @@ fn new(
     known.remove(&change.output.0).ok_or_else(|| "the new nodes do not make the output".into())
 }
 
-/// Elements in the type of a call.
+/// Elements in the element type of an oracle call.
 enum Stored {
     F32(Vec<f32>),
     F16(Vec<f16>),
 }
 
 impl Stored {
-    /// Stores f16 if all elements are f16 values, so the proof adds no rounding to the graph's.
+    /// Converts elements to f16 if `half`, otherwise to f32. Callers set `half` only if every element is an f16 value,
+    /// so this adds no rounding to that of the graph.
     fn of(array: &Array, half: bool) -> Stored {
         if half {
             Stored::F16(array.data.iter().map(|&x| f16::from_f64(x)).collect())
@@ -384,7 +388,7 @@ impl Stored {
     }
 }
 
-/// Computes the operator's answer with the oracle.
+/// Computes the operator's output with the oracle.
 fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sample) -> Result<Array, Reason> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());

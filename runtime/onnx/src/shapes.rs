@@ -1,7 +1,7 @@
-//! Shapes and types of a node's outputs, derived from its inputs.
+//! Derives the shapes and types of a node's outputs from its inputs.
 //!
 //! Sizes are polynomials over the free axes of a model's inputs, or numbers if the axes have sizes. An operator that is
-//! not listed here has an unknown result, and nodes that depend on it are left unchanged.
+//! not listed here has an unknown result, and nodes that depend on it are not replaced.
 
 use super::array::Kind;
 use super::einsum;
@@ -10,10 +10,10 @@ use super::node::{Attribute, MICROSOFT, Node};
 use super::size::Size;
 use super::value::{Data, Value, broadcast, place, sized};
 
-/// Types and shapes of the outputs.
+/// Type and shape of each output of a node.
 pub type Made = Vec<(Kind, Vec<Size>)>;
 
-/// Returns two sizes with different spellings that are equal wherever `node` is defined.
+/// Returns two sizes that are written differently, but must be equal for `node` to be defined.
 #[must_use]
 pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     let get = |i: usize| inputs.get(i).copied().flatten().map(|value| value.shape.as_slice());
@@ -41,7 +41,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     None
 }
 
-/// Derives the types and shapes of the outputs of `node`; `None` if they do not follow.
+/// Derives the types and shapes of the outputs of `node`; `None` if they cannot be derived.
 #[must_use]
 pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
     let get = |i: usize| inputs.get(i).copied().flatten();
@@ -374,7 +374,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
     }
 }
 
-/// Returns the permutation of `Transpose`.
+/// Returns the permutation of the axes by a `Transpose` node.
 #[must_use]
 pub fn permutation(node: &Node, rank: usize) -> Option<Vec<usize>> {
     let Some(perm) = node.ints("perm") else { return Some((0..rank).rev().collect()) };

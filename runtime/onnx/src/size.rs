@@ -1,8 +1,8 @@
 //! Sizes as polynomials over the free axes of a model.
 //!
 //! A free axis is a symbol. Sums, differences and products are polynomials in a normal form, so two sizes with the same
-//! form are equal for all sizes of the axes. A result that no polynomial expresses is an opaque term, which equals only
-//! itself.
+//! normal form are equal for all sizes of the axes. A result that is not a polynomial becomes an opaque factor, which
+//! equals only itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,27 +12,27 @@ use std::fmt;
 enum Factor {
     /// A free axis.
     Axis(String),
-    /// Result of an operation on sizes.
+    /// Result of an operation on sizes that is not a polynomial.
     Of(Operation, Vec<Size>),
 }
 
 /// Operation whose result is not a polynomial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Operation {
-    /// The size to which axes broadcast: all are 1 or equal to it.
+    /// The size to which several axes broadcast: each of them is 1 or has this size.
     Joint,
     /// A quotient, rounded down.
     Quotient,
-    /// The smallest.
+    /// The smaller of two sizes.
     Least,
-    /// The largest.
+    /// The larger of two sizes.
     Most,
 }
 
-/// A number of elements, or a number that sizes are computed from.
+/// The size of an axis, or another integer from which sizes are computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size {
-    /// Products and their nonzero integer coefficients, in order.
+    /// The terms of the polynomial in sorted order, each with its factors and its nonzero integer coefficient.
     terms: Vec<(Vec<Factor>, i64)>,
 }
 
@@ -43,13 +43,13 @@ impl From<i64> for Size {
 }
 
 impl Size {
-    /// Creates a free axis.
+    /// Creates the size of a free axis.
     #[must_use]
     pub fn axis(name: &str) -> Size {
         Size::factor(Factor::Axis(name.to_owned()))
     }
 
-    /// Creates a constant number of elements.
+    /// Creates a constant size; `None` if it exceeds 63 bits.
     #[must_use]
     pub fn count(n: usize) -> Option<Size> {
         Some(Size::from(i64::try_from(n).ok()?))
@@ -59,7 +59,7 @@ impl Size {
         Size { terms: vec![(vec![factor], 1)] }
     }
 
-    /// Returns the number, if it depends on no free axis.
+    /// Returns the size as a number, if it depends on no free axis.
     #[must_use]
     pub fn known(&self) -> Option<i64> {
         match &self.terms[..] {
@@ -69,13 +69,13 @@ impl Size {
         }
     }
 
-    /// Returns `true` if it is `n` for all sizes of the free axes.
+    /// Returns `true` if the size is `n` for all sizes of the free axes.
     #[must_use]
     pub fn is(&self, n: i64) -> bool {
         self.known() == Some(n)
     }
 
-    /// Returns the name, if it is a single free axis.
+    /// Returns the name of the free axis, if the size is a single free axis.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match &self.terms[..] {
@@ -101,19 +101,19 @@ impl Size {
         (terms.len() <= LONGEST).then_some(Size { terms })
     }
 
-    /// Adds two sizes; `None` on overflow of 64 bits.
+    /// Adds two sizes; `None` on overflow of 64 bits, or if there are too many terms.
     #[must_use]
     pub fn plus(&self, other: &Size) -> Option<Size> {
         Size::collect(self.terms.iter().chain(&other.terms).cloned())
     }
 
-    /// Subtracts a size; `None` on overflow of 64 bits.
+    /// Subtracts a size; `None` on overflow of 64 bits, or if there are too many terms.
     #[must_use]
     pub fn minus(&self, other: &Size) -> Option<Size> {
         self.plus(&other.times(&Size::from(-1))?)
     }
 
-    /// Multiplies two sizes; `None` on overflow of 64 bits.
+    /// Multiplies two sizes; `None` on overflow of 64 bits, or if there are too many terms.
     #[must_use]
     pub fn times(&self, other: &Size) -> Option<Size> {
         let mut all = Vec::new();
@@ -127,13 +127,13 @@ impl Size {
         Size::collect(all)
     }
 
-    /// Multiplies all `sizes`.
+    /// Multiplies all `sizes`; `None` in the cases of [`Size::times`].
     #[must_use]
     pub fn product<'a>(sizes: impl IntoIterator<Item = &'a Size>) -> Option<Size> {
         sizes.into_iter().try_fold(Size::from(1), |product, size| product.times(size))
     }
 
-    /// Returns the quotient, if it leaves no remainder for all sizes.
+    /// Returns the quotient, if the division leaves no remainder for any sizes of the free axes.
     fn exactly(&self, by: &Size) -> Option<Size> {
         if self == by {
             return Some(Size::from(1));
@@ -201,7 +201,7 @@ impl Size {
         }
     }
 
-    /// Returns `true` if it has no subtraction, so it is never negative.
+    /// Returns `true` if the size is known never to be negative, because it contains no subtraction.
     #[must_use]
     pub fn is_count(&self) -> bool {
         let counts = |factor: &Factor| match factor {
@@ -212,8 +212,8 @@ impl Size {
         self.terms.iter().all(|(factors, n)| *n > 0 && factors.iter().all(counts))
     }
 
-    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2: a part of a constant that is
-    /// `whole` wherever both broadcast.
+    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2. This is the size of a slice of
+    /// a constant; wherever the slice and an axis of size `whole` broadcast, it equals `whole`.
     #[must_use]
     pub fn is_cut_of(&self, whole: &Size) -> bool {
         match &self.terms[..] {
@@ -227,7 +227,7 @@ impl Size {
         }
     }
 
-    /// Returns the size that two axes broadcast to; `None` if they never do.
+    /// Returns the size to which two axes broadcast; `None` if they cannot broadcast.
     #[must_use]
     pub fn joint(&self, other: &Size) -> Option<Size> {
         if self == other || other.is(1) || other.is_cut_of(self) {
@@ -247,7 +247,7 @@ impl Size {
         Some(Size::factor(Factor::Of(Operation::Joint, all)))
     }
 
-    /// Returns the sizes that it joins; itself if it is not a joint size.
+    /// Returns the sizes that a joint size joins; for any other size, only the size itself.
     #[must_use]
     pub fn joined(&self) -> &[Size] {
         match &self.terms[..] {
@@ -259,7 +259,8 @@ impl Size {
         }
     }
 
-    /// Returns `true` if it is one formula, not the smaller or larger of two.
+    /// Returns `true` if the size contains neither the smaller nor the larger of two sizes, so one formula is valid
+    /// everywhere.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).all(|factor| match factor {
@@ -269,7 +270,7 @@ impl Size {
         })
     }
 
-    /// Returns `true` if it contains the free axis `name`.
+    /// Returns `true` if the size contains the free axis `name`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).any(|factor| match factor {
@@ -278,7 +279,7 @@ impl Size {
         })
     }
 
-    /// Collects the sizes that broadcast together within it.
+    /// Collects the joint sizes within this size, each as the sizes that broadcast together.
     pub fn joints<'a>(&'a self, into: &mut Vec<&'a [Size]>) {
         for factor in self.terms.iter().flat_map(|(factors, _)| factors) {
             if let Factor::Of(operation, parts) = factor {
@@ -290,7 +291,7 @@ impl Size {
         }
     }
 
-    /// Substitutes `ties` for free axes.
+    /// Replaces free axes by the sizes in `ties`.
     #[must_use]
     pub fn with(&self, ties: &HashMap<String, Size>) -> Option<Size> {
         let mut sum = Size::default();
@@ -317,7 +318,7 @@ impl Size {
         Some(sum)
     }
 
-    /// Evaluates it with `sizes` for the free axes.
+    /// Evaluates the size, given the sizes of the free axes.
     #[must_use]
     pub fn at(&self, sizes: &HashMap<String, usize>) -> Option<i64> {
         let mut sum = 0i64;
@@ -345,7 +346,7 @@ impl Size {
     }
 }
 
-/// Maximum number of terms.
+/// Maximum number of terms in a size.
 const LONGEST: usize = 64;
 
 impl fmt::Display for Size {
@@ -385,7 +386,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Formats a shape.
+/// Formats a shape for a message.
 #[must_use]
 pub fn shown(shape: &[Size]) -> String {
     let axes: Vec<String> = shape.iter().map(Size::to_string).collect();

@@ -1,7 +1,7 @@
 //! Facts about a graph for all sizes of its free axes: shapes as polynomials, and values that depend on no free axis.
 //!
-//! Each free axis is a separate symbol, named or not. Two symbols are unified only if the graph is undefined otherwise,
-//! as for the inner axes of a product. Axes that broadcast stay separate, because either may be 1.
+//! Each free axis is a separate symbol, with or without a name. Two symbols are unified only if the graph is undefined
+//! otherwise, as for the inner axes of a matrix product. Axes that broadcast stay separate, because either may be 1.
 
 use super::array::{Array, Kind, count};
 use super::model::{Axis, Declared, External, Model, SMALL, stored};
@@ -19,24 +19,24 @@ const TIES: usize = 64;
 /// Facts that hold for all sizes of the free axes.
 pub struct Symbols {
     values: HashMap<String, Value>,
-    /// Tensors whose elements and shape depend on constants alone.
+    /// Tensors whose elements and shape depend only on constants.
     fixed: HashSet<String>,
-    /// Tensors that no node is followed to, whose shape the model declares.
+    /// Tensors whose shape cannot be derived from the node that produces them; the model may declare it.
     told: HashSet<String>,
-    /// Tensors of declared shape that no evaluated node produces.
+    /// The free axes: name, rank of the tensor, and index in the tensor.
     pub axes: Vec<(String, usize, usize)>,
-    /// The free axes, with the rank of their tensor and their index in it.
+    /// Groups of sizes that broadcast together.
     pub joints: BTreeSet<Vec<Size>>,
     ties: HashMap<String, Size>,
 }
 
-/// Names a free axis: by the model's name, or by its place if it has none.
+/// Returns the name of a free axis: the name in the model, or one made from its tensor and its index if it has none.
 fn free(declared: &Declared, axis: usize, name: &str) -> String {
     if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
 }
 
 impl Symbols {
-    /// Returns the name of a free axis: the model's own, or its position.
+    /// Derives the facts of a model. Each time that two axes are unified, it starts again.
     pub fn new(model: &Model<'_>, external: External<'_>, limits: Limits) -> Symbols {
         let mut ties = HashMap::new();
         loop {
@@ -62,7 +62,8 @@ impl Symbols {
         }
     }
 
-    /// Evaluates the nodes of a model.
+    /// Evaluates all nodes, or the nodes up to the first one that unifies two axes. Returns the name of an axis to
+    /// unify and its size.
     fn follow_all(
         &mut self,
         model: &Model<'_>,
@@ -73,7 +74,7 @@ impl Symbols {
         let declared: HashMap<&str, &Declared> =
             graph.infos.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)).collect();
         for (name, (tensor, _)) in &graph.initializers {
-            // Evaluates all nodes, or up to one that unifies two axes.
+            // A constant that is also an input is only its default.
             let fixed = !graph.given.contains(name);
             let small = fixed.then(|| stored(model, external, tensor, SMALL)).flatten();
             let data = small.map_or(Data::None, |array| Data::Numbers(array.data));
@@ -150,13 +151,13 @@ impl Symbols {
         self.joints.extend(all);
     }
 
-    /// Returns `true` if any axis is free.
+    /// Returns `true` if any axis is free and not unified with a size.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.axes.iter().any(|(name, ..)| !self.ties.contains_key(name))
     }
 
-    /// Returns the size that a free axis is unified with.
+    /// Returns the size with which a free axis has been unified.
     #[must_use]
     pub fn tie(&self, name: &str) -> Option<&Size> {
         self.ties.get(name)
@@ -168,8 +169,8 @@ impl Symbols {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Returns `true` if the shape of a tensor is only declared by the model and does not follow from its node's
-    /// inputs.
+    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of its node, so only the model may
+    /// declare it.
     #[must_use]
     pub fn is_told(&self, name: &str) -> bool {
         self.told.contains(name)
@@ -181,20 +182,21 @@ impl Symbols {
         self.values.get(name).map(|value| value.kind)
     }
 
-    /// Returns the elements of a small tensor of whole numbers, which may depend on free axes.
+    /// Returns the elements of a small tensor of integers as sizes, which may depend on free axes.
     #[must_use]
     pub fn sizes(&self, name: &str) -> Option<Vec<Size>> {
         self.values.get(name)?.sizes()
     }
 
-    /// Returns `true` if a tensor's elements depend on constants alone.
+    /// Returns `true` if a tensor's elements depend only on constants.
     #[must_use]
     pub fn is_fixed(&self, name: &str) -> bool {
         self.fixed.contains(name)
     }
 }
 
-/// Returns free axes that `node` broadcasts to a known size above 1, or to others whose shapes leave it open.
+/// Returns pairs of sizes that `node` broadcasts together, although their joint size does not show this: a free axis
+/// and a known size above 1, or the axes of an attention's mask and those of its scores.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =
@@ -239,7 +241,7 @@ fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
     inputs.get(i).copied().flatten()?.shape.first().cloned()
 }
 
-/// Computes the elements of the output of `node`, if they are few and follow from constants and shapes.
+/// Computes the elements of each output of `node`, if they are few and can be derived from constants and shapes.
 fn elements(
     model: &Model<'_>,
     node: &Node,
@@ -362,7 +364,7 @@ fn elements(
     Some(vec![data(made?)])
 }
 
-/// Returns the elements, if each of them is a whole number.
+/// Returns the elements as sizes, if all of them are integers.
 fn exact(value: &Value) -> Option<Vec<Size>> {
     if let Data::Numbers(all) = &value.data {
         all.iter().all(|x| x.fract() == 0.0 && x.abs() < 1e15).then_some(())?;
@@ -370,7 +372,7 @@ fn exact(value: &Value) -> Option<Vec<Size>> {
     value.sizes()
 }
 
-/// Converts sizes to elements: numbers if none of them depends on a free axis.
+/// Converts sizes to elements of a tensor: to numbers, if no size depends on a free axis.
 fn data(all: Vec<Size>) -> Data {
     match all.iter().map(|size| size.known().map(|n| n as f64)).collect::<Option<Vec<f64>>>() {
         Some(numbers) => Data::Numbers(Rc::new(numbers)),

@@ -1,5 +1,5 @@
-//! Tests small graphs in the spellings of exporters, each with the number of its replacements; attention that stays;
-//! hostile bytes.
+//! Tests of the rewriter: small graphs as different exporters write them, with the expected number of replacements;
+//! attention that is not replaced; hostile bytes.
 
 mod causal;
 mod made;
@@ -16,7 +16,7 @@ fn turned(g: &mut Made, k: &str) -> String {
     g.node("Transpose", &[k], &[("perm", &[0, 1, 3, 2])])
 }
 
-/// Builds ViT of timm, eager: static, or with the batch computed from the input's shape.
+/// Builds ViT as timm exports it in eager mode. Its batch is static or, if `free`, computed from the input's shape.
 fn vit(opset: i64, free: bool) -> Made {
     let mut g = Made::new(opset);
     let x = g.input("x", Kind::F32, &[if free { "batch" } else { "2" }, "5", "36"]);
@@ -59,7 +59,7 @@ fn vit_of_timm_is_packed() {
     }
 }
 
-/// Builds queries, keys and values as rows of `width`, split into heads the way of Hugging Face.
+/// Builds queries, keys and values as rows of `width`, split into heads as Hugging Face does it.
 fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
     ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, axes);
@@ -68,7 +68,7 @@ fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String
     })
 }
 
-/// Builds BERT with a padding mask that is computed from the tokens' mask.
+/// Builds BERT with a padding mask that is computed from the attention mask of the tokens.
 fn bert() -> Made {
     let mut g = Made::new(14);
     let [q, k, v] = rows(&mut g, &["batch", "tokens", "8"], 2, 4);
@@ -118,7 +118,8 @@ fn a_scale_may_be_split_and_computed_from_the_shape() {
     g.becomes(1, "2 heads of 4, scale 0.5");
 }
 
-/// Builds CLIP's text model as older exporters write it: products of three axes and a causal constant.
+/// Builds CLIP's text model as older exporters write it: matrix products of tensors with three axes, and a causal
+/// constant.
 fn clip(low: f64) -> Made {
     let mut g = Made::new(14);
     let [q, k, v] = ["q", "k", "v"].map(|name| {
@@ -151,8 +152,8 @@ fn a_causal_constant_is_an_attribute() {
     clip(-5.0).becomes(1, "2 heads of 4, scale 1, mask");
 }
 
-/// Builds a block of Swin: windows of 2 × 3 tokens in a picture of 4 × 6, a table by index, and the mask of shifted
-/// windows.
+/// Builds a block of Swin: windows of 2 × 3 tokens in a picture of 4 × 6 tokens, a table that is read through an index,
+/// and the mask of shifted windows.
 fn swin(batch: &'static str, shift: Option<[usize; 2]>, low: f64) -> Made {
     use elsa_core::attention::Windows;
     let mut g = Made::new(17);
@@ -300,7 +301,7 @@ fn what_is_shared_or_none_stays() {
     assert!(!g.rewritten().0[0].replaced);
 }
 
-/// Replaces the only attention, and proves the replacement after `bend`.
+/// Replaces the only attention, changes the replacement by `bend`, and tries to prove it.
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();

@@ -1,33 +1,34 @@
-//! Facts about a tensor: its type, its axes as sizes, and its elements if they follow from constants and shapes.
+//! Facts about a tensor: its type, its axes as sizes, and its elements if they can be derived from constants and
+//! shapes.
 
 use super::array::{Array, Kind};
 use super::size::Size;
 use std::rc::Rc;
 
-/// A tensor's elements, if they follow from constants and shapes alone.
+/// The elements of a tensor, if they can be derived from constants and shapes.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Unknown.
+    /// Elements that are not known.
     None,
-    /// Numbers.
+    /// Elements that are numbers.
     Numbers(Rc<Vec<f64>>),
-    /// Whole numbers that depend on free axes.
+    /// Integers that depend on free axes.
     Sizes(Rc<Vec<Size>>),
 }
 
 /// Facts about a tensor.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Type of its elements.
+    /// Type of the elements.
     pub kind: Kind,
-    /// Axes.
+    /// Sizes of the axes.
     pub shape: Vec<Size>,
-    /// Elements.
+    /// Elements of the tensor.
     pub data: Data,
 }
 
 impl Value {
-    /// Returns the elements as sizes.
+    /// Returns the elements as sizes, if they are known.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<Size>> {
         match &self.data {
@@ -37,26 +38,26 @@ impl Value {
         }
     }
 
-    /// Returns the elements as whole numbers.
+    /// Returns the elements as integers, if they are known and depend on no free axis.
     #[must_use]
     pub fn integers(&self) -> Option<Vec<i64>> {
         self.sizes()?.iter().map(Size::known).collect()
     }
 
-    /// Returns the axes, if none of them is free.
+    /// Returns the sizes of the axes as numbers, if no axis is free.
     #[must_use]
     pub fn counts(&self) -> Option<Vec<usize>> {
         counts(&self.shape)
     }
 }
 
-/// Returns sizes that depend on no free axis, as numbers.
+/// Converts sizes to numbers; `None` if a size depends on a free axis.
 #[must_use]
 pub fn counts(shape: &[Size]) -> Option<Vec<usize>> {
     shape.iter().map(|size| usize::try_from(size.known()?).ok()).collect()
 }
 
-/// Converts numbers of elements to sizes.
+/// Converts numbers to sizes; `None` if a number exceeds 63 bits.
 #[must_use]
 pub fn sized(shape: &[usize]) -> Option<Vec<Size>> {
     shape.iter().map(|&n| Size::count(n)).collect()
@@ -70,7 +71,7 @@ impl From<Array> for Value {
     }
 }
 
-/// Returns the shape that all of `shapes` broadcast to.
+/// Returns the shape to which all of `shapes` broadcast.
 #[must_use]
 pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     let rank = shapes.iter().map(|shape| shape.len()).max()?;
@@ -84,7 +85,8 @@ pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     Some(all)
 }
 
-/// Normalizes `axis` to count from the front, for rank `rank`.
+/// Converts an axis, which counts from the back if it is negative, to an index from the front, for a tensor of rank
+/// `rank`.
 #[must_use]
 pub fn place(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;

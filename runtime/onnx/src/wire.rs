@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-/// Error of bytes that are not a message.
+/// Error for bytes that are not a protocol-buffer message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct WireError {
-    /// The error.
+    /// Description of the error.
     pub what: &'static str,
-    /// Offset from the first byte of the file.
+    /// Offset of the error from the first byte of the file.
     pub at: usize,
 }
 
@@ -25,7 +25,7 @@ pub enum Payload {
     Fixed32(u32),
     /// Eight bytes, little-endian.
     Fixed64(u64),
-    /// Length-prefixed bytes: a message, a text, packed numbers. The range counts from the start of the file.
+    /// Length-prefixed bytes: a message, a text or packed numbers. The range counts from the start of the file.
     Bytes(Range<usize>),
 }
 
@@ -34,14 +34,14 @@ pub enum Payload {
 pub struct Field {
     /// Number of the field.
     pub number: u32,
-    /// Content.
+    /// Content of the field.
     pub payload: Payload,
-    /// The bytes of the whole field, including its key, from the start of the file.
+    /// Range of the complete field, including its key, from the start of the file.
     pub span: Range<usize>,
 }
 
 impl Field {
-    /// Returns the range of a field that holds bytes.
+    /// Returns the range of the bytes in a length-prefixed field.
     ///
     /// # Errors
     /// Returns an error for a field of another wire type.
@@ -52,7 +52,7 @@ impl Field {
         }
     }
 
-    /// Returns the number of a field that holds a varint, as a signed one.
+    /// Returns the value of a varint field as a signed number.
     ///
     /// # Errors
     /// Returns an error for a field of another wire type.
@@ -64,7 +64,7 @@ impl Field {
     }
 }
 
-/// Reads the varint at `*at`, before `end`.
+/// Reads the varint at `*at`, which must end before `end`, and advances `*at`.
 fn varint(file: &[u8], at: &mut usize, end: usize) -> Result<u64, WireError> {
     let start = *at;
     let mut value = 0u64;
@@ -88,7 +88,7 @@ fn varint(file: &[u8], at: &mut usize, end: usize) -> Result<u64, WireError> {
 /// Reads the fields of the message in `range` of `file`.
 ///
 /// # Errors
-/// Returns an error for bytes that are not a message or for groups, which no model uses.
+/// Returns an error for bytes that are not a message, and for groups, which no model uses.
 pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError> {
     let (mut at, end) = (range.start, range.end);
     let mut all = Vec::new();
@@ -133,7 +133,7 @@ pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError>
     Ok(all)
 }
 
-/// Reads the numbers of a repeated integer: one varint per field, or many packed in one.
+/// Reads the numbers of a repeated integer field: one varint, or several packed in one field.
 ///
 /// # Errors
 /// Returns an error for bytes that are not varints.
@@ -151,7 +151,7 @@ pub fn ints(file: &[u8], field: &Field, into: &mut Vec<i64>) -> Result<(), WireE
     Ok(())
 }
 
-/// Writer of messages.
+/// Writer of a message, with the bytes written so far.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(pub Vec<u8>);
 
@@ -164,19 +164,19 @@ impl Writer {
         self.0.push(x as u8);
     }
 
-    /// Writes a field that holds a varint.
+    /// Writes a varint field.
     pub fn int(&mut self, number: u32, x: i64) {
         self.varint(u64::from(number) << 3);
         self.varint(x.cast_unsigned());
     }
 
-    /// Writes a field that holds an f32.
+    /// Writes an f32 field.
     pub fn float(&mut self, number: u32, x: f32) {
         self.varint(u64::from(number) << 3 | 5);
         self.0.extend(x.to_le_bytes());
     }
 
-    /// Writes a field that holds bytes.
+    /// Writes a length-prefixed field.
     pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.varint(u64::from(number) << 3 | 2);
         self.varint(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! Output of a model: all bytes are unchanged, except for the replaced nodes.
+//! Writes a model: replaces the changed nodes, and keeps all other bytes unchanged.
 
 use super::array::{Array, Kind};
 use super::change::{Change, DOMAIN};
@@ -8,8 +8,8 @@ use super::wire::{self, Field, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Returns the nodes that the changes remove: the ones that produced their outputs, and nodes that are no longer read
-/// as a result.
+/// Returns the nodes that the changes remove: the nodes that produced the replaced outputs, and nodes whose outputs are
+/// no longer read as a result.
 fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
     let graph = &model.graph;
     let mut readers: HashMap<&str, usize> = HashMap::new();
@@ -43,7 +43,7 @@ fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
 /// Returns the bytes of the model with `changes` applied.
 ///
 /// # Errors
-/// Never fails for a model that was read.
+/// Returns no error for a model that [`Model::read`] has read.
 pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError> {
     let file = model.file;
     if changes.is_empty() {
@@ -114,7 +114,7 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     Ok(out.0)
 }
 
-/// Numbers the nodes among the fields of a graph.
+/// Pairs each field of a graph with its number among the nodes; `None` for fields that are not nodes.
 fn places(fields: Vec<Field>) -> impl Iterator<Item = (Option<usize>, Field)> {
     let mut place = 0;
     fields.into_iter().map(move |field| {

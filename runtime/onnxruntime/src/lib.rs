@@ -1,13 +1,14 @@
-//! A library of ONNX Runtime, opened by its path, and its sessions.
+//! Opens a library of ONNX Runtime by its path, and runs sessions in it.
 //!
 //! **The naive way** links ONNX Runtime, or loads a version that was fixed at compile time.
 //!
-//! **Why the code differs.** The caller names the library: any version from 1.10 on, whose table of functions only
-//! grows. The table is requested for the newest version that both know, and nothing newer than 1.10 is called.
+//! **Why the code differs.** The caller chooses the library: any version from 1.10 on. The runtime's table of functions
+//! only grows from version to version, so this crate requests the table of the newest version that both sides know, and
+//! calls no function that is newer than 1.10.
 //!
 //! Clauses cited by unsafe blocks:
-//! - *table*: the functions are those of the runtime's table for a version that it has, and the library stays
-//!   loaded.
+//! - *table*: the functions come from the runtime's table for a version that the runtime supports, and the library
+//!   stays loaded.
 //! - *own*: handles belong to the runtime, were returned by earlier calls and are released once.
 
 use half::f16;
@@ -23,10 +24,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use std::{mem, ptr, slice, thread};
 
-/// The newest version of the interface whose types are known here.
+/// The newest version of the interface whose types this crate knows.
 const NEWEST: u32 = 17;
 
-/// Error of a runtime.
+/// Error from loading or calling ONNX Runtime.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
@@ -38,18 +39,18 @@ pub enum RuntimeError {
         /// Message of the system.
         reason: String,
     },
-    /// A library is not ONNX Runtime, or has no functions of a known version.
+    /// The library is not ONNX Runtime, or is older than version 1.10.
     #[error("{}: {found}; allowed: ONNX Runtime 1.10 or newer", path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
-        /// Description of the library.
+        /// Description of the library, for the message.
         found: String,
     },
     /// The runtime rejected a call.
     #[error("{call}: {message}")]
     Call {
-        /// Name of the function.
+        /// Name of the function that returned the error.
         call: &'static str,
         /// Message of the runtime.
         message: String,
@@ -57,52 +58,52 @@ pub enum RuntimeError {
     /// A name or a path contains a zero byte.
     #[error("{0:?}: a zero within; allowed: none")]
     Text(String),
-    /// An output is not a tensor of a known type.
+    /// An output is not a tensor, or its element type is not in [`Data`].
     #[error("output {name}: {found}; allowed: a tensor of numbers or truth values")]
     Output {
         /// Name of the output.
         name: String,
-        /// Description of the output.
+        /// Description of the output, for the message.
         found: String,
     },
-    /// A run was terminated because it took too long.
+    /// A run exceeded this time limit and was terminated.
     #[error("a run was ended after {0:?}")]
     Late(Duration),
-    /// The system refused a thread.
+    /// The system could not start a thread. The text is the system's message.
     #[error("no thread can be started: {0}")]
     Thread(String),
 }
 
-/// A tensor.
+/// A tensor in the memory of this process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// Sizes of the axes.
     pub dims: Vec<i64>,
-    /// Elements of the tensor, the last axis fastest.
+    /// Elements of the tensor in row-major order.
     pub data: Data,
 }
 
 /// The elements of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
-    /// f32.
+    /// f32 elements.
     F32(Vec<f32>),
-    /// f16.
+    /// f16 elements.
     F16(Vec<f16>),
-    /// f64.
+    /// f64 elements.
     F64(Vec<f64>),
-    /// Booleans, 0 or 1.
+    /// Booleans, stored as 0 or 1.
     Bool(Vec<u8>),
-    /// Bytes.
+    /// Unsigned 8-bit integers.
     U8(Vec<u8>),
-    /// 32-bit integers.
+    /// Signed 32-bit integers.
     I32(Vec<i32>),
-    /// 64-bit integers.
+    /// Signed 64-bit integers.
     I64(Vec<i64>),
 }
 
 impl Data {
-    /// Returns ONNX's number of the element type.
+    /// Returns the number that ONNX assigns to the element type.
     #[must_use]
     pub fn element(&self) -> i32 {
         match self {
@@ -152,7 +153,7 @@ impl Data {
         }
     }
 
-    /// Returns the element at an index.
+    /// Returns the element at an index, converted to f64.
     ///
     /// # Panics
     /// Panics if `i` is not below [`Data::len`].
@@ -168,7 +169,7 @@ impl Data {
         }
     }
 
-    /// Returns the element type in ONNX Runtime's enumeration.
+    /// Returns the element type as a value of ONNX Runtime's enumeration.
     fn kind(&self) -> ONNXTensorElementDataType {
         use ONNXTensorElementDataType as T;
         match self {
@@ -186,38 +187,38 @@ impl Data {
 /// The location of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Model<'a> {
-    /// Bytes of a model without external data.
+    /// Contents of a model file that has no external data.
     Bytes(&'a [u8]),
-    /// Path of a file, with its weights next to it.
+    /// Path of a model file. External weights are in the same folder.
     File(&'a Path),
 }
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// A library of operators.
+    /// Path of a library of custom operators, to be registered in the session.
     pub operators: Option<&'a Path>,
     /// Number of threads that compute a node; 0 lets the runtime choose.
     pub threads: i32,
-    /// An entry of the configuration.
+    /// Key and value of one entry in the session's configuration.
     pub configuration: Option<(&'a CStr, &'a CStr)>,
 }
 
-/// A runtime.
+/// A loaded library of ONNX Runtime.
 pub struct Runtime {
     table: *const OrtApi,
     environment: *mut OrtEnv,
     memory: *mut OrtMemoryInfo,
     /// Version of the runtime.
     pub version: String,
-    /// Minor version number.
+    /// Second number of the version: 17 in 1.17.0.
     pub minor: u32,
 }
 
 // SAFETY: *table*: the runtime's functions may be called from any thread.
 unsafe impl Sync for Runtime {}
 
-/// A session, which any thread may run.
+/// A session. Any thread may run it.
 pub struct Session<'a> {
     runtime: &'a Runtime,
     session: *mut OrtSession,
@@ -244,7 +245,7 @@ fn file(path: &Path) -> Result<CString, RuntimeError> {
     CString::new(bytes).map_err(|_| RuntimeError::Text(path.display().to_string()))
 }
 
-/// A tensor of the runtime, or none yet.
+/// A tensor that belongs to the runtime; null before the runtime has created it.
 struct Value<'a> {
     runtime: &'a Runtime,
     value: *mut OrtValue,
@@ -374,7 +375,7 @@ impl Runtime {
         made.map(|()| Session { runtime: self, session })
     }
 
-    /// Creates a tensor of the runtime over the elements of `tensor`, which it reads while it lives.
+    /// Creates a tensor of the runtime that shares the memory of `tensor`, without a copy.
     fn value(&self, tensor: &Tensor) -> Result<Value<'_>, RuntimeError> {
         let mut value = ptr::null_mut();
         let (data, bytes) = tensor.data.memory();
@@ -387,7 +388,7 @@ impl Runtime {
         Ok(Value { runtime: self, value })
     }
 
-    /// Returns axes, number of elements and element type.
+    /// Returns the axes, the number of elements, and ONNX's number of the element type.
     fn shape(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<(Vec<i64>, usize, i32), RuntimeError> {
         let (mut element, mut rank, mut count) = (0i32, 0, 0);
         call!(self, GetTensorElementType(info, (&raw mut element).cast()))?;
@@ -398,7 +399,7 @@ impl Runtime {
         Ok((dims, count, element))
     }
 
-    /// Copies the output `name`.
+    /// Copies an output of the runtime. `name` is for the message of an error.
     fn tensor(&self, name: &str, value: &Value<'_>) -> Result<Tensor, RuntimeError> {
         let refuse = |found: String| RuntimeError::Output { name: name.to_owned(), found };
         if value.value.is_null() {
@@ -441,7 +442,7 @@ impl Drop for Runtime {
 }
 
 impl Session<'_> {
-    /// Runs the session. With `limit`, terminates the run after the current node once that time has passed.
+    /// Runs the session. If the run exceeds `limit`, it is terminated after the current node.
     ///
     /// # Errors
     /// Returns an error if the runtime rejects the run, or if the run was terminated.

@@ -1,7 +1,7 @@
 //! The functions of ONNX Runtime that this library calls, each with its status converted to an error.
 //!
 //! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was requested:
-//! functions of a later version are called only if it is available.
+//! a function that a later version added is called only if this version is late enough.
 
 use crate::error::OperatorError;
 use ort_sys::{
@@ -25,7 +25,7 @@ const WITH_THREADS: u32 = 17;
 ///
 /// Clauses of its functions:
 /// - *table*: `GetApi` returned the pointer for the version, and the runtime stays loaded.
-/// - *handle*: handles are those that the runtime has passed to the callback in which the function is called.
+/// - *handle*: the runtime passed the handles to the callback that calls the function.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
     table: *const OrtApi,
@@ -37,17 +37,17 @@ unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
-/// Element type and axes of a tensor. Axes of a tensor with more than [`MAX_RANK`] of them are omitted.
+/// Element type and axes of a tensor. `dims` is not set if the rank exceeds [`MAX_RANK`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TensorShape {
-    /// ONNX's number of the element type.
+    /// Number that ONNX assigns to the element type.
     pub element: i32,
     pub rank: usize,
     pub dims: [i64; MAX_RANK],
 }
 
 impl TensorShape {
-    /// Returns the axes.
+    /// Returns the sizes of the axes.
     pub fn dims(&self) -> &[i64] {
         &self.dims[..self.rank.min(MAX_RANK)]
     }
@@ -75,12 +75,12 @@ impl Api {
         self.version
     }
 
-    /// Returns `true` if the runtime lends its threads.
+    /// Returns `true` if the runtime lends its threads to operators.
     pub fn lends(&self) -> bool {
         self.version >= WITH_THREADS
     }
 
-    /// Makes the runtime's threads call `share` with every number below `count`, and waits.
+    /// Calls `share` with `task` and every number below `count` on the runtime's threads, and waits for all calls.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`]; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any
@@ -111,7 +111,7 @@ impl Api {
         Err(OperatorError::Host { call, message })
     }
 
-    /// Creates a status for the runtime; null for success.
+    /// Converts a result to a status of the runtime; null for success.
     pub fn status(&self, result: Result<(), OperatorError>) -> OrtStatusPtr {
         let Err(e) = result else { return OrtStatusPtr::default() };
         let code = match e {
@@ -143,7 +143,7 @@ impl Api {
         call!(self, AddCustomOpDomain(options, domain))
     }
 
-    /// Returns `true` if the runtime was built with a provider.
+    /// Returns `true` if the runtime was built with the execution provider `name`.
     pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
         let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
         call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
@@ -154,7 +154,8 @@ impl Api {
         Ok(found)
     }
 
-    /// Returns the entry of a session's configuration; `None` if it is missing, or if the runtime does not provide it.
+    /// Returns an entry of a session's configuration; `None` if the entry is missing, or if the runtime is too old to
+    /// read it.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].
@@ -179,7 +180,7 @@ impl Api {
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// Returns an integer attribute of a node; `None` if it has none of this name and type.
+    /// Returns an integer attribute of a node; `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].
@@ -188,7 +189,7 @@ impl Api {
         call!(self, KernelInfoGetAttribute_int64(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// Returns a real attribute of a node in the same way.
+    /// Returns a real attribute of a node; `None` if the node has no attribute of this name and type.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].
@@ -197,7 +198,8 @@ impl Api {
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// Returns a list of integers in the same way. For a list that is longer than `N` the result is its length.
+    /// Returns a list of `N` integers, or the length of a list that does not have `N`; `None` if the node has no
+    /// attribute of this name and type.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].
@@ -304,7 +306,7 @@ impl Api {
         shape
     }
 
-    /// Reads a description.
+    /// Reads the element type and the axes from the runtime's description of a tensor.
     fn described(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<TensorShape, OperatorError> {
         let mut shape = TensorShape::default();
         // An integer, because a newer runtime has types that the enumeration does not list.
@@ -316,7 +318,7 @@ impl Api {
         Ok(shape)
     }
 
-    /// Returns the stream in which a call of the CUDA provider computes; null for the default stream.
+    /// Returns the CUDA stream of a call of the CUDA provider; null for the default stream.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`].
@@ -326,13 +328,14 @@ impl Api {
     }
 }
 
-/// Returns the text of an error for C.
+/// Returns the message of an error as a C string.
 pub(crate) fn message(e: &OperatorError) -> CString {
     let text = e.to_string().replace('\0', " ");
     CString::new(text).unwrap_or_default()
 }
 
-/// Returns ONNX Runtime's enumeration value for a type that the operator supports; undefined for others.
+/// Converts ONNX's number of an element type to the runtime's enumeration. Types that the operator does not support
+/// become undefined.
 pub(crate) fn element_type(element: i32) -> ort_sys::ONNXTensorElementDataType {
     use ort_sys::ONNXTensorElementDataType as T;
     match element {

@@ -4,17 +4,17 @@ use crate::error::OperatorError;
 use elsa_core::attention::Window;
 use std::ffi::CStr;
 
-/// A source of attributes, each `None` if the node has none of that name and type.
+/// A source of attributes. Each method returns `None` if the node has no attribute of that name and type.
 pub(crate) trait Node {
     fn integer(&self, name: &CStr) -> Option<i64>;
     fn number(&self, name: &CStr) -> Option<f32>;
-    /// Returns two integers, or the length of a list that does not have two.
+    /// Returns a list of two integers, or the length of a list that does not have two.
     fn pair(&self, name: &CStr) -> Option<Result<[i64; 2], usize>>;
     /// Returns `true` if the node has an attribute of this name that is text or a list of real numbers.
     fn has_other(&self, name: &CStr) -> bool;
 }
 
-/// The attributes of a node, each within its own bounds.
+/// The attributes of a node. Each value has been checked against its allowed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Attributes {
     pub num_heads: Option<usize>,
@@ -30,12 +30,12 @@ pub(crate) struct Attributes {
     pub packed: bool,
 }
 
-/// Creates the error of an attribute.
+/// Creates the error for an invalid value of an attribute.
 fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> OperatorError {
     OperatorError::Value { argument: name.to_str().unwrap_or("attribute"), found: found.to_string(), allowed }
 }
 
-/// Returns an error if an absent attribute exists with another type than the requested one.
+/// Returns `None`, or an error if the attribute exists with a type other than the requested one.
 fn absent<T>(
     node: &impl Node,
     name: &'static CStr,
@@ -115,7 +115,8 @@ impl Attributes {
     /// Reads the attributes of a node.
     ///
     /// # Errors
-    /// Returns an error if an attribute has another type, is out of bounds, or lacks one that it requires.
+    /// Returns an error if an attribute has the wrong type, is out of range, or requires another attribute that is
+    /// missing.
     pub fn of(node: &impl Node) -> Result<Attributes, OperatorError> {
         let window = pair(node, c"window", -1, "two whole numbers, left and right; -1 is open")?;
         let side = |x: i64| usize::try_from(x).ok();

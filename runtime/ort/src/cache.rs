@@ -1,22 +1,22 @@
-//! Keeps plans by the shapes of a call, each with its idle workspaces.
+//! Caches plans under the shapes of their calls, each plan with its idle workspaces.
 
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};
 use elsa_runtime::{Plan, Workspace};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of plans that a node keeps. A model with more shapes plans again, as on its first call.
+/// Number of plans that a node keeps. A shape whose plan has been evicted is planned again at its next call.
 const PLANS: usize = 32;
 
 /// The result of planning for the shapes of a call.
 pub(crate) struct Prepared {
     pub geometry: Geometry,
     pub plan: Plan,
-    /// One workspace for each concurrent call so far.
+    /// Workspaces that no call is using. Each call returns its workspace here when it ends.
     idle: Mutex<Vec<Workspace>>,
 }
 
-/// The workspace of a call, which is returned when the call ends.
+/// A workspace that a call has borrowed. It is returned to the idle workspaces when it is dropped.
 pub(crate) struct Borrowed<'a> {
     prepared: &'a Prepared,
     workspace: Option<Workspace>,
@@ -62,7 +62,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Returns the plan for the shapes of a call.
+    /// Returns the plan for the shapes of a call, if it is cached.
     pub fn find(&self, shapes: &Shapes) -> Option<Arc<Prepared>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let at = plans.iter().position(|(of, _)| of == shapes)?;
@@ -70,8 +70,8 @@ impl Cache {
         plans.first().map(|(_, prepared)| prepared.clone())
     }
 
-    /// Adds a plan, in place of the least recently used one. If another thread has added one for the same shapes,
-    /// both are kept.
+    /// Adds a plan. If the cache is full, evicts the least recently used plan. If another thread has added a plan for
+    /// the same shapes, both plans are kept.
     pub fn insert(&self, shapes: Shapes, geometry: Geometry, plan: Plan) -> Arc<Prepared> {
         let prepared = Arc::new(Prepared { geometry, plan, idle: Mutex::default() });
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);

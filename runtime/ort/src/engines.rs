@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Environment variable with the number of threads of the engine.
 const VARIABLE: &str = "ELSA_THREADS";
-/// Entry of a session's configuration with the same number.
+/// Entry of a session's configuration with the number of threads of the engine.
 const ENTRY: &str = "elsa.threads";
 
 struct Engines {
@@ -17,7 +17,7 @@ struct Engines {
     cpu: Option<Engine>,
     /// Engine for a runtime that lends its threads.
     lent: Option<Engine>,
-    /// Engines by their context.
+    /// Engines of the CUDA provider, each with the address of its CUDA context.
     cuda: Vec<(usize, Engine)>,
 }
 
@@ -35,11 +35,11 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
     }
 }
 
-/// Records the number of threads that a session's configuration requests. The process has one engine, which starts with the
-/// first node: later sessions may only repeat its number.
+/// Records the number of threads that a session's configuration requests. All sessions of the process share the engine,
+/// which starts with the first node; after that, a session may only request the number with which the engine runs.
 ///
 /// # Errors
-/// Returns an error if the text is not a number, or if the engine runs with another one.
+/// Returns an error if the text is not a number, or if the engine already runs with another number of threads.
 pub(crate) fn configure(text: &str) -> Result<(), OperatorError> {
     let threads = parsed(ENTRY, text)?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,8 +65,9 @@ fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
     Ok(EngineOptions::default().threads(threads))
 }
 
-/// Returns the engine of the CPU provider, for a runtime that lends its threads or for one that does not. The environment
-/// variable `ELSA_BACKEND` selects its back end, which may be a GPU; the default is the CPU's fastest instructions.
+/// Returns the engine of the CPU provider. `lent` selects the engine that computes on threads of the runtime. The
+/// environment variable `ELSA_BACKEND` selects the engine's back end, which may be a GPU; the default is the fastest
+/// instruction set of the CPU.
 ///
 /// # Errors
 /// Returns an error if the engine cannot start.
@@ -87,10 +88,10 @@ pub(crate) fn cpu(lent: bool) -> Result<Engine, OperatorError> {
     Ok(engine)
 }
 
-/// Returns the engine of the CUDA provider in the current context of this thread.
+/// Returns the engine of the CUDA provider for the current CUDA context of this thread.
 ///
 /// # Errors
-/// Returns an error if there is no current context, or if the engine cannot start there.
+/// Returns an error if the thread has no current context, or if the engine cannot start in it.
 pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     let current = host::current_context();

@@ -1,4 +1,4 @@
-//! Errors of models, nodes and calls. Messages name the argument as the operator does, the value found, and the
+//! Errors of models, nodes and calls. A message contains the operator's name of the argument, the value found, and the
 //! allowed values.
 
 use crate::operands::Input;
@@ -25,7 +25,7 @@ pub enum OperatorError {
         /// Allowed values, in words.
         allowed: &'static str,
     },
-    /// The rank of an input differs from that of the others, or is not supported.
+    /// The rank of an input differs from the rank of the other inputs, or is not supported.
     #[error("{argument}: rank {found}; allowed: {allowed}")]
     Rank {
         /// Name of the input.
@@ -40,25 +40,25 @@ pub enum OperatorError {
     Type {
         /// Name of the input.
         argument: &'static str,
-        /// Name of its type.
+        /// Name of the input's element type.
         found: &'static str,
         /// Allowed types.
         allowed: &'static str,
     },
-    /// An input or attribute that another one requires is absent.
+    /// An input or attribute is missing, but another one requires it.
     #[error("{argument}: absent; allowed: given, because {other} is")]
     Missing {
         /// Name of the missing input or attribute.
         argument: &'static str,
-        /// Name of the one that requires it.
+        /// Name of the input or attribute that requires it.
         other: &'static str,
     },
     /// Two inputs or attributes exclude each other.
     #[error("{argument}: given with {other}; allowed: one of the two")]
     Conflict {
-        /// Name of the first one.
+        /// Name of the first input or attribute.
         argument: &'static str,
-        /// Name of the second one.
+        /// Name of the second input or attribute.
         other: &'static str,
     },
     /// A size differs from the size that another argument determines.
@@ -75,7 +75,7 @@ pub enum OperatorError {
         /// Argument that determines the size.
         of: &'static str,
     },
-    /// The input is not a tensor, or its memory is not where the operator computes.
+    /// The input is not a tensor, or its memory is not accessible where the operator computes.
     #[error("{argument}: {found}; allowed: a dense tensor in memory of the operator's provider")]
     Place {
         /// Name of the input.
@@ -98,7 +98,7 @@ pub enum OperatorError {
     /// A call to ONNX Runtime failed.
     #[error("ONNX Runtime: {call}: {message}")]
     Host {
-        /// Name of the function.
+        /// Name of the function that returned the error.
         call: &'static str,
         /// Message of the runtime.
         message: String,
@@ -129,7 +129,7 @@ impl From<BindError> for OperatorError {
     }
 }
 
-/// Converts the engine's name of an argument to the operator's.
+/// Converts the engine's name of an argument to the name in the operator's interface.
 fn renamed(argument: &'static str) -> &'static str {
     match argument {
         "q" => "Q",

@@ -1,5 +1,5 @@
-//! Derives the problem of a call and the shapes of its outputs from attributes and the shapes of its inputs.
-//! Nothing here is unsafe, and every shape is checked.
+//! Derives the problem of a call and the shapes of its outputs from the attributes of the node and the shapes of the
+//! inputs. This module has no unsafe code, and checks every shape.
 
 use crate::api::TensorShape;
 use crate::attributes::Attributes;
@@ -11,7 +11,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// Key of a plan: the shapes of the inputs, and the presence of the node's later outputs.
+/// Key of a plan in the cache: the shapes of the inputs, and which of the optional outputs the node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],
@@ -24,7 +24,7 @@ impl Shapes {
         self.inputs[input as usize].as_ref()
     }
 
-    /// Returns the shapes of a call with an empty batch, with a batch of 1 instead of 0.
+    /// Returns these shapes with a batch of 1 in place of an empty batch; `None` if the batch is not empty.
     pub fn of_no_sequence(&self) -> Option<Shapes> {
         let batch = |input| self.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
         let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
@@ -49,15 +49,15 @@ impl Shapes {
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub problem: Problem,
-    /// Number of elements before the first query, key and value in their tensors.
+    /// Offsets of the first query, key and value in their tensors, in elements.
     pub offsets: [usize; 3],
-    /// `true` if keys and values are in the tensor of the queries.
+    /// `true` if one tensor contains queries, keys and values.
     pub packed: bool,
     /// The shapes of `Y`, `present_key` and `present_value`.
     pub outputs: [TensorShape; OUTPUTS],
 }
 
-/// ONNX's numbers of element types.
+/// Numbers that ONNX assigns to element types.
 const FLOAT: i32 = 1;
 const UINT8: i32 = 2;
 const INT64: i32 = 7;
@@ -110,7 +110,7 @@ fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError>
     Ok(sizes)
 }
 
-/// Converts sizes to a shape of the runtime; `None` if it cannot represent them.
+/// Converts sizes to a shape of the runtime; `None` if a size exceeds its integer type.
 fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
     let mut shape = TensorShape { element, rank: sizes.len(), ..TensorShape::default() };
     for (dim, &size) in shape.dims.iter_mut().zip(sizes) {
@@ -119,7 +119,7 @@ fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
     Some(shape)
 }
 
-/// Queries, keys and values as views, and their offsets.
+/// Views of the queries, keys and values, and the offsets of their first elements.
 struct Views {
     query: View,
     key: View,
@@ -127,7 +127,7 @@ struct Views {
     offsets: [usize; 3],
 }
 
-/// Returns the view of a tensor with the type and rank of `Q`.
+/// Returns the view of a tensor. Its type and rank must equal those of `Q`.
 fn view(
     input: Input,
     shapes: &Shapes,
@@ -179,7 +179,7 @@ fn separate(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Re
     })
 }
 
-/// Returns the views of `[batch, tokens, 3 · heads · dim]`.
+/// Returns the views of queries, keys and values in a packed tensor `[batch, tokens, 3 · heads · dim]`.
 fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Result<Views, OperatorError> {
     for input in [Input::Key, Input::Value] {
         if shapes.input(input).is_some() {
@@ -278,7 +278,8 @@ fn past(input: Input, shapes: &Shapes, query: &TensorShape) -> Result<Option<Vie
     Ok(Some(View::dense(input.name(), Layout::Bhnd, &sizes(input, shape)?, None)?))
 }
 
-/// Returns `true` if the number of valid keys is given, which determines the position of a causal diagonal.
+/// Checks the input with the number of valid keys per sequence. Returns `true` if the call has this input, which then
+/// determines the position of a causal diagonal.
 fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<bool, OperatorError> {
     let Some(lengths) = shapes.input(Input::KeyLengths) else { return Ok(false) };
     let argument = Input::KeyLengths.name();
@@ -310,7 +311,7 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
 }
 
 impl Geometry {
-    /// Checks the shapes of a call.
+    /// Derives the geometry of a call, and checks the shapes of its inputs.
     ///
     /// # Errors
     /// Returns an error that names the first input or attribute that does not match.
@@ -439,8 +440,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-        /// Checks that any shapes and attributes lead to an error with a name or to a problem that stays inside its
-        /// tensors.
+        /// Checks that any shapes and attributes lead to an error that names an argument, or to a problem that stays
+        /// inside its tensors.
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
             attributes in attributes(),

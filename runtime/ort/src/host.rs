@@ -1,4 +1,4 @@
-//! Looks up symbols of libraries that the process has loaded, without loading any.
+//! Looks up symbols in libraries that the process has already loaded, and loads none.
 
 use std::ffi::{CStr, c_void};
 use std::mem;
@@ -18,16 +18,16 @@ type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
 type Construct = unsafe extern "C" fn(*mut c_void, *const std::ffi::c_char);
 type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void) -> !;
 
-/// Throws exceptions through the C++ library that the process has loaded.
+/// Functions that throw exceptions through the C++ library that the process has loaded.
 ///
-/// Before version 1.16 of the interface a kernel of ONNX Runtime has no status: an error is an exception that the runtime
-/// catches.
+/// Before version 1.16 of the interface, a kernel of ONNX Runtime cannot return a status. It reports an error by
+/// throwing an exception, which the runtime catches.
 #[derive(Clone, Copy)]
 pub(crate) struct Exceptions {
     allocate: Allocate,
     construct: Construct,
     throw: Throw,
-    /// The type of `std::runtime_error`, and its destructor.
+    /// Type information of `std::runtime_error`. `destroy` is its destructor.
     kind: *mut c_void,
     destroy: *mut c_void,
 }
@@ -69,7 +69,7 @@ impl Exceptions {
     }
 }
 
-/// An exception that has been created but not thrown. It has nothing to drop.
+/// An exception that has been created but not thrown. It needs no drop.
 #[derive(Clone, Copy)]
 pub(crate) struct Exception {
     throw: Throw,
@@ -79,11 +79,11 @@ pub(crate) struct Exception {
 }
 
 impl Exception {
-    /// Throws it.
+    /// Throws the exception.
     ///
     /// # Safety
-    /// - *caught*: the caller's caller is C++ that catches it, the caller has nothing to drop and catches nothing, and the
-    ///   exception is thrown once.
+    /// - *caught*: the function that calls the caller is C++ code that catches the exception. The caller has nothing to
+    ///   drop and catches nothing, and the exception is thrown once.
     #[inline(always)]
     pub unsafe fn throw(self) -> ! {
         // SAFETY: *caught*; type and destructor are those of the constructed object.
@@ -91,7 +91,7 @@ impl Exception {
     }
 }
 
-/// Returns the current CUDA context of this thread, as a number; `None` without a context or a driver.
+/// Returns the address of the current CUDA context of this thread; `None` without a context or a driver.
 pub(crate) fn current_context() -> Option<usize> {
     let found = symbol(c"libcuda.so.1", c"cuCtxGetCurrent")?;
     // SAFETY: the driver's function has this type.

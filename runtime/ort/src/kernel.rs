@@ -1,4 +1,4 @@
-//! A node of a session: its attributes, its plans, and a call.
+//! A node of a session: its attributes, its plans, and the execution of a call.
 
 use crate::api::Api;
 use crate::attributes::{Attributes, Node};
@@ -23,17 +23,18 @@ pub(crate) enum Provider {
     Cuda,
 }
 
-/// A node of a session. Sessions call it from any number of threads.
+/// A node of a session. Sessions may call it from several threads at once.
 pub(crate) struct Kernel {
     api: Api,
     provider: Provider,
     attributes: Attributes,
-    /// `true` if the node omits `present_key` or `present_value`, found out when they are first requested.
+    /// `true` if the node omits `present_key` or `present_value` respectively; set when a call first requests the
+    /// output.
     left_out: [AtomicBool; 2],
     cache: Cache,
 }
 
-/// The attributes of a node during its creation.
+/// Access to the attributes of a node while the node is being created.
 struct Info<'a> {
     api: &'a Api,
     info: *const OrtKernelInfo,
@@ -62,7 +63,8 @@ impl Node for Info<'_> {
 }
 
 impl Kernel {
-    /// Reads the attributes of a node. On the CPU it starts the engine, so a session fails early.
+    /// Reads the attributes of a node. On the CPU, also starts the engine, so that an error appears when the session is
+    /// created.
     ///
     /// # Safety
     /// - The clause *handle* of [`Api`], for `info`.
@@ -78,7 +80,7 @@ impl Kernel {
         Ok(Kernel { api, provider, attributes, left_out: Default::default(), cache: Cache::default() })
     }
 
-    /// Returns the functions of the runtime of this node.
+    /// Returns the functions of the runtime that created this node.
     pub fn api(&self) -> &Api {
         &self.api
     }
@@ -142,10 +144,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the inputs of a call, and the key of its plan.
+    /// Returns the inputs of a call, and the key under which its plan is cached.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     unsafe fn shapes(
         &self,
         context: *const OrtKernelContext,
@@ -167,7 +169,7 @@ impl Kernel {
         Ok((values, shapes))
     }
 
-    /// Returns the plan for the shapes of a call.
+    /// Returns the cached plan for the shapes of a call, or creates one.
     fn prepared(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
         if let Some(prepared) = self.cache.find(shapes) {
             return Ok(prepared);
@@ -181,11 +183,11 @@ impl Kernel {
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 
-    /// Allocates the outputs of a call, `Y` last. Returns `None` if the node turns out to omit one, and records
-    /// that in `shapes`.
+    /// Allocates the outputs of a call, `Y` last. If the node turns out to omit an output, records this in `shapes` and
+    /// returns `None`.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     unsafe fn outputs(
         &self,
         context: *mut OrtKernelContext,
@@ -211,10 +213,10 @@ impl Kernel {
         Ok((now == wanted && !outputs[0].is_null()).then_some(outputs))
     }
 
-    /// Collects the memory of a call.
+    /// Collects the addresses of a call's inputs and outputs.
     ///
     /// # Safety
-    /// - The clause *handle*.
+    /// - The clause *handle* of [`Api`].
     unsafe fn given<'a>(
         &self,
         geometry: &'a Geometry,

@@ -3,10 +3,10 @@
 //! **The naive way** gives the engine its own threads. The runtime's threads spin after their work, so two pools then compete
 //! for the cores, and a model becomes slower than with either pool alone.
 //!
-//! **Why the code differs.** From 1.17 on, the runtime's pool can compute the shares of a call. The function requires the
-//! context of the call, while an engine has one hook for all calls. So the thread of a call records its context before it
-//! runs ([`during`]), and the engine calls the hook on that thread. Without a recorded context the hook does nothing, and the
-//! caller computes every share.
+//! **Why the code differs.** From ONNX Runtime 1.17 on, an operator can divide a call among the runtime's threads. The
+//! function for this requires the context of the call, while an engine has one hook for all calls. So the thread of a
+//! call records its context before it runs ([`during`]), and the engine calls the hook on that thread. Without a
+//! recorded context the hook does nothing, and the calling thread computes every share.
 
 use crate::api::Api;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};
@@ -16,11 +16,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 thread_local! {
-    /// The current call of this thread.
+    /// The call that this thread is executing: functions of its runtime, and its context.
     static CALL: Cell<Option<(Api, *const OrtKernelContext)>> = const { Cell::new(None) };
 }
 
-/// The hook of an engine.
+/// The hook through which an engine uses the runtime's threads.
 struct Lent;
 
 impl ParallelFor for Lent {
@@ -33,17 +33,17 @@ impl ParallelFor for Lent {
     }
 }
 
-/// Computes a share. Safe to call with any number, at any time, on any thread.
+/// Computes share number `worker` of a task. Safe to call with any number, at any time, on any thread.
 unsafe extern "system" fn share(task: *mut c_void, worker: usize) {
     HostTask::from_number(task.addr()).call(worker);
 }
 
-/// Returns the threads of the calling runtime, for an engine.
+/// Returns the threads for an engine that computes on the threads of the calling runtime.
 pub(crate) fn threads() -> HostThreads {
     HostThreads::new(Lent)
 }
 
-/// Ends the scope of [`during`].
+/// Guard that restores the previous call of the thread when [`during`] ends.
 struct Ended(Option<(Api, *const OrtKernelContext)>);
 
 impl Drop for Ended {
@@ -52,10 +52,10 @@ impl Drop for Ended {
     }
 }
 
-/// Executes `work` with the threads of a call.
+/// Executes `work`, whose engine may use the runtime's threads for the call of `context`.
 ///
 /// # Safety
-/// - The clause *handle* of [`Api`], for `context`, and the runtime has the function ([`Api::lends`]).
+/// - The clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).
 pub(crate) unsafe fn during<T>(api: Api, context: *const OrtKernelContext, work: impl FnOnce() -> T) -> T {
     let _ended = Ended(CALL.replace(Some((api, context))));
     work()

@@ -7,19 +7,19 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *One file supports every version from 1.10 on.* The runtime passes its table of functions. Tables only grow, so the
-//!    library requests the newest version that both know (`register`), declares no newer one in the operator's own table
-//!    (`operator`), and calls functions newer than 1.10 only if they are available (`api`).
+//! 1. *One file supports every version from 1.10 on.* The runtime passes its table of functions. Tables only grow, so
+//!    the library requests the newest version that both sides know (`register`), declares no newer version in the
+//!    operator's own table (`operator`), and calls functions newer than 1.10 only if the runtime has them (`api`).
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
-//! 3. *A kernel of a runtime before 1.16 has no status.* There an error is a `std::runtime_error` of the C++ library that the
-//!    process has loaded, looked up when the operator is registered (`host`). The single frame of this library that it passes
-//!    has nothing to drop.
-//! 4. *A runtime before 1.18 accepts one table for an operator*, and cannot infer the type of its outputs from several inputs
-//!    of unknown type. Outputs are then f32, or the type in the environment variable `ELSA_ORT_TYPE`. Later ones accept one
-//!    table for each element type.
+//! 3. *A kernel of a runtime before 1.16 cannot return a status.* It reports an error by throwing a
+//!    `std::runtime_error` of the C++ library that the process has loaded; the functions are looked up when the
+//!    operator is registered (`host`). The exception passes a single frame of this library, which has nothing to drop.
+//! 4. *A runtime before 1.18 accepts one table for an operator*, and cannot infer the type of its outputs from several
+//!    inputs of unknown type. Outputs are then f32, or the type in the environment variable `ELSA_ORT_TYPE`. Later
+//!    runtimes accept one table for each element type.
 //!
-//! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. The process
-//! shares its engines (`engines`).
+//! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. All nodes
+//! of the process share its engines (`engines`).
 
 mod api;
 mod attributes;
@@ -42,7 +42,7 @@ use ort_sys::{OrtApiBase, OrtSessionOptions, OrtStatusPtr};
 /// Adds the operator to the options of a session. ONNX Runtime calls it when a program registers this library.
 ///
 /// # Safety
-/// Both pointers are those that ONNX Runtime passes to such a function. The library stays loaded as long as the sessions.
+/// ONNX Runtime passes both pointers. The library stays loaded as long as the sessions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn RegisterCustomOps(
     options: *mut OrtSessionOptions,

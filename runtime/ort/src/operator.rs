@@ -1,5 +1,5 @@
-//! The operator in the form that ONNX Runtime expects: a table of functions for each provider. Every function is a panic
-//! wall.
+//! The operator as ONNX Runtime expects it: a table of functions for each provider. No function lets a panic pass into
+//! the runtime.
 
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
@@ -19,8 +19,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Clauses cited by unsafe blocks:
 /// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
 ///   the process.
-/// - *kernel*: the runtime passes the value that creation returned, until it destroys it, once.
-/// - *table* and *handle*: those of [`Api`].
+/// - *kernel*: the runtime passes the pointer that the creation function returned. It does so until it destroys the
+///   kernel, once.
+/// - *table* and *handle*: the clauses of these names in [`Api`].
 #[repr(C)]
 pub(crate) struct Operator {
     table: OrtCustomOp,
@@ -28,9 +29,9 @@ pub(crate) struct Operator {
     version: u32,
     /// Element type of the outputs.
     output: i32,
-    /// `true` if queries, keys, values and the past are declared with that type as well; other inputs accept any type.
+    /// `true` if queries, keys, values and the past are declared with the type `output`; other inputs accept any type.
     typed: bool,
-    /// Method of reporting an error when a kernel has no status.
+    /// Functions that throw an exception, for a runtime whose kernels cannot return a status.
     exceptions: Option<Exceptions>,
 }
 
@@ -70,13 +71,13 @@ unsafe fn created(
     })
 }
 
-/// The runtime's record of a node.
+/// The data of a node, to which the runtime keeps a pointer.
 struct Shared {
     kernel: Kernel,
     operator: *const OrtCustomOp,
 }
 
-/// Creates the exception for a runtime whose kernels have no status.
+/// Creates the exception for a runtime whose kernels cannot return a status.
 ///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
@@ -88,7 +89,7 @@ unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
     }
 }
 
-/// Returns the result of creation, or the exception to throw.
+/// Creates a node, or the exception to throw.
 ///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].
@@ -102,7 +103,7 @@ unsafe fn created_or_exception(
     unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
 }
 
-/// Returns the exception that a call throws.
+/// Executes a call, and returns the exception to throw if it fails.
 ///
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].
@@ -115,9 +116,9 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// Passes an exception of creation on to the runtime, as the only frame between. It has nothing to drop and catches
-/// nothing, so it has no unwind tables of Rust: they would call the unwinder that this library was built with, which is
-/// not the one that throws.
+/// Creates a node, or throws an exception to the runtime. The exception passes only this frame, which has nothing to
+/// drop and catches nothing. The frame has no Rust unwind tables, because these would call the unwinder that this
+/// library was built with, which is not the one that throws.
 ///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].
@@ -135,7 +136,7 @@ unsafe extern "C-unwind" fn create_or_throw(
     }
 }
 
-/// Passes an exception of a call on to the runtime, as [`create_or_throw`] does for creation.
+/// Executes a call, or throws an exception to the runtime in the same way as [`create_or_throw`].
 ///
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].
@@ -239,8 +240,8 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
     if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
-/// Returns the memory type of an input. On a GPU the lengths are read on the host; everything else is where the provider
-/// computes.
+/// Returns the memory type of an input. With the CUDA provider, the key lengths are in host memory; all other inputs
+/// are in the memory of the provider.
 ///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
@@ -263,8 +264,8 @@ unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
 }
 
 impl Operator {
-    /// Creates the operator for a provider, for a runtime of `version`. `output` is the type of its outputs, and `typed` says
-    /// that the type of the queries is declared as well.
+    /// Creates the operator for a provider, and for a runtime of `version`. `output` is the element type of its
+    /// outputs. If `typed`, the queries, keys, values and the past are declared with the same type.
     pub fn new(
         version: u32,
         provider: Provider,
@@ -317,12 +318,12 @@ impl Operator {
         Operator { table, provider, version, output, typed, exceptions }
     }
 
-    /// Returns the provider on which it computes.
+    /// Returns the provider on which the operator computes.
     pub fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// Returns the table for the runtime.
+    /// Returns the table that the runtime receives.
     pub fn table(&'static self) -> *const OrtCustomOp {
         &raw const self.table
     }

@@ -10,7 +10,7 @@ use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-/// Oldest version of the interface that has all functions that are called unconditionally.
+/// Oldest version of the interface that has every function that this library calls in all versions.
 const OLDEST: u32 = 10;
 /// First version of the runtime that accepts one table for each element type of an operator.
 const WITH_TYPES: u32 = 18;
@@ -28,7 +28,7 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 /// The runtime that registers the operators.
 pub(crate) struct Runtime {
-    /// Functions of the newest version that both know.
+    /// Functions of the newest version that both the runtime and this library know.
     pub api: Api,
     /// Version that the runtime reports.
     name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Runtime {
     minor: u32,
 }
 
-/// Returns the minor number of a runtime's version, whose major number is 1.
+/// Returns the minor number of a version `1.x`; `u32::MAX` for a larger major number; `None` for other texts.
 fn minor(version: &str) -> Option<u32> {
     let mut parts = version.split('.');
     let major: u32 = parts.next()?.parse().ok()?;
@@ -67,7 +67,8 @@ pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     }
 }
 
-/// Returns the element types of the outputs, one table for each. An older runtime accepts one, and cannot infer it.
+/// Returns the element types of the outputs, one for each table. A runtime before 1.18 accepts a single table, whose
+/// type the environment variable selects.
 fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
     if minor >= WITH_TYPES {
         return Ok(&[1, 10]);
@@ -135,7 +136,7 @@ mod tests {
     use std::ptr;
 
     thread_local! {
-        /// The table that [`old_api`] returns, and the message of the last status.
+        /// The table that [`old_api`] returns. `SAID` is the message of the last status.
         static TABLE: RefCell<*const OrtApi> = const { RefCell::new(ptr::null()) };
         static SAID: RefCell<CString> = RefCell::default();
     }
@@ -154,7 +155,7 @@ mod tests {
         OrtStatusPtr(ptr::without_provenance_mut(1))
     }
 
-    /// Registers with a table that has only the one function that may be called.
+    /// Registers with a table that contains only the function that may be called.
     #[test]
     fn a_runtime_that_is_too_old_is_told_so() {
         let mut table = MaybeUninit::<OrtApi>::uninit();

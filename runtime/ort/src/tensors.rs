@@ -1,7 +1,7 @@
-//! Converts the memory of a call from pointers to slices, or to addresses of a GPU.
+//! Converts the pointers of a call to slices, or to addresses of a GPU.
 //!
 //! Clause of the unsafe functions here:
-//! - *tensors*: the memory of an input or output holds the elements of its shape until the call ends. Until then
+//! - *tensors*: the memory of an input or output contains the elements of its shape until the call ends. Until then
 //!   nothing writes the inputs, and nothing else uses the outputs, which share no memory with another tensor.
 
 use crate::api::TensorShape;
@@ -18,7 +18,7 @@ use std::{ptr, slice};
 /// The names of the outputs.
 const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
 
-/// The memory of a call, checked for alignment and null.
+/// The addresses of a call's tensors, checked for alignment and null.
 pub(crate) struct Given<'a> {
     geometry: &'a Geometry,
     shapes: &'a Shapes,
@@ -26,7 +26,7 @@ pub(crate) struct Given<'a> {
     outputs: [*mut c_void; OUTPUTS],
 }
 
-/// Returns the size of an element in bytes, which is its alignment.
+/// Returns the size of an element in bytes, which is also its alignment.
 fn size(element: i32) -> usize {
     match element {
         1 => 4,
@@ -81,7 +81,7 @@ impl<'a> Given<'a> {
         self.geometry.problem.spec().dtype
     }
 
-    /// Returns the first element of an input of the engine; `None` if the node does not have it.
+    /// Returns the address of an operand's first element; `None` if the call does not have the operand.
     fn place(&self, operand: Operand) -> Option<*mut u8> {
         let first = |input: Input| {
             let at = if self.geometry.packed { Input::Query } else { input };
@@ -106,7 +106,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Creates a slice; empty for zero elements, with any pointer.
+/// Creates a slice of `len` elements. For zero elements the pointer is not used.
 ///
 /// # Safety
 /// - The clause *tensors*, for `len` elements.
@@ -150,7 +150,7 @@ fn extent(view: Option<&View>) -> usize {
     view.map_or(0, View::extent)
 }
 
-/// Returns the lengths of a call.
+/// Returns the key lengths of a call.
 ///
 /// # Safety
 /// - The clause *tensors*.
@@ -162,7 +162,7 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
     Lengths { keys, ..Lengths::default() }
 }
 
-/// Returns the inputs of a call on the host.
+/// Returns the inputs of a call in host memory.
 ///
 /// # Safety
 /// - The clause *tensors*.
@@ -192,7 +192,7 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     }
 }
 
-/// Returns the outputs of a call on the host.
+/// Returns the outputs of a call in host memory.
 ///
 /// # Safety
 /// - The clause *tensors*.
@@ -214,7 +214,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
     }
 }
 
-/// Returns the inputs of a call on a device, with the lengths on the host.
+/// Returns the inputs of a call in device memory, with the lengths in host memory.
 ///
 /// # Safety
 /// - The clause *tensors*, for the lengths.
@@ -228,7 +228,7 @@ pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
     }
 }
 
-/// Returns the outputs of a call on a device.
+/// Returns the outputs of a call in device memory.
 pub(crate) fn device_outputs(given: &Given<'_>) -> DeviceOutputs {
     let spec = given.geometry.problem.spec();
     let [output, present_key, present_value] = given.outputs.map(|data| data.addr() as u64);

@@ -15,12 +15,12 @@ use elsa_core::room::Span;
 pub enum Records {
     /// One record, in the memory of the CPU's workspace.
     Cpu(Span),
-    /// Records in the memory of the GPU's workspace: offset in bytes, number of records, and f32 values from one to the
-    /// next.
+    /// Records in the memory of the GPU's workspace: offset in bytes, number of records, and distance from one record
+    /// to the next in f32 values.
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// The last run in a workspace, if its plan certifies or has a schedule other than the exact one.
+/// Record of the last run in a workspace, kept if its plan certifies or has a schedule other than the exact one.
 #[derive(Clone, Debug)]
 pub struct Ran {
     problem: Problem,
@@ -31,7 +31,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Creates the record of a run of `problem` that executed what `certificate` states.
+    /// Creates the record of a run of `problem`, whose execution `certificate` describes.
     pub fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -42,26 +42,25 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Returns the location of its records, if its plan certifies.
+    /// Returns the location of the run's records, if its plan certifies.
     pub fn records(&self) -> Option<Records> {
         self.records
     }
 
-    /// Returns the location of its skipped weights, if its schedule is not the exact one.
+    /// Returns the location of the run's skipped weights, if its schedule is not the exact one.
     pub fn recorded(&self) -> Option<&Recorded> {
         self.recorded.as_ref()
     }
 
-    /// Returns `true` if a GPU ran.
+    /// Returns `true` if the run was on a GPU.
     pub fn on_gpu(&self) -> bool {
         matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
     }
 
-    /// Returns the certificate of the run, whose records are in `memory`. Waits for the run, if it is pending on a
-    /// GPU.
+    /// Returns the certificate of the run, whose records are in `memory`. Waits if the run is still pending on a GPU.
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if the memory is not that of the run.
+    /// Returns an error if the device fails, or if the memory does not belong to the run.
     pub fn certified<'w>(&self, mut memory: RunMemory<'w>) -> Result<Certified<'w>, RunError> {
         let traversed = match (&self.records, &self.recorded) {
             (Some(_), Some(recorded)) => {
@@ -89,7 +88,7 @@ impl Ran {
     }
 }
 
-/// Merges the `count` records of `stride` values that a run has left at offset `at` into the record of a call.
+/// Merges the `count` records, each of `stride` values, that a run left at byte offset `at`, into one record.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,
@@ -104,7 +103,7 @@ fn joined(
     Ok(first)
 }
 
-/// Returns the certificate of a run that left `record`; `None` if that is not a record.
+/// Returns the certificate of a run that left `record`; `None` if `record` is too short.
 pub(super) fn certified<'r>(
     problem: &Problem,
     certificate: Certificate,

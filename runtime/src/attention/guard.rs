@@ -6,28 +6,30 @@
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
 //! n_cap = 1                     finer tasks, and a calibration pass: one task alone, whose bytes are measured;
-//!                               if it fits, n_cap ← as many as the memory left has room for
+//!                               if it fits, n_cap ← the number of tasks for which there is memory
 //! finer is not possible         the CPU, or an error
 //! ```
 //!
-//! Finer means, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The first two
-//! change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit there. Each refusal
-//! leaves fewer tasks or finer ones, so the search ends.
+//! Finer means, in this order: half the splits per chunk, half the rows per task, half the keys per split. The first
+//! two change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit there. Each
+//! refusal leads to fewer or finer tasks, so the search ends.
 //!
-//! The number of concurrently running tasks, `n_parallel`, is independent: a device that one task fills computes them one
-//! after another, for any number of resident tasks.
+//! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
+//! tasks run one after another.
 
-/// Largest number of tasks with which a search should begin, so that removing one at a time ends soon.
+/// Largest number of tasks with which a search should begin. Each refusal removes only one task, so this keeps the
+/// search short.
 pub const MOST_TASKS: usize = 256;
 
 /// Result of fitting a stream into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamFit {
-    /// Number of resident tasks of queries, `n_cap`.
+    /// Number of tasks that are resident at once, `n_cap`.
     pub n_cap: usize,
-    /// Number of tasks that are computed at once, `n_parallel`.
+    /// Number of tasks that run concurrently, `n_parallel`.
     pub n_parallel: usize,
-    /// Number of queries of a task: of each sequence and head on a GPU, of all of them together on a CPU.
+    /// Number of queries per task. On a GPU, queries are counted within each sequence and head; on a CPU, over all
+    /// sequences and heads.
     pub task_rows: usize,
     /// Number of times that memory was refused.
     pub refused: usize,
@@ -36,26 +38,26 @@ pub struct StreamFit {
 /// The sizes that limit a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of rows of all tasks together.
+    /// Number of rows in all tasks together.
     pub queries: usize,
-    /// Rows of a task are a multiple of this: the rows of a block of the kernel.
+    /// The rows per task are a multiple of this number, which is the rows per thread block of the kernel.
     pub unit: usize,
-    /// Keys of a split are a multiple of this: the keys of a tile, or of a segment.
+    /// The keys per split are a multiple of this number, which is the keys per tile or per segment.
     pub tile: usize,
 }
 
-/// The next attempt.
+/// A division that the search tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Number of rows of a task.
+    /// Number of rows per task.
     pub rows: usize,
     /// Number of tasks that are resident at once, `n_cap`.
     pub tasks: usize,
-    /// Number of keys of a split.
+    /// Number of keys per split.
     pub split: usize,
-    /// Number of splits of a chunk.
+    /// Number of splits per chunk.
     pub splits: usize,
-    /// `true` if it measures the bytes of a task, so that more of them may be resident next.
+    /// `true` if the attempt measures the bytes of one task, so that the next attempt may have more tasks.
     pub calibrates: bool,
 }
 
@@ -65,7 +67,7 @@ impl Attempt {
         self.rows.saturating_mul(self.tasks)
     }
 
-    /// Returns the number of keys of a chunk.
+    /// Returns the number of keys per chunk.
     pub const fn keys(&self) -> usize {
         self.split.saturating_mul(self.splits)
     }
@@ -81,8 +83,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts with `tasks` resident tasks of `rows` rows each, and chunks of `splits` splits. Powers of two remain powers of two
-    /// when they are halved. Numbers that the kernel does not support are rounded to supported ones.
+    /// Starts with `tasks` resident tasks of `rows` rows each, and chunks of `splits` splits of `split` keys each.
+    /// Numbers that the kernel does not support are rounded to supported ones. Powers of two remain powers of two when
+    /// they are halved.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -98,7 +101,7 @@ impl Guard {
         Guard { limits, next: Some(next), refused: 0 }
     }
 
-    /// Returns the next attempt; `None` if nothing finer is possible.
+    /// Returns the next attempt; `None` if no finer division is possible.
     pub const fn next(&self) -> Option<Attempt> {
         self.next
     }
@@ -127,8 +130,8 @@ impl Guard {
         };
     }
 
-    /// Records that the attempt was granted. After a calibration there is room for `more` tasks in addition to the measured
-    /// one; returns `true` if more are tried.
+    /// Records that the attempt was granted. After a calibration, `more` is the number of additional tasks for which
+    /// there is memory. Returns `true` if another attempt with more tasks follows.
     pub fn grant(&mut self, more: usize) -> bool {
         let Some(now) = self.next else { return false };
         let most = self.limits.queries.div_ceil(now.rows);
@@ -138,8 +141,8 @@ impl Guard {
     }
 }
 
-/// Returns the number of tasks, of `tasks` resident ones, that a device computes at once: each has `blocks` thread blocks,
-/// and the device holds `room` of them.
+/// Returns the number of tasks that a device computes at once: of `tasks` resident tasks, each with `blocks` thread
+/// blocks, on a device that can run `room` thread blocks.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,
@@ -155,12 +158,12 @@ mod tests {
 
     const LIMITS: Limits = Limits { queries: 1000, unit: 64, tile: 64 };
 
-    /// Returns the bytes of an attempt, for a device that only counts them.
+    /// Returns the bytes of an attempt on a simulated device.
     fn bytes(a: &Attempt) -> usize {
         a.rows * a.tasks * (10 + 3 * a.splits) + 2 * a.split * a.splits * 8
     }
 
-    /// Searches with a memory of `room` bytes. Returns the granted attempt, and the number of attempts.
+    /// Searches with `room` bytes of simulated memory. Returns the granted attempt, and the number of attempts.
     fn search(room: usize) -> (Option<Attempt>, usize) {
         let mut guard = Guard::new(LIMITS, 256, 4, 512, 4);
         let mut count = 0;
@@ -180,7 +183,7 @@ mod tests {
         (None, count)
     }
 
-    /// Returns `true` if one of the attempts was a granted calibration, which is counted but not refused.
+    /// Returns `true` if `count` attempts include a granted calibration, which is an attempt that was not refused.
     fn raised(guard: &Guard, count: usize) -> bool {
         guard.refused() + 1 < count
     }

@@ -20,7 +20,7 @@ fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     }
 }
 
-/// Returns the same part for a bound call.
+/// Returns the part of a bound call's memory in which a run worked.
 fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<RunMemory<'w>> {
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),
@@ -32,24 +32,24 @@ fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<
 }
 
 impl Workspace {
-    /// Returns the certificate of the last run in this workspace: a bound of the error of its answer, from the plan's
-    /// arithmetic and from measurements of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
+    /// Returns the certificate of the last run in this workspace: a bound of the error of its output, from the plan's
+    /// arithmetic and measurements of its tensors. Waits if the run is still pending on a GPU. On the CPU, allocates
     /// nothing.
     ///
     /// # Errors
-    /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
-    /// failed, if there was none, or if the GPU fails.
+    /// Returns an error if the plan of the last run did not have [`PlanOptions::certify`](crate::PlanOptions::certify),
+    /// if the run failed, if there was no run, or if the GPU fails.
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
         ran.certified(memory_of(&mut self.memory, ran).ok_or(RunError::NoRun)?)
     }
 
-    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the run, if
-    /// it is pending on a GPU. It allocates nothing.
+    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits if the run
+    /// is still pending on a GPU. Allocates nothing.
     ///
     /// # Errors
-    /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)
-    /// and with the exact schedule, if it failed, or if there was none.
+    /// Returns an error if the plan of the last run had the exact schedule and no
+    /// [`PlanOptions::error_budget`](crate::PlanOptions::error_budget), if the run failed, or if there was no run.
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
         let recorded = ran.recorded().ok_or(RunError::Exact)?;
@@ -61,7 +61,7 @@ impl Bound<'_> {
     /// Reports the skipped keys of the last run; see [`Workspace::traversed`].
     ///
     /// # Errors
-    /// The same as [`Workspace::traversed`].
+    /// Returns the errors of [`Workspace::traversed`].
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
         let recorded = ran.recorded().ok_or(RunError::Exact)?;
@@ -71,7 +71,7 @@ impl Bound<'_> {
     /// Returns the certificate of the last run; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// The same as [`Workspace::certified`].
+    /// Returns the errors of [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
         ran.certified(memory_of_call(&mut self.calls, ran).ok_or(RunError::NoRun)?)
@@ -79,10 +79,10 @@ impl Bound<'_> {
 }
 
 impl DeviceBound<'_> {
-    /// Returns the certificate of the last run, which it waits for; see [`Workspace::certified`].
+    /// Waits for the last run and returns its certificate; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// The same as [`Workspace::certified`].
+    /// Returns the errors of [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
         ran.certified(RunMemory::Gpu(self.call.workspace()))

@@ -17,21 +17,21 @@ use elsa_core::dtype::DType;
 #[derive(Clone, Copy, Debug)]
 pub struct Attention;
 
-/// A plan of attention: a problem with every decision that does not depend on pointers.
+/// A plan of attention: a problem and every decision that does not depend on the addresses of tensors.
 /// [`Engine::plan`](crate::Engine::plan) creates it, and it can be bound to the tensors of any number of calls.
 pub type Plan = plan::Plan<Attention>;
-/// The working memory of the runs of a plan of attention. A workspace serves one run at a time.
+/// Working memory for runs of an attention plan. A workspace serves one run at a time.
 pub type Workspace = workspace::Workspace<Attention>;
-/// A plan of attention with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
+/// A plan of attention bound to the host tensors of a call by [`Plan::bind`]. The call may run any number of times.
 pub type Bound<'a> = bound::Bound<'a, Attention>;
-/// A plan of attention with tensors in device memory, created by [`Plan::bind_device`].
+/// A plan of attention bound to tensors in device memory by [`Plan::bind_device`].
 pub type DeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Attention>;
 
-/// The input tensors of a call as device addresses of the first element of each view, and the lengths in host memory. Shapes
-/// and strides are those of the problem.
+/// The input tensors of a call, each as the device address of its first element, and the lengths in host memory. The
+/// problem determines shapes and strides.
 pub type DeviceInputs<'a> = InputTensors<'a, u64, u64, u64>;
-/// The output tensors of a call as device addresses of the first element. Shapes and strides are those of the problem. A call
-/// writes the output, log-sum-exp, states, or several of them.
+/// The output tensors of a call, each as the device address of its first element. The problem determines shapes and
+/// strides. A call writes at least one of output, log-sum-exp and states.
 pub type DeviceOutputs = OutputTensors<u64, u64>;
 
 impl problem::Problem for Problem {
@@ -57,8 +57,8 @@ impl problem::Problem for Problem {
     }
 }
 
-/// Returns the workspace's record of a run, whose records are in `records` and `recorded`. States pass through
-/// memory, which makes no path of additions longer, so one certificate serves runs with and without them.
+/// Creates the workspace's record of a run, whose measurements are at `records` and whose counters are at `recorded`.
+/// Runs that output states have the same certificate as other runs, since this makes no path of additions longer.
 fn ran(
     problem: &Problem,
     executed: Executed,

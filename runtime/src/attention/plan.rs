@@ -24,12 +24,13 @@ impl Engine {
     }
 
     /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
-    /// the calls that the GPU does not support.
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu), a plan for the GPU also contains a standby plan for the CPU, which
+    /// computes the calls that the GPU does not support.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or the schedule, or fails.
+    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the budget. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if the GPU fails, or does not support the
+    /// problem or the schedule.
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
         let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
@@ -45,8 +46,8 @@ impl Engine {
         Plan::new(self, problem, gpu, || Ok(CpuPlan::new(self, problem, options, schedule)?))
     }
 
-    /// Computes one call with default options. A program that repeats a shape is faster with a plan ([`Engine::plan`]),
-    /// whose runs allocate nothing.
+    /// Computes one call with default options. For repeated calls of a shape, a plan ([`Engine::plan`]) is faster,
+    /// since its runs allocate nothing.
     ///
     /// ```
     /// # use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::DType, view::View};
@@ -81,7 +82,8 @@ fn gpu_options(options: &PlanOptions) -> GpuOptions {
 }
 
 impl Engine {
-    /// Plans for the GPU: with the division of the options, else of the tuned file, else of the chooser.
+    /// Creates a plan for the GPU, with the division in the options; without one, the tuned file or the chooser
+    /// decides.
     fn plan_gpu(
         &self,
         gpu: &Arc<Gpu>,
@@ -101,11 +103,12 @@ impl Engine {
         GpuPlan::new(gpu, problem, own)
     }
 
-    /// Returns the choices that a measurement on the GPU may make for `problem`, for [`PlanOptions::division`]: the chooser's
-    /// own first, then kernels with other row blocks and other numbers of splits. Empty if the CPU computes.
+    /// Returns the choices for `problem` that a measurement on the GPU may compare, as values of
+    /// [`PlanOptions::division`]. The chooser's own choice comes first, followed by kernels with other row blocks and
+    /// by other numbers of splits. Empty if the CPU computes.
     ///
     /// # Errors
-    /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
+    /// Returns an error if the GPU does not support the problem, or if every variant of the plan exceeds the budget.
     pub fn divisions(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<GpuChoice>, PlanError> {
         let error_budget =
             options.traversal().ok().filter(|schedule| !schedule.gate).and_then(|schedule| schedule.budget());
@@ -116,7 +119,7 @@ impl Engine {
 }
 
 impl Plan {
-    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or is on standby; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&CpuChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
@@ -128,13 +131,13 @@ impl Plan {
         self.execution.gpu().map(|gpu| &gpu.choice)
     }
 
-    /// Returns the error certificate of runs on the back end of [`Plan::backend`].
+    /// Returns the error certificate of runs on the plan's main back end, [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         self.certificate_of(self.backend())
     }
 
-    /// Returns the error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the error certificate of runs on `backend`, which a run's [`Report`](crate::Report) names.
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
@@ -144,8 +147,8 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Returns the size in bytes of a workspace with room for calls that output states, or no output. It is larger than
-    /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
+    /// Returns the size in bytes of a workspace that also has room for calls that output states, or no output. It is
+    /// larger than [`Plan::workspace_bytes`] on a GPU if the keys are not divided.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {

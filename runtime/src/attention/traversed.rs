@@ -11,25 +11,25 @@ use elsa_core::room::Span;
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
-/// Skipped keys and recomputed rows of a run by a [`Schedule`].
+/// Skipped keys and recomputed rows of a run with a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traversed<'a> {
-    /// The schedule.
+    /// The schedule of the run.
     pub schedule: Schedule,
-    /// Number of query rows that decided together, except the last ones of a sequence, and number of keys of a
-    /// block.
+    /// Size of the tiles whose rows decide together: query rows (the last tile of a sequence may have fewer) and keys
+    /// per block.
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
-    /// `true` if moves of references and searches for largest scores are counted; a GPU's report has zeros there.
+    /// `true` if the report counts moves of references and searches for largest scores. A GPU does not count them, and
+    /// reports zeros.
     pub counts_moves: bool,
-    /// Summary of the shares `D / (S + D)` of the weights that the rows skipped.
+    /// Summary over all rows of the share `D / (S + D)` of the weights that a row skipped.
     pub shares: Shares,
-    /// The sum `D` of every row, `[batch, heads, queries]`, in the units of
-    /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way.
+    /// The sum `D` of skipped weights for every row, `[batch, heads, queries]`, in the units of
+    /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way as `S`.
     pub d: &'a [f32],
-    /// An upper bound of `D / (S + D)` of every row, `[batch, heads, queries]`; zero for rows that belong to no
-    /// sequence.
+    /// Upper bound of `D / (S + D)` for every row, `[batch, heads, queries]`; zero for rows that belong to no sequence.
     pub share: &'a [f32],
 }
 
@@ -47,7 +47,7 @@ pub enum Recorded {
 pub struct OnCpu {
     schedule: Schedule,
     tile: Tile,
-    /// Counters of the first worker, and number of values from one worker to the next.
+    /// Counters of the first worker. `stride` is the distance to the counters of the next worker, in f32 values.
     counts: Span,
     stride: usize,
     workers: usize,
@@ -59,17 +59,17 @@ pub struct OnCpu {
 pub struct OnGpu {
     schedule: Schedule,
     tile: Tile,
-    /// Offset in bytes.
+    /// Offset of the counters in the workspace, in bytes.
     at: usize,
-    /// Number of thread blocks.
+    /// Number of thread blocks that write counters.
     blocks: usize,
     rows: usize,
-    /// Number of additions between a weight and a sum.
+    /// Largest number of additions between a weight and a sum.
     into_s: usize,
 }
 
 impl Recorded {
-    /// Returns the location for runs of `plan`; `None` if its schedule is the exact one.
+    /// Returns the location of the counters for runs of `plan`; `None` if the plan has the exact schedule.
     pub fn of_cpu(plan: &CpuPlan) -> Option<Recorded> {
         let (choice, layout) = (&plan.choice, &plan.layout);
         (!choice.schedule.is_exact()).then(|| {
@@ -84,7 +84,7 @@ impl Recorded {
         })
     }
 
-    /// Returns the location for runs of `plan`; `None` if it has no error budget.
+    /// Returns the location of the counters for runs of `plan`; `None` if the plan has no error budget.
     pub fn of_gpu(plan: &GpuPlan) -> Option<Recorded> {
         let choice = &plan.choice;
         choice.error_budget.map(|budget| {
@@ -99,10 +99,10 @@ impl Recorded {
         })
     }
 
-    /// Reads the results that the run left in its memory. Waits for the run, if it is pending on a GPU.
+    /// Reads the counters that the run left in its memory. Waits if the run is still pending on a GPU.
     ///
     /// # Errors
-    /// Returns an error if the memory is not that of the run, or if the device fails.
+    /// Returns an error if the memory does not belong to the run, or if the device fails.
     pub fn traversed<'w>(&self, memory: RunMemory<'w>) -> Result<Traversed<'w>, RunError> {
         match (self, memory) {
             (Recorded::Cpu(on), RunMemory::Cpu(workspace)) => on.traversed(workspace),
@@ -112,7 +112,7 @@ impl Recorded {
     }
 }
 
-/// Reads the counters of a worker; `span` is their place. `None` if the memory does not contain it.
+/// Reads the counters of a worker at `span`; `None` if the memory does not contain the span.
 fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
     let counts = memory.record(span)?;
     let fits = size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
@@ -162,7 +162,7 @@ impl OnGpu {
     }
 }
 
-/// Summarises the shares of all rows.
+/// Summarises the skipped shares of all rows.
 fn traversed<'w>(
     schedule: Schedule,
     tile: Tile,

@@ -1,7 +1,7 @@
-//! Tuned files: the kernels and divisions that were the fastest when `elsa tune` measured them on a GPU.
+//! Tuned files: the fastest kernels and divisions that `elsa tune` measured on a GPU.
 //!
-//! A file is TOML. It names the device, the driver and the library that it was measured with, has one `[[shape]]` for
-//! each class of shapes, and ends with their number, so that a part of a file is not taken for the whole:
+//! A file is TOML. It names the device, the driver and the library version of the measurement, has one `[[shape]]` for
+//! each class of shapes, and ends with the number of shapes, so that a truncated file is detected:
 //!
 //! ```toml
 //! format = 1
@@ -28,7 +28,7 @@
 //! shapes = 1
 //! ```
 //!
-//! A file is used only if all of it is valid for this device and library; otherwise it is rejected as a whole.
+//! A file is used only if all of it is valid for this device and library; otherwise the complete file is rejected.
 
 use crate::cuda::gpu::DeviceInfo;
 use crate::error::PlanError;
@@ -43,43 +43,43 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The environment variable that names a tuned file.
+/// Environment variable with the path of a tuned file.
 const VARIABLE: &str = "ELSA_TUNED";
 /// Path of a tuned file in the user's configuration folder.
 const STANDARD: &str = "elsa/tuned.toml";
-/// The version of the format.
+/// Version of the file format.
 const FORMAT: u32 = 1;
-/// The largest file that is read, in bytes.
+/// Largest accepted size of a tuned file, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// The version of this library, whose kernels were measured.
+/// Version of this library. A tuned file applies only to the version whose kernels were measured.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The tuned file that an engine uses.
+/// Selects the tuned file that an engine uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tuning {
-    /// The one that the environment variable `ELSA_TUNED` names; none if that is unset or empty.
+    /// The file that the environment variable `ELSA_TUNED` names; no file if the variable is unset or empty.
     #[default]
     Environment,
     /// No tuned file.
     Off,
-    /// The one of [`Tuned::standard_path`].
+    /// The file at [`Tuned::standard_path`].
     Standard,
     /// The file at this path.
     File(PathBuf),
 }
 
-/// The fastest kernel and splits of a class of shapes.
+/// The fastest kernel and number of splits for a class of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedShape {
-    /// The class.
+    /// The class of shapes.
     pub class: ShapeClass,
     /// Name of the kernel.
     pub kernel: String,
-    /// Number of splits of the keys.
+    /// Number of splits into which the keys are divided.
     pub splits: usize,
 }
 
-/// The contents of a tuned file, valid for this build and for one device.
+/// The contents of a tuned file, valid for this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuned {
     device: Device,
@@ -89,9 +89,9 @@ pub struct Tuned {
 /// A tuned file that an engine was asked to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Contents, or why they are not used.
+    /// Contents of the file, or the reason why they are not used.
     pub contents: Result<Tuned, PlanError>,
 }
 
@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// Checks that device, driver and library are the same as those of `other`.
+    /// Checks that device, driver and library equal those of `other`.
     fn check(&self, other: &Device) -> Result<(), PlanError> {
         let facts = |d: &Device| {
             [
@@ -170,7 +170,7 @@ impl Device {
     }
 }
 
-/// Lists the attention kernels in the order in which the chooser counts them.
+/// Iterates over the attention kernels in the order in which the chooser numbers them.
 fn candidates() -> impl Iterator<Item = &'static GpuKernelSpec> {
     GPU_KERNELS.iter().filter_map(GpuKernel::attention)
 }
@@ -203,10 +203,10 @@ impl Entry {
 }
 
 impl Tuned {
-    /// Collects measurements on `device`.
+    /// Creates the contents of a tuned file from measurements on `device`.
     ///
     /// # Errors
-    /// Returns an error if a shape is impossible, or occurs twice.
+    /// Returns an error if an entry is invalid for this build, or if a class of shapes occurs twice.
     pub fn new(device: &DeviceInfo, shapes: Vec<TunedShape>) -> Result<Tuned, PlanError> {
         let entries = shapes.into_iter().map(|TunedShape { class, kernel, splits }| Entry {
             dtype: class.dtype.name().to_owned(),
@@ -225,11 +225,11 @@ impl Tuned {
         Ok(Tuned { device: Device::of(device), shapes: checked(entries)? })
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a tuned file.
     ///
     /// # Errors
-    /// Returns an error if the text is no tuned file, or only a part of one, or if one of its shapes is impossible or
-    /// occurs twice.
+    /// Returns an error if the text is not a tuned file or is truncated, if an entry is invalid for this build, or if a
+    /// class of shapes occurs twice.
     pub fn parse(text: &str) -> Result<Tuned, PlanError> {
         let fault = |found: String| PlanError::TunedFormat(found);
         let document: Document = toml::from_str(text).map_err(|e| {
@@ -248,7 +248,7 @@ impl Tuned {
         Ok(Tuned { device: document.device, shapes: checked(document.shape)? })
     }
 
-    /// Reads a file that was measured on `device`.
+    /// Reads a tuned file for `device`.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, if it is longer than a mebibyte, if it is not valid, or if it was
@@ -273,8 +273,8 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Returns the path that is used if none is named: `elsa/tuned.toml` in `XDG_CONFIG_HOME`, or in `.config` in the
-    /// home folder. `None` if the environment names neither folder.
+    /// Returns the path of [`Tuning::Standard`]: `elsa/tuned.toml` in the folder `XDG_CONFIG_HOME`, or in `.config` in
+    /// the home folder. `None` if the environment names neither folder.
     #[must_use]
     pub fn standard_path() -> Option<PathBuf> {
         let folder = |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -282,7 +282,7 @@ impl Tuned {
         config.map(|config| config.join(STANDARD))
     }
 
-    /// Returns the path in the environment variable `ELSA_TUNED`, if it is set and not empty.
+    /// Returns the path in the environment variable `ELSA_TUNED`, if the variable is set and not empty.
     #[must_use]
     pub fn named_path() -> Option<PathBuf> {
         env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
@@ -325,19 +325,19 @@ impl Tuned {
         text
     }
 
-    /// Iterates over the shapes.
+    /// Iterates over the measured classes of shapes.
     pub fn shapes(&self) -> impl ExactSizeIterator<Item = &TunedShape> {
         self.shapes.iter().map(|(shape, _)| shape)
     }
 
-    /// Returns the measurement for problems like this one.
+    /// Returns the measured division for the class of a problem, if the file has this class.
     pub(crate) fn division(&self, problem: &Problem, half_scores: bool) -> Option<Division> {
         let class = ShapeClass::of(problem, half_scores)?;
         self.shapes.iter().find(|(shape, _)| shape.class == class).map(|(_, division)| *division)
     }
 }
 
-/// Checks each entry, alone and against those before it.
+/// Checks that each entry is valid and that no class of shapes occurs twice.
 fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, PlanError> {
     let mut shapes: Vec<(TunedShape, Division)> = Vec::new();
     for (at, entry) in entries.into_iter().enumerate() {
@@ -354,7 +354,7 @@ fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, 
     Ok(shapes)
 }
 
-/// Writes a string as TOML does.
+/// Quotes a string in TOML syntax.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -370,8 +370,8 @@ fn quoted(text: &str) -> String {
 }
 
 impl Tuning {
-    /// Returns the file, and its contents if they are valid for `device`; `None` if no file is requested. An unused
-    /// file is reported by a warning.
+    /// Returns the selected file, with its contents if they are valid for `device`; `None` if no file is selected. Logs
+    /// a warning if the file is not used.
     pub(crate) fn open(&self, device: &DeviceInfo) -> Option<TunedFile> {
         let named = match self {
             Tuning::Off => return None,

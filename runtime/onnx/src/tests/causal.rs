@@ -1,11 +1,11 @@
-//! Nodes that are attention already, and causal by an attribute.
+//! Tests of attention nodes that an attribute makes causal.
 
 use super::super::array::Kind;
 use super::super::change;
 use super::super::model::Model;
 use super::made::{Made, Pairs};
 
-/// Returns the attribute `is_causal` of the node that replaces an `op` node with tensors of three axes.
+/// Replaces a node `op` whose tensors have three axes, and returns the attribute `is_causal` of the new node.
 fn becomes(opset: i64, op: &str, attributes: Pairs<'_>) -> Option<i64> {
     let mut g = Made::new(opset);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "8"]));

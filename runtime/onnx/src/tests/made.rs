@@ -1,4 +1,4 @@
-//! Models made by code.
+//! Models that tests build by code.
 
 use super::super::array::{Array, Kind};
 use super::super::model::Model;
@@ -7,7 +7,7 @@ use super::super::wire::Writer;
 use super::super::{Attention, Limits, change, rewritten, write};
 use std::collections::HashMap;
 
-/// A graph in the making.
+/// A graph under construction.
 #[derive(Default)]
 pub struct Made {
     pub nodes: Vec<Node>,
@@ -24,13 +24,14 @@ impl Made {
         Made { opset, ..Made::default() }
     }
 
-    /// Creates an input; axes are numbers or names.
+    /// Creates an input. Each axis is a number or the name of a free axis.
     pub fn input(&mut self, name: &str, kind: Kind, axes: &[&'static str]) -> String {
         self.inputs.push((name.into(), kind, axes.to_vec()));
         name.into()
     }
 
-    /// Creates a node with integer attributes: one in brackets of its own is an integer, more are a list.
+    /// Creates a node with `outputs` outputs. `pairs` are its attributes, each an integer or a list of integers,
+    /// depending on its name.
     pub fn all(&mut self, op: &str, inputs: &[&str], pairs: Pairs<'_>, outputs: usize) -> Vec<String> {
         let n = self.nodes.len();
         let outputs: Vec<String> = (0..outputs).map(|i| format!("{op}_{n}_{i}")).collect();
@@ -103,8 +104,8 @@ impl Made {
         self.outputs.push((name.into(), Kind::F32));
     }
 
-    /// Creates queries, keys and values of packed rows as timm makes them: reshape, transpose, one Gather
-    /// for each.
+    /// Creates queries, keys and values from packed rows as timm does: a Reshape, a Transpose, and a Gather for each of
+    /// the three.
     pub fn packed(&mut self, x: &str, rows: &[i64], heads: i64, dim: i64) -> [String; 3] {
         let split = self.reshape(x, &[rows, &[3, heads, dim]].concat());
         let turned = self.node("Transpose", &[&split], &[("perm", &[2, 0, 3, 1, 4])]);
@@ -114,7 +115,7 @@ impl Made {
         })
     }
 
-    /// Adds the nodes after the scores: softmax, product with values, transposition, rows.
+    /// Adds the nodes after the scores: Softmax, product with the values, Transpose, and Reshape to rows.
     pub fn finish(&mut self, scores: &str, v: &str, rows: &[i64]) -> String {
         let weights = self.node("Softmax", &[scores], &[("axis", &[3])]);
         let y = self.node("MatMul", &[&weights, v], &[]);
@@ -180,7 +181,8 @@ impl Made {
         rewritten(&self.bytes(), Limits::WHOLE).unwrap()
     }
 
-    /// Requires that all is replaced, `count` times, each time by the node that `words` describe.
+    /// Checks the result of a rewrite: `count` replacements, each with the description `words`, and no unused nodes or
+    /// constants.
     pub fn becomes(&self, count: usize, words: &str) {
         let (found, bytes) = self.rewritten();
         let said: Vec<&str> = found.iter().map(|a| a.words.as_str()).collect();

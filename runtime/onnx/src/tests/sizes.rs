@@ -1,4 +1,5 @@
-//! Tests that no replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
+//! Tests that no replacement is valid only for some sizes of a free axis: masks, scales, heads and batches beyond the
+//! sizes that a proof tries.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -9,15 +10,15 @@ use super::super::{Limits, change, prove};
 use super::made::Made;
 use std::collections::HashMap;
 
-/// Returns the size of axis `axis` of `x`, with one axis.
+/// Adds nodes that compute the size of axis `axis` of `x`, as a tensor with one element.
 fn size(g: &mut Made, x: &str, axis: f64) -> String {
     let shape = g.node("Shape", &[x], &[]);
     let axis = g.constant(Kind::I64, &[1], vec![axis]);
     g.node("Gather", &[&shape, &axis], &[("axis", &[0])])
 }
 
-/// Adds queries `[b, 4, n, 8]` and keys and values `[b, 4, m, 8]`. Returns the product of queries and keys, and the
-/// values.
+/// Adds queries `[b, 4, n, 8]`, and keys and values `[b, 4, m, 8]`. Returns the names of the product of queries and
+/// keys, and of the values.
 fn heads(g: &mut Made, n: &'static str, m: &'static str) -> (String, String) {
     let q = g.input("q", Kind::F32, &["b", "4", n, "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "4", m, "8"]));
@@ -31,13 +32,13 @@ fn weigh(g: &mut Made, scores: &str, v: &str) {
     g.output(&y);
 }
 
-/// Keeps the scores where `mask` is true, and puts the lowest f32 elsewhere.
+/// Adds a node that keeps the scores where `mask` is true, and replaces all others with the lowest f32.
 fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
     let low = g.number(f64::from(f32::MIN));
     g.node("Where", &[mask, scores, &low], &[])
 }
 
-/// Builds queries and keys of the same tokens, with the part that they need of a constant for 400 tokens.
+/// Builds self-attention whose mask is a slice of a constant for 400 tokens.
 fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
@@ -53,8 +54,8 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Adds the condition that a key is not behind the query's own place, counted from the last key. Tokens are the axis
-/// `axis` of q and k.
+/// Adds the condition that a key is at most at the position of the query, where the last query has the position of the
+/// last key. Axis `axis` of q and k has the tokens.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);
@@ -68,7 +69,7 @@ fn not_behind(g: &mut Made, axis: f64) -> String {
     g.node("LessOrEqual", &[&columns, &rows], &[])
 }
 
-/// Builds attention of keys up to the query's own place, counted from the last key.
+/// Builds causal attention in which the last query has the position of the last key.
 fn last_aligned(fill: f64) -> Made {
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
@@ -104,7 +105,7 @@ fn step(g: &mut Made, n: &str) -> String {
     g.node("Where", &[&short, &one, &ten], &[])
 }
 
-/// Proves the replacement that the worlds of a proof produce, with the free axes at the sizes of `tried`.
+/// Creates the replacement with the worlds of a usual proof, and proves it with the free axes at the sizes of `tried`.
 fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
@@ -246,7 +247,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Adds the places of `[n, m]` pairs: rows, from `more` on, and columns.
+/// Adds the positions of queries and keys for `[n, m]` pairs: rows, which start at `more`, and columns.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));

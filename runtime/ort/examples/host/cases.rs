@@ -1,4 +1,4 @@
-//! Calls of the operator with the answer that each must give, and calls that must be refused.
+//! Calls of the operator with the data for their expected results, and calls that must be refused.
 
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;
@@ -6,24 +6,24 @@ use elsa_core::random::Random;
 use elsa_onnxruntime::{Data, Tensor};
 use half::f16;
 
-/// Change of a score, by `[batch, head, query, key]`.
+/// Function that changes a score, given its index `[batch, head, query, key]` and its value.
 pub type Score = Box<dyn Fn([usize; 4], f64) -> f64>;
 
-/// A call with its answer.
+/// A call of the operator, with the parameters of the oracle's result.
 pub struct Case {
     pub name: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// Inputs in the order of the operator, with empty names for absent ones.
+    /// Inputs in the order of the operator; an absent input has an empty name.
     pub inputs: Vec<(&'static str, Option<Tensor>)>,
     pub heads: usize,
     pub kv_heads: usize,
     pub scale: f64,
     pub score: Score,
-    /// Outputs, with empty names for omitted ones.
+    /// Outputs in the order of the operator; an omitted output has an empty name.
     pub outputs: &'static [&'static str],
 }
 
-/// Numbers between −1 and 1 that look random.
+/// Generator of random tensors and flags, with a fixed seed.
 pub struct Numbers(Random);
 
 impl Numbers {
@@ -51,7 +51,7 @@ impl Numbers {
 
 const NO: f64 = f64::NEG_INFINITY;
 
-/// Builds attention of rank 4 with 2 × 4 heads of 12 tokens of 16 elements, which each case changes.
+/// Builds a call with tensors of rank 4: a batch of 2, 4 heads, 12 tokens, 16 elements. Each case modifies it.
 fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
     let dims = [2, 4, 12, 16];
     let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();
@@ -63,7 +63,7 @@ fn keep(attended: bool, s: f64) -> f64 {
     if attended { s } else { NO }
 }
 
-/// Returns the cases for a type.
+/// Returns the cases for an element type: f16 if `half`, otherwise f32.
 pub fn cases(half: bool) -> Vec<Case> {
     let numbers = &mut Numbers::new(7);
     let mut cases = Vec::new();
@@ -157,7 +157,7 @@ pub fn cases(half: bool) -> Vec<Case> {
     cases
 }
 
-/// Changes a case to windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
+/// Changes a case to windows of 3 × 4 tokens in a batch of two pictures of 6 × 8 tokens, rolled by 1 × 2.
 fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
     case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
     case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));
@@ -181,7 +181,7 @@ fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tens
 }
 
 impl Case {
-    /// Returns the queries, the keys after their past, and the values after theirs.
+    /// Returns the queries, the keys and the values. Past keys and values precede the new ones.
     pub fn heads(&self) -> Option<[Heads; 3]> {
         let input = |name| {
             let mut inputs = self.inputs.iter();
@@ -202,9 +202,9 @@ impl Case {
     }
 }
 
-/// A call that is refused.
+/// A call that must be refused.
 pub struct Refusal {
-    /// Text contained in the message.
+    /// Text that the error message must contain.
     pub says: &'static str,
     pub attributes: Vec<(&'static str, Attribute)>,
     pub inputs: Vec<(&'static str, Tensor)>,
@@ -215,7 +215,7 @@ fn zeros(dims: &[i64]) -> Tensor {
     Tensor { dims: dims.to_vec(), data: Data::F32(vec![0.0; count as usize]) }
 }
 
-/// Returns the calls that must be refused, by the session or by its run.
+/// Returns the calls that must be refused, either when the session is created or when it runs.
 pub fn refusals() -> Vec<Refusal> {
     let three = |q: &[i64], k: &[i64], v: &[i64]| vec![("Q", zeros(q)), ("K", zeros(k)), ("V", zeros(v))];
     let same = |dims: &[i64]| three(dims, dims, dims);

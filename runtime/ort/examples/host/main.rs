@@ -1,4 +1,5 @@
-//! Runs the operator in a library of ONNX Runtime and compares with f64: `host RUNTIME OPERATOR [WHAT]`. `WHAT` is
+//! Runs the operator in a library of ONNX Runtime and compares its outputs with an oracle in f64:
+//! `host RUNTIME OPERATOR [WHAT]`. `WHAT` is
 //!
 //! - `f32` (the default): every case, everything that must be refused, and four threads in two sessions;
 //! - `f16`: every case with tensors of f16;
@@ -17,7 +18,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Builds a session of a model with the operators of a library, on one thread of the runtime's.
+/// Creates a session of a model with the operators of a library, and with one thread in the runtime.
 fn session<'a>(
     runtime: &'a Runtime,
     operator: &str,
@@ -33,17 +34,18 @@ fn run(session: &Session<'_>, inputs: &[(&str, &Tensor)], outputs: &[&str]) -> R
     session.run(inputs, outputs, None).map_err(|e| e.to_string())
 }
 
-/// Returns the inputs that a session takes.
+/// Returns the inputs that are present in a case.
 fn given(case: &Case) -> Vec<(&str, &Tensor)> {
     case.inputs.iter().filter_map(|(name, tensor)| Some((*name, tensor.as_ref()?))).collect()
 }
 
-/// Returns the outputs that a session returns.
+/// Returns the names of the outputs that a case has.
 fn outputs(case: &Case) -> Vec<&'static str> {
     case.outputs.iter().copied().filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns the model of a case.
+/// Returns the bytes of a case's ONNX model. `half` selects f16 outputs; `hidden` adds a standard node after the
+/// attention.
 fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
     let values: Vec<_> = case
         .inputs
@@ -55,7 +57,7 @@ fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
     model(&case.attributes, &values, &outputs, hidden)
 }
 
-/// Compares the outputs of a case with the oracle; returns the largest part of an allowed error.
+/// Compares the outputs of a case with the oracle. Returns the largest ratio of an error to its bound.
 fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
     let [q, k, v] = case.heads().ok_or("a case without Q")?;
     let y = &found[0];
@@ -92,7 +94,7 @@ fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
     Ok(worst)
 }
 
-/// Runs every case of a type.
+/// Runs every case of an element type.
 fn all_cases(
     runtime: &Runtime,
     operator: &str,
@@ -115,7 +117,7 @@ fn all_cases(
     }
 }
 
-/// Checks that every bad case is refused, and that the session then serves another request.
+/// Checks that every bad call is refused, and that the session then executes a valid call.
 fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, Result<String, String>)) {
     let (good, bad) = (cases(false), refusals());
     let Some(plain) = good.first() else { return };
@@ -165,7 +167,8 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
     note("the next request after one that was refused", recovered);
 }
 
-/// Runs four threads in two sessions, each alternating shapes: the bits equal those of a single thread.
+/// Runs two sessions on four threads, which alternate between shapes, and checks that the bits equal those of a single
+/// thread.
 fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let case = all.first().ok_or("no case")?;
@@ -202,7 +205,7 @@ fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     results.into_iter().collect::<Result<Vec<()>, String>>().map(|_| "120 runs, equal bits".to_owned())
 }
 
-/// Runs more shapes in one session than it keeps plans.
+/// Runs one session with more shapes than its cache of plans holds.
 fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let mut numbers = cases::Numbers::new(5);
     let all = cases(false);
@@ -216,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Checks numbers of threads in a session's configuration, while the engine runs with two.
+/// Checks the number of threads in a session's configuration while the engine runs with two threads.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

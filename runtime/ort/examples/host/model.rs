@@ -50,7 +50,7 @@ pub enum Attribute {
     Text(&'static str),
 }
 
-/// A tensor of the model: its name, empty where the node leaves it out, and its element type.
+/// Name and element type of a tensor in the model. The name is empty if the node omits the tensor.
 pub type Value = (&'static str, i32);
 
 fn attribute(name: &str, value: Attribute) -> Message {
@@ -68,8 +68,8 @@ fn value((name, element): Value) -> Message {
     Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
 }
 
-/// Builds a model whose node is `ElsaAttention`. With `hidden`, a standard ONNX node follows it, so that the runtime
-/// must infer the type in between.
+/// Builds a model with a node `ElsaAttention`. If `hidden`, a standard ONNX node follows it, so the runtime must infer
+/// the type of the tensor between the two nodes.
 pub fn model(
     attributes: &[(&'static str, Attribute)],
     inputs: &[Value],

@@ -1,15 +1,16 @@
-//! The definition of the operator, in f64 and without any regard to speed.
+//! The definition of the operator in f64, written for clarity rather than speed.
 
 use elsa_onnxruntime::{Data, Tensor};
 
-/// `[batch, heads, tokens, dim]`, of any of the operator's layouts.
+/// A tensor as `[batch, heads, tokens, dim]`, read from any layout of the operator.
 pub struct Heads {
     pub shape: [usize; 4],
     pub at: Box<dyn Fn(usize, usize, usize, usize) -> f64>,
 }
 
 impl Heads {
-    /// Reads a tensor of rank 4, or of rank 3 with `heads`; `part` of `parts` that are concatenated in its last axis.
+    /// Reads a tensor of rank 4, or of rank 3 with `heads` heads. The last axis contains `parts` tensors, one after
+    /// another; tensor number `part` is read.
     pub fn of(tensor: &Tensor, heads: usize, part: usize, parts: usize) -> Heads {
         let dims: Vec<usize> = tensor.dims.iter().map(|dim| *dim as usize).collect();
         let data = tensor.data.clone();
@@ -27,7 +28,7 @@ impl Heads {
         }
     }
 
-    /// Prepends `past` along the tokens.
+    /// Prepends `past` along the axis of tokens.
     pub fn after(self, past: Heads) -> Heads {
         let n = past.shape[2];
         let [b, h, tokens, d] = self.shape;
@@ -38,11 +39,11 @@ impl Heads {
     }
 }
 
-/// Change of the score `s` of query `i` and key `j` of a batch index and a head.
+/// Function that changes a score, given its index `[batch, head, query, key]` and its value.
 pub type Scored<'a> = &'a dyn Fn([usize; 4], f64) -> f64;
 
-/// Returns the outputs, `[batch, heads, queries, dim]` one after the other, and for each the largest error that is allowed: that of
-/// rounding the output, and of f32 arithmetic with as many keys, relative to the values that are added.
+/// Returns pairs of an output and its error bound, in the order `[batch, heads, queries, dim]`. The bound covers the
+/// rounding of the output and the f32 arithmetic, relative to the magnitudes that are added.
 pub fn attention(
     q: &Heads,
     k: &Heads,

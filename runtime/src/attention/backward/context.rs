@@ -7,9 +7,10 @@ use elsa_kernels::attention::backward::BackwardKernel;
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
 /// - *inputs*: every row of every input is readable for its head size, in elements of its type.
-/// - *gradients*: every row of every gradient is writable for its head size, and the rows of one share no element.
+/// - *gradients*: every row of every gradient is writable for its head size, and no two rows of a gradient share an
+///   element.
 /// - *workspace*: `base` is 64-byte aligned, and `layout.total` f32 values from there on are writable and initialised.
-/// - *kernel*: the instruction set of `kernel` is present.
+/// - *kernel*: the CPU has the instruction set of `kernel`.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub problem: &'a BackwardProblem,
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Context<'_> {
 
 impl<'a> Context<'a> {
     /// Creates a context. The tensors must have been checked against the problem, the workspace must have room for the
-    /// layout from `base` on, and the engine must have the kernel's instruction set.
+    /// layout from `base` on, and the CPU must have the kernel's instruction set.
     pub fn new(
         problem: &'a BackwardProblem,
         kernel: &'static BackwardKernel,

@@ -1,5 +1,5 @@
-//! Computes the bias of a tile and a block: the sum of masks, biases, lengths, causality and windows, which is added to its
-//! scores.
+//! Computes the bias of a query tile and a key block: the sum of all values that masks, biases, lengths, causality and
+//! windows add to their scores.
 
 use super::context::Context;
 use super::stage::TileRows;
@@ -8,12 +8,12 @@ use elsa_core::attention::{Added, MaskElements, MaskView};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::ops::Range;
 
-/// Writes the bias of a tile and a block to `to`, and returns its address: null if nothing is added, `None` if no row
-/// attends a key. Rows that the tile lacks attend no key. `finite` says whether all keys and values of the block are
-/// finite.
+/// Writes the bias of a query tile and a key block to `to`, and returns its address: null if nothing is added, `None`
+/// if no row attends a key. Tile columns without a row attend no key. `finite` is `true` if all keys and values of the
+/// block are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are those of a block of the sequence, and `to` is the worker's region for its bias.
+/// - The invariants of [`Context`]. `keys` is a block of the sequence, and `to` is the worker's region for a bias.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -67,11 +67,11 @@ pub(super) unsafe fn cover(
     Some(to)
 }
 
-/// Writes the mask's addends for a tile and `keys`, which it covers, to `to`, and reports the kinds of
-/// values seen.
+/// Writes the values that the mask adds to a tile's scores of the keys `keys` to `to`, and reports the kinds of these
+/// values. The mask must cover all of `keys`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most a block of them, and `to` is the worker's.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most one block, and `to` is a region of the worker.
 unsafe fn mask(
     c: &Context<'_>,
     tile: &TileRows<'_>,

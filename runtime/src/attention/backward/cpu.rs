@@ -1,4 +1,4 @@
-//! The backward plan of the CPU, and its calls.
+//! The backward plan of the CPU, and calls of the plan.
 
 use super::context::Context;
 use super::walk;

@@ -16,12 +16,12 @@ use std::convert::Infallible;
 #[derive(Clone, Copy, Debug)]
 pub struct Backward;
 
-/// A backward plan: a problem with every decision that does not depend on pointers. Created by
+/// A backward plan: a problem and every decision that does not depend on the addresses of tensors. Created by
 /// [`Engine::backward_plan`](crate::Engine::backward_plan).
 pub type BackwardPlan = plan::Plan<Backward>;
-/// The memory in which the runs of a backward plan work. A workspace serves one run at a time.
+/// Working memory for runs of a backward plan. A workspace serves one run at a time.
 pub type BackwardWorkspace = workspace::Workspace<Backward>;
-/// A backward plan with the host tensors of a call. It may run any number of times.
+/// A backward plan bound to the host tensors of a call. The call may run any number of times.
 pub type BackwardBound<'a> = bound::Bound<'a, Backward>;
 
 impl Problem for BackwardProblem {

@@ -19,10 +19,10 @@ use elsa_kernels::registry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackwardPlanOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has the keys of a head divided into fewer parts, which
-    /// changes the order of additions and so the last bits.
+    /// Largest workspace, in bytes; `None` sets no limit. A small budget divides the keys of a head into fewer parts.
+    /// This changes the order of additions, and therefore the last bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part even in a small problem. This changes no bit of the result.
     pub all_workers: bool,
 }
 
@@ -33,10 +33,10 @@ setters! {
 }
 
 impl Engine {
-    /// Creates a plan for the gradients of `problem`. They are computed by the CPU. An engine whose GPU computes has its
-    /// CPU compute them, and the report of a run names that as its fallback.
+    /// Creates a plan for the gradients of `problem`. The CPU computes them, even on an engine whose forward pass runs
+    /// on a GPU; the report of a run then names this fallback.
     ///
-    /// The forward pass writes the output and, of every row, the state or the log-sum-exp; the backward pass reads them.
+    /// The backward pass reads what the forward pass wrote: the output, and the state or the log-sum-exp of every row.
     ///
     /// ```
     /// use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients, Statistics};
@@ -57,7 +57,7 @@ impl Engine {
     /// outputs.state = Some(StateOut { m: &mut m, s: &mut s, w: &mut w });
     /// plan.bind(inputs, outputs, &mut plan.workspace()?)?.run()?;
     ///
-    /// // The gradient of the sum of all outputs: each value gets as much as all queries attend to it.
+    /// // The gradient of the sum of all outputs: the gradient of a value is the total weight that the queries give it.
     /// let upstream = [1.0f32; 12];
     /// let (mut dq, mut dk, mut dv) = (vec![0.0; 12], vec![0.0; 12], vec![0.0; 12]);
     /// let backward = engine.backward_plan(&BackwardProblem::new(&problem)?, &BackwardPlanOptions::default())?;
@@ -74,8 +74,9 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the smallest workspace exceeds the budget or overflows. With [`Fallback::Fail`](crate::Fallback::Fail) also if a GPU
-    /// computes, which has no backward pass.
+    /// Returns an error if the smallest workspace exceeds the budget or its size overflows. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if the engine computes on a GPU, which has no
+    /// backward pass.
     pub fn backward_plan(
         &self,
         problem: &BackwardProblem,
@@ -93,7 +94,7 @@ impl Engine {
 }
 
 impl BackwardPlan {
-    /// Returns the division of the work.
+    /// Returns how the work is divided.
     #[must_use]
     pub fn choice(&self) -> &BackwardChoice {
         match &self.execution {

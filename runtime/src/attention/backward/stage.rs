@@ -1,4 +1,5 @@
-//! Copies rows between tensors and the kernel: keys and values of a chunk, queries and upstream gradients of a tile.
+//! Copies rows between tensors and the worker's regions: keys and values of a chunk, queries and upstream gradients of
+//! a tile.
 
 use super::context::Context;
 use elsa_core::attention::Sequence;
@@ -8,7 +9,7 @@ use elsa_core::dtype::Elements;
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A tensor of one of the three types.
+/// A tensor with elements of type f32, f16 or bf16.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor<'a> {
     pub view: View,
@@ -21,10 +22,10 @@ impl Tensor<'_> {
         self.data.as_ptr().wrapping_add(self.view.row(batch, head, token) * self.data.dtype().size())
     }
 
-    /// Copies `count` rows from `token` on to f32 rows at `dst`, `to_stride` apart.
+    /// Converts `count` rows, from token `token` on, to f32 rows at `dst` that are `to_stride` values apart.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. The rows are those of a tensor of the call.
+    /// - The invariants of [`Context`]. The rows belong to a tensor of the call.
     /// - `count` rows of the head size are writable at `dst`.
     unsafe fn copy(
         &self,
@@ -47,11 +48,11 @@ fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(true, |finite, x| finite & x.is_finite())
 }
 
-/// Copies the keys and values of a chunk to the worker's region. Returns two flags for each block: whether its keys are finite,
-/// and whether its keys and values are.
+/// Copies the keys and values of a chunk to the worker's region. Returns two flags for each block: whether all its keys
+/// are finite, and whether all its keys and values are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most a chunk of them, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most one chunk, and `part` is the worker's region.
 pub(super) unsafe fn chunk(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -108,8 +109,8 @@ impl TileRows<'_> {
 /// Returns `true` if all values are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as a tile has. `columns`,
-///   `strips` and `convert` are the worker's, with room for a tile of `padded`, `width` and `width` dims.
+/// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `columns`, `strips` and `convert`
+///   are regions of the worker with room for a tile of `padded`, `width` and `width` dims respectively.
 unsafe fn both_ways(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -150,12 +151,11 @@ unsafe fn both_ways(
     finite
 }
 
-/// Writes the data of a tile to the worker's region, and reports whether its queries and its upstream gradients are
-/// finite.
+/// Writes the data of a tile to the worker's region, and returns two flags: whether its queries are finite, and whether
+/// its upstream gradients are finite.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as a tile has. `part` is
-///   the worker's region.
+/// - The invariants of [`Context`]. The rows are in the sequence and fit in one tile. `part` is the worker's region.
 pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) -> [bool; 2] {
     let (forward, at) = (c.problem.forward(), &c.layout.worker);
     let spec = forward.spec();
@@ -195,11 +195,11 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
     finite
 }
 
-/// Writes `count` padded rows, times `factor`, to the rows of a gradient.
+/// Multiplies `count` padded rows by `factor` and writes them to the rows of a gradient.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`; `dst` is the first of as many rows
-///   of a gradient, `stride` apart, and no other worker writes them.
+/// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`. `dst` is the first of `count`
+///   rows of a gradient, `stride` apart, which no other worker writes.
 pub(super) unsafe fn store(
     src: *const f32,
     width: usize,

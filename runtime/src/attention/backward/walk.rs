@@ -1,4 +1,4 @@
-//! Traverses chunks of keys for the backward pass, and for each the query tiles that attend it.
+//! Traverses the keys in chunks for the backward pass, and for each chunk the query tiles that attend it.
 //!
 //! ```text
 //! naive:  for each key block, for each query tile:  load both, compute, add to dq in memory
@@ -6,13 +6,13 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Chunks of keys.* Eight blocks of keys and values with their gradients stay in the second cache while the query tiles
-//!    of all heads of the group pass. A tile is transposed once for a chunk, not once for a block.
-//! 2. *The gradient of a tile's queries stays in the first cache* while the blocks of a chunk pass. Between chunks it is
-//!    in the gradient itself, or in that of the part.
-//! 3. *Parts.* [`part`] computes a part of the keys of a head; [`join`] adds the gradients of the queries by all parts, in
-//!    their order, and scales them.
-//! 4. *Nothing is allocated.* Everything is in the worker's region of the workspace, at the offsets of
+//! 1. *Chunks of keys.* Eight blocks of keys and values, with their gradients, stay in the L2 cache while the query
+//!    tiles of all heads of the group pass. A tile is transposed once per chunk, not once per block.
+//! 2. *The gradient of a tile's queries stays in the L1 cache* while the blocks of a chunk pass. Between chunks it is
+//!    stored in the gradient tensor, or in the part's copy of it.
+//! 3. *Parts.* [`part`] computes one part of the keys of a head; [`join`] adds the query gradients of all parts in
+//!    order, and scales the sum.
+//! 4. *Nothing is allocated.* All data is in the worker's region of the workspace, at the offsets of
 //!    [`BackwardLayout`](elsa_core::attention::backward::BackwardLayout).
 
 use super::context::Context;
@@ -24,15 +24,15 @@ use elsa_core::attention::schedule::BLOCKS_PER_SEGMENT;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardTile};
 use std::ops::Range;
 
-/// A part of the keys of a key head.
+/// A task: one part of the keys of one key head in one sequence.
 pub(super) struct Task<'a> {
     pub sequence: &'a Sequence,
     pub kv_head: usize,
     pub part: usize,
 }
 
-/// Computes a task: the gradients of its keys and values, and its part of those of the queries. Ends at the next tile where
-/// the call is cancelled.
+/// Computes a task: the gradients of its keys and values, and the part of the query gradients that these keys
+/// contribute. If the call is cancelled, it stops before the next tile.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
@@ -75,11 +75,12 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
     }
 }
 
-/// Takes a tile past a chunk of keys. The first one of a part writes the gradient of its queries, the others add to it.
+/// Adds the contribution of a chunk of keys to the gradients of a tile. The first chunk of a part overwrites the
+/// gradient of the tile's queries; later chunks add to it.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `own` is the worker's region with the chunk `keys`, and no other worker has this part of
-///   the queries' gradients.
+/// - The invariants of [`Context`]. `own` is the worker's region with the chunk `keys`, and no other worker writes this
+///   part of the query gradients.
 unsafe fn pass(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -157,7 +158,7 @@ unsafe fn pass(
     }
 }
 
-/// Adds the gradients of the queries of a head by all parts, in order, and scales them.
+/// Adds the query gradients of a head from all parts, in order, and scales the sum.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. All tasks are done, and no other worker has this sequence and head.

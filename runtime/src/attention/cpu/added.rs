@@ -1,4 +1,4 @@
-//! Writes the values that mask, bias and windows add to the scores, as the bias of a tile and a block.
+//! Writes the values that mask, bias and windows add to the scores of a query tile and a key block.
 
 use super::context::{Context, Task, TileRows};
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
@@ -15,7 +15,7 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// Returns the view of the mask, or of a bias that is not a table, and the address of its elements.
+/// Returns the view and the address of the elements of the mask, or of a bias that is not a table.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
@@ -25,24 +25,25 @@ fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     Some((view, c.tensor(operand).data))
 }
 
-/// Returns a number that identifies the rows of a head: two heads of two sequences have the same one if they share their
-/// rows.
+/// Returns a number that identifies the mask or bias rows of a head. Two heads, even of two sequences, have equal
+/// numbers if they share these rows.
 pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
 
-/// Returns the number of keys that mask and bias cover.
+/// Returns the number of keys that both mask and bias cover.
 pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     let spec = c.problem.spec();
     let mask = spec.mask.map_or(keys, |mask| mask.reach(keys));
     spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
 }
 
-/// Writes the values that mask or bias adds to a tile and the keys of a block to `at`, and reports their contents.
+/// Writes the values that mask or bias adds to the scores of a tile and the keys of a block to `at`, and reports the
+/// kinds of these values.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-/// - If the bias is a table, `entries` is the worker's region with the result of [`write_entries`] for the tile's head.
+/// - If the bias is a table, `entries` is the worker's region that [`write_entries`] has filled for the tile's head.
 pub(super) unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -81,8 +82,8 @@ pub(super) unsafe fn write(
     seen
 }
 
-/// Returns an upper bound of the magnitude of every number that mask and bias together add to a score of a tile, in
-/// natural-log units; not finite if one is NaN or `+∞`. A `−∞` adds nothing.
+/// Returns an upper bound of the magnitude that mask and bias together add to any score of a tile, in natural-log
+/// units. It is not finite if an added value is NaN or `+∞`; a `−∞` does not count.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `entries` is as for [`write`].
@@ -128,8 +129,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the rows of the mask for a tile and the keys of a block, if they are read only once; if `keys` is empty, those of
-/// the next head.
+/// Returns the mask's rows for a tile and the keys of a block, to prefetch, if they are read only once. If `keys` is
+/// empty, returns the first rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -153,7 +154,8 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// Writes the values that the mask's row of a task adds to the keys of a block to `at`, and reports their contents.
+/// Writes the values that the mask adds to the keys of a block to `at`, for a mask of one row per task. Reports the
+/// kinds of these values.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
@@ -163,7 +165,7 @@ pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, 
     unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
 }
 
-/// Writes the table entries of a head to `to`, in base-2 units, with finite ones clamped.
+/// Writes a head's entries of the bias table to `to`, in base-2 units. Finite entries are clamped.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The bias is a table, and one value for each of its entries is writable at `to`.
@@ -183,7 +185,8 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// Looks up the bias of a tile and the keys of a block through an index. Columns past the last row repeat it.
+/// Looks up the bias of a tile and the keys of a block in the table, through the index. Columns past the last row
+/// repeat the last row.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table with an index.
@@ -230,11 +233,11 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
     }
 }
 
-/// Writes the bias of a tile and the keys of a block, whose entries follow from their positions in a window. Columns past the
-/// last row hold other entries.
+/// Writes the bias of a tile and the keys of a block, for a table whose entries are determined by the positions of
+/// query and key in a window. Columns past the last row contain unrelated entries.
 ///
-/// For the keys of one column `c'` of the window, the entries of row distance `r − r'` and query column `c` are laid out as
-/// `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
+/// For the keys in one column `c'` of the window, the entries for row distance `r − r'` and query column `c` are laid
+/// out as `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table without an index.
@@ -281,7 +284,7 @@ unsafe fn slide(
     Seen::Biased
 }
 
-/// Writes the sides of the tokens of a window, and then repeats that of the last one, up to `len` numbers.
+/// Writes `len` numbers: the side of each token of a window, and then the side of the last token again.
 ///
 /// # Safety
 /// - `len` values are writable at `to`.

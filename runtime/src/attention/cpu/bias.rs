@@ -1,15 +1,16 @@
-//! Computes the bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to its scores.
+//! Computes the bias of a query tile and a key block: the values that masks, biases, lengths, causality and windows add
+//! to their scores.
 //!
 //! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Intervals first.* For lengths, causality and window, the tile's outermost rows decide whether a block is skipped or
-//!    fully attended ([`coverage`]), and a bias is written only in the remaining case.
-//! 2. *The kernel converts a mask to a bias* and reports its contents: a block that a mask empties is skipped, and one that
-//!    it leaves whole needs no bias.
-//! 3. *Values that tasks share are kept* ([`MaskCache`]), and other values are added to a copy: another mask, the sides of a
-//!    shifted window, intervals.
+//! 1. *Intervals first.* For lengths, causality and windows, the first and the last row of the tile decide whether a
+//!    block is skipped or fully attended ([`coverage`]). A bias is written only for a partially attended block.
+//! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
+//!    skipped, and a block without a masked key needs no bias.
+//! 3. *Values that tasks share are kept* ([`MaskCache`]). All other values are added to a copy: those of a second mask,
+//!    of the sides of a shifted window, or of intervals.
 //! 4. *A row shared by all queries stays a row*: the kernel adds its elements to whole vectors.
 
 use super::added::{self, MaskOf};
@@ -19,16 +20,16 @@ use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
 
-/// The values added to the scores of a tile and a block.
+/// The values added to the scores of a query tile and a key block.
 #[derive(Clone, Copy)]
 pub(super) struct Bias {
-    /// `[key][width]`; null if nothing is added and every row attends every key.
+    /// Values in the order `[key][width]`; null if nothing is added and every row attends every key.
     pub data: *const f32,
-    /// `true` if all rows share it; it is then `[key]`.
+    /// `true` if all rows share the values; their order is then `[key]`.
     pub is_row: bool,
 }
 
-/// The worker's memory for a bias and for a second one, a block of the widest tile each. The second one exists if two are
+/// The worker's memory for two biases, a block of the widest tile each. The second one exists only if two biases are
 /// added.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
@@ -44,13 +45,14 @@ impl Room {
     }
 }
 
-/// The contents found so far, and their address.
+/// The kinds of values found so far, and the address of the values.
 type Found = (Seen, *const f32);
 
-/// Computes the bias of a block and a tile, which is at `place` in its group; `None` if no row attends a key.
+/// Computes the bias of a block and a tile, which is tile number `place` of its group. Returns `None` if no row attends
+/// a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are those of a block, or its first ones, and `to` is the worker's.
+/// - The invariants of [`Context`]. `keys` is a block or its first keys, and `to` is memory of the worker.
 /// - `cache` holds the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
@@ -131,13 +133,13 @@ pub(super) unsafe fn cover(
     Some(Bias { data: at, is_row: false })
 }
 
-/// Returns the number of keys of a block that mask and bias cover.
+/// Returns the number of keys of a block that both mask and bias cover.
 fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add, except a mask that is one row: cached, or in one of the two regions for a bias;
-/// in the second one if the mask is a row.
+/// Computes the values that mask and bias add, without a mask that is a single row. They are cached, or in one of the
+/// two regions for a bias: in the second one if the mask is a single row.
 ///
 /// # Safety
 /// - As for [`cover`].
@@ -190,7 +192,7 @@ unsafe fn of_tile(
 /// Writes the values that mask or bias adds to `to`.
 ///
 /// # Safety
-/// - As for [`added::write`], with the kept entries.
+/// - As for [`added::write`], whose table entries are those of the cache.
 unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -206,8 +208,8 @@ unsafe fn write(
 /// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. A bias is readable for the keys that mask and bias cover, and `to` is writable for a
-///   block; it may be one of them.
+/// - The invariants of [`Context`]. Each bias is readable for the keys that mask and bias cover. `to` is writable for a
+///   block, and may be the address of one of the biases.
 unsafe fn together(
     c: &Context<'_>,
     width: usize,

@@ -19,7 +19,7 @@ pub struct CpuCall<'a> {
     context: Context<'a>,
     memory: &'a mut Memory,
     sequences: &'a [Sequence],
-    /// Number of the first task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, followed by the total number of tasks.
     tasks: &'a [usize],
     /// Number of workers that compute the attention.
     workers: usize,

@@ -9,8 +9,8 @@ use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
 
-/// A tensor: its view, and the address of its first byte. For an excerpt it is the address that the tensor's first byte would
-/// have.
+/// A tensor: its view, and the address of its first byte. If only an excerpt of the tensor is in memory, the address is
+/// where the first byte of the complete tensor would be.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub view: View,
@@ -38,24 +38,24 @@ impl Tensor {
     }
 }
 
-/// The part of the walk over the keys that a call executes: all of it, or one chunk.
+/// The part of the traversal of the keys that a call executes: all keys, or one chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
-    /// The keys of the chunk. Blocks begin and end with them.
+    /// The keys of the chunk. The chunk's bounds are also bounds of blocks.
     pub keys: Range<usize>,
-    /// `true` if tiles begin: their queries are loaded.
+    /// `true` if this is the first chunk: the queries of each tile are loaded.
     pub begins: bool,
-    /// `true` if tiles end: their outputs are written.
+    /// `true` if this is the last chunk: the outputs of each tile are written.
     pub ends: bool,
 }
 
 impl Pass {
-    /// A call that has all keys.
+    /// The pass of a call that has all keys.
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory, including operands with one f32, or `d_v`, per query row. Empty for masks and
-/// biases, which have views of their own.
+/// Returns the view of an operand in memory, also for operands with one f32, or `d_v` of them, per query row. The view
+/// is empty for masks and biases, whose views are of other types.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -71,13 +71,14 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and preserved while the call borrows its tensors:
-/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every row of a
-///   present that holds the past, once the new rows have been written. For keys, values, masks and biases that holds for the
-///   keys of `pass`, and for everything else for the rows of the call's tasks.
-/// - *outputs*: every row of every present output is writable where tasks have it, and the rows of one tensor share no
-///   element. The arrays with one entry per row are null, or writable in the same way for one f32 (or `d_v`) per row.
+/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every row
+///   of a present tensor that contains the past, once the new rows have been written. For keys, values, masks and
+///   biases, this covers the keys of `pass`; for all other tensors, the rows of the call's tasks.
+/// - *outputs*: every row of every present output is writable if a task computes it, and no two rows of a tensor share
+///   an element. The arrays with one entry per row are null, or likewise writable for one f32 (or `d_v` of them) per
+///   row.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
-/// - *kernel*: the instruction set of `kernel` is present.
+/// - *kernel*: the CPU has the instruction set of `kernel`.
 #[derive(Clone)]
 pub(super) struct Context<'a> {
     pub kernel: &'static Kernel,
@@ -93,7 +94,7 @@ pub(super) struct Context<'a> {
     pub mask: Option<MaskView>,
     /// View of the bias's elements.
     pub bias: Option<BiasView>,
-    /// Distance from one query to the next in the index of the bias.
+    /// Distance from one query to the next in the index of the bias, in elements.
     pub index_stride: usize,
     pub pass: Pass,
 }
@@ -118,7 +119,7 @@ impl<'a> Context<'a> {
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
-    /// Creates a context with `tensors` as the addresses, which has all keys.
+    /// Creates a context for a call that has all keys, with the given tensors.
     pub fn of(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -148,12 +149,14 @@ impl<'a> Context<'a> {
         self.tensors[operand]
     }
 
-    /// Returns the tensor from which keys or values are read: `operand`, or the present into which they have been written.
+    /// Returns the tensor from which keys or values are read: `operand`, or the present tensor to which they were
+    /// copied.
     pub fn source(&self, operand: Operand) -> Tensor {
         self.tensors[self.problem.source(operand)]
     }
 
-    /// Returns the entries of a row in an operand with one f32, or `d_v`, per query row; null if the call does not have it.
+    /// Returns the address of a row's values in an operand with one f32, or `d_v` of them, per query row; null if the
+    /// call has no such operand.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
         let rows = self.tensors[operand];
         if rows.is_present() { rows.row(batch, head, token, DType::F32).cast() } else { std::ptr::null_mut() }
@@ -170,11 +173,11 @@ impl<'a> Context<'a> {
 pub(super) struct Shared<'a> {
     pub context: &'a Context<'a>,
     pub sequences: &'a [Sequence],
-    /// Number of the first task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, followed by the total number of tasks.
     pub tasks: &'a [usize],
 }
 
-/// A task: some query tiles of a head, which read the same keys.
+/// A task: query tiles of one head that traverse the keys together.
 pub(super) struct Task<'a> {
     pub sequence: &'a Sequence,
     /// Number of the sequence.
@@ -183,7 +186,7 @@ pub(super) struct Task<'a> {
     pub tiles: Range<usize>,
     /// Number of the task. Method math keeps a score matrix for each task.
     pub number: usize,
-    /// Index of its first tile among the resident ones; `None` if tiles are in the worker's region.
+    /// Index of the task's first tile among the resident tiles; `None` if its tiles are in the worker's region.
     pub resident: Option<usize>,
 }
 

@@ -1,11 +1,12 @@
-//! Computes, for each row of a tile, a lower bound of the score of its own key, which is the key on the diagonal.
+//! Computes, for each row of a tile, a lower bound of the score of the row's key on the diagonal, which is called its
+//! own key.
 //!
 //! ```text
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
 //! ```
 //!
-//! [`own_score`] is the rule. Queries are read as loaded by the tile, and everything else in place, in its own
-//! type: one key and one added number for each row.
+//! [`own_score`] computes the bound. Queries are read as the tile has loaded them. The key and the added number of each
+//! row are read from their tensors, in the element type of the tensor.
 
 use super::context::{Context, TileRows};
 use super::stage::for_past_and_new;
@@ -18,7 +19,7 @@ use half::{bf16, f16};
 /// Returns element `x` of a row at `data`.
 ///
 /// # Safety
-/// - The row has the element, and is aligned to one.
+/// - The row has element `x`, and `data` is aligned to an element.
 unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
     // SAFETY: the clause.
     unsafe {
@@ -33,8 +34,8 @@ unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
 /// Writes a lower bound of the score of each row's own key to `to`; `−∞` if unknown.
 ///
 /// # Safety
-/// - The invariants of [`Context`], of a call that has all keys. Presents have been written, and the tile's queries have been
-///   loaded to `query`.
+/// - The invariants of [`Context`], whose call has all keys. Present tensors have been written, and the tile's queries
+///   have been loaded to `query`.
 /// - One value for each column of the tile is writable at `to`.
 pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *const f32, to: *mut f32) {
     let (sequence, width, dim) = (tile.sequence, tile.width, c.problem.head_dim());

@@ -19,7 +19,7 @@ pub(super) enum Finished {
     Normalised(Sums),
 }
 
-/// Clears the counters and records of a run by a schedule.
+/// Clears the counters and records of a run with a schedule other than the exact one.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No worker is active.
@@ -41,10 +41,10 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
     unsafe { c.base.wrapping_add(start).write_bytes(0, len) };
 }
 
-/// Records the skipped weights of the first of `tile`'s rows: `d` in natural-log units, and its share.
+/// Records the skipped weights of the first row of `tile`: `d`, in natural-log units, and `share`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The plan records, and the row belongs to this worker.
+/// - The invariants of [`Context`]. The plan records skipped weights, and the row belongs to this worker.
 unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     let tokens = c.problem.spec().query.tokens();
     let at = (tile.sequence.batch * c.problem.heads() + tile.head) * tokens + tile.token();
@@ -56,11 +56,12 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     }
 }
 
-/// Writes every output of one row, the only one of `tile`, whose width is one, from its state and its skipped weights, in the
-/// state's units and as a share.
+/// Writes every output of the only row of `tile`, whose width is one. The inputs are the row's state and its skipped
+/// weights: their sum in the units of the state, and their share.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The plan records, the row belongs to this worker, and `part` is the worker's region.
+/// - The invariants of [`Context`]. The plan records skipped weights, the row belongs to this worker, and `part` is the
+///   worker's region.
 pub(super) unsafe fn row(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -100,8 +101,7 @@ pub(super) unsafe fn row(
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialised.
-/// - `left_out` are the sums of the weights that each of the rows skipped, in the units of the state, if the plan has a
-///   budget.
+/// - If the plan has a budget, `left_out` points to the sum of skipped weights of each row, in the units of the state.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(
     c: &Context<'_>,

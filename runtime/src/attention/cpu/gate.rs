@@ -1,18 +1,19 @@
 //! Finds tiles whose norms keep their scores near zero. All rows of such a tile use zero as their reference.
 //!
-//! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest of their values, and the
-//! largest magnitude added to a score of the tile.
+//! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest magnitude of their
+//! values, and the largest magnitude added to a score of the tile.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Keys and values are measured once for a call*, head by head, before any tile begins ([`norms`](super::norms)). All
-//!    keys that some row of the sequence may attend count, so no gate depends on the grouping of tiles.
-//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements are read in
-//!    memory, for the rows of the tile and the keys that some of them may attend; for a table, all entries of the head are. A
-//!    `−∞` counts as nothing, since a masked key has weight zero by selection with any reference. A NaN or `+∞` closes the
-//!    gate.
-//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If a row of
-//!    values is tiny, the walk would multiply the values of its block, which requires raised weights: the gate stays closed.
+//! 1. *Keys and values are measured once per call*, head by head, before any tile begins ([`norms`](super::norms)). The
+//!    measurement includes all keys that a row of the sequence may attend, so no gate depends on the grouping of tiles.
+//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements are
+//!    read in place, for the rows of the tile and the keys that these rows may attend; for a table, all entries of the
+//!    head are read. A `−∞` is ignored, since a masked key is given the weight zero with any reference. A NaN or `+∞`
+//!    closes the gate.
+//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If a
+//!    row of values is tiny, the traversal would multiply the values of its block, which requires raised weights; the
+//!    gate then stays closed.
 
 use super::added;
 use super::context::{Context, TileRows};
@@ -27,8 +28,8 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `cache` holds the
-///   worker's data for its task.
+/// - As for [`known_of_all`], with a plan that gates. `index` is the number of the tile's sequence, and `cache` holds
+///   the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();

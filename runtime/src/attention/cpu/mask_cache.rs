@@ -1,9 +1,9 @@
-//! Keeps prepared masks and biases of a worker from task to task.
+//! Keeps a worker's prepared masks and biases from one task to the next.
 //!
-//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or of a bias, their tasks are consecutive
-//!    (`TaskOrder`). The worker keeps the biases of the last task's tiles, for all their keys.
-//! 2. *The row of a mask* that all queries share, as for padding. It is read once, block by block, when a task has another
-//!    row than the previous task, and shows which blocks are empty, whole or neither.
+//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
+//!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
+//! 2. *A mask row that all queries share*, as for padding. It is read block by block, whenever a task has another row
+//!    than the previous task. Each block is then known to be fully masked, unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The sides of the tokens of a shifted window.*
 //!
@@ -17,28 +17,28 @@ use std::ops::Range;
 /// Number of words of the header line.
 const WORDS: usize = 16;
 
-/// The header: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries; the row of
-/// the mask; the sides of the window.
+/// The header. The first three numbers identify the kept biases: mask rows, bias rows and first tile. The others are
+/// the head of the table's entries, the shared row of the mask, and the sides of the window.
 type Names = [usize; 6];
 
 /// The data that a worker keeps.
 #[derive(Clone, Copy)]
 pub(super) struct MaskCache {
-    /// Words for the blocks of tiles, `[tile][blocks]`: zero if unknown, else a [`code`].
+    /// A word for each block of each tile, `[tile][blocks]`: zero if the block is unknown, otherwise its [`code`].
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
     bias: *mut f32,
-    /// Words for the blocks of the row.
+    /// A word for each block of the shared row.
     row_words: *mut u32,
-    /// The row, `[blocks · block]`.
+    /// The shared row, `[blocks · block]`.
     row: *mut f32,
-    /// Entries of the table.
+    /// Entries of the table for the current head.
     pub entries: *mut f32,
-    /// Sides of the tokens; null if all tokens attend each other.
+    /// The side of each token in the shifted window; null if all tokens attend each other.
     pub sides: *const f32,
 }
 
-/// Encodes the contents of a block as a word.
+/// Encodes the kinds of a block's values as a word.
 fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
@@ -47,7 +47,7 @@ fn code(seen: Seen) -> u32 {
     }
 }
 
-/// Decodes a word; `None` if the contents are unknown.
+/// Decodes a word; `None` if the block is unknown.
 fn seen_of(word: u32) -> Option<Seen> {
     match word {
         0 => None,
@@ -69,7 +69,7 @@ impl MaskCache {
         }
     }
 
-    /// Returns the kept data for a task. Data of other tasks that differ is discarded.
+    /// Returns the kept data for a task. Data that was kept for another task and differs is replaced.
     ///
     /// # Safety
     /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
@@ -129,7 +129,7 @@ impl MaskCache {
         cache
     }
 
-    /// Reads the row of the mask of the task, block by block.
+    /// Reads the mask row that the queries of the task share, block by block.
     ///
     /// # Safety
     /// - The invariants of [`Context`].
@@ -145,7 +145,7 @@ impl MaskCache {
         }
     }
 
-    /// Returns the contents of the row in the block that begins at key `start`, and the values that it adds.
+    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and their kinds.
     ///
     /// # Safety
     /// - The plan keeps a row, and the block has keys.
@@ -155,7 +155,8 @@ impl MaskCache {
         (seen_of(word).unwrap_or(Seen::Nothing), self.row.wrapping_add(start))
     }
 
-    /// Returns the part of `keys` without the blocks at its ends in which no row attends a key.
+    /// Removes blocks from both ends of `keys` as long as the shared mask row masks all their keys, and returns the
+    /// rest.
     ///
     /// # Safety
     /// - The invariants of [`Context`]; `keys` are in the sequence.
@@ -176,8 +177,8 @@ impl MaskCache {
         keys
     }
 
-    /// Returns the contents of a block of the tile at `place` in its group, and the bias of the block, which `write` computes
-    /// if it is unknown.
+    /// Returns the bias of a block for tile number `place` of the group, and the kinds of its values. If the bias is
+    /// not kept yet, `write` computes it.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

@@ -1,7 +1,7 @@
-//! Computes the baseline: materialises the score matrix, then the softmax, then the product.
+//! Computes the baseline for comparisons: materialises the score matrix, then the softmax, then the product.
 //!
-//! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
-//! only difference is the one to be measured: the matrix is written to memory.
+//! It makes three passes over all tiles and waits for all workers after each pass. The inner loops are those of the
+//! fused traversal, so a comparison measures only the cost of writing the matrix to memory.
 
 use super::bias::{Room, cover};
 use super::context::{Context, Shared, Task, TileRows};
@@ -19,7 +19,7 @@ struct MatrixTile<'a> {
     tile: Tile,
     scores: *mut f32,
     sums: Sums,
-    /// The worker's region of the workspace, and in it the region for rows.
+    /// The worker's region of the workspace. `scratch` is its region for rows.
     own: *mut f32,
     scratch: *mut f32,
     cache: MaskCache,
@@ -29,7 +29,7 @@ impl<'a> MatrixTile<'a> {
     /// Creates the tile of a task, with the regions of a worker.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]. No other worker has this number.
+    /// - The invariants of [`Context`]. No other worker has this worker number.
     unsafe fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
@@ -58,7 +58,7 @@ impl<'a> MatrixTile<'a> {
     }
 }
 
-/// Computes all tasks on `workers` workers.
+/// Computes all tasks with `workers` workers.
 ///
 /// # Errors
 /// Returns an error if a worker panicked, or if the call was cancelled.

@@ -1,15 +1,16 @@
-//! Measures the tensors of a call, for the certificate of its run: `O(n d)` compared with the `O(n² d)` of the attention.
+//! Measures the tensors of a call, for the certificate of its run. This costs `O(n d)`, compared with the `O(n² d)` of
+//! the attention.
 //!
 //! **The naive way** measures each tensor separately, including rows that belong to no sequence, on one thread.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values between the first
-//!    and the last that one of its rows may attend. Other contents of a buffer do not affect the answer.
-//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once. A task measures its
-//!    own queries, and the tasks of a head divide the head's keys and values among them. Outputs are measured after they have
-//!    been written. Masks and biases are dense, and divided among all tasks. If keys are streamed in chunks, tasks divide
-//!    those of a chunk, and every unit of rows measures the keys that it visits.
+//! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values from the
+//!    first to the last key that a query may attend. Other contents of a buffer do not affect the result.
+//! 2. *Tasks measure their own inputs* just before they read them, so the data is fetched from memory only once. A task
+//!    measures its own queries, and the tasks of a head divide the head's keys and values among them. Outputs are
+//!    measured after they have been written. Masks and biases are dense, and divided among all tasks. If keys are
+//!    streamed in chunks, tasks divide the keys of a chunk, and every unit of rows measures the keys that it visits.
 //! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
 use super::context::{Context, Shared, Task, tiles_per_task};
@@ -21,7 +22,7 @@ use elsa_core::attention::measured::{
 use elsa_kernels::attention::MeasuredRows;
 use std::ops::Range;
 
-/// Returns piece `i` of `n` of a range.
+/// Returns piece `i` of a range that is divided into `n` pieces.
 fn piece(range: &Range<usize>, i: usize, n: usize) -> Range<usize> {
     let (each, rest) = (range.len() / n.max(1), range.len() % n.max(1));
     let at = |i: usize| each * i + rest.min(i);
@@ -44,7 +45,7 @@ pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
     }
 }
 
-/// Merges the records of the workers into that of worker zero.
+/// Merges the records of all workers into the record of worker zero.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No worker is active, and the records are initialised.
@@ -62,7 +63,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No worker writes the measured data.
-/// - No other worker has this worker number, whose record is initialised.
+/// - No other worker has this worker number, and the worker's record is initialised.
 pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
     let tiles = c.choice.tiling(sequence.queries).count();
@@ -92,7 +93,8 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Measures part `i` of `n` of the keys and values of the pass that some row of the task's sequence may attend.
+/// Measures part `i` of `n` of the keys and values that are in the pass and that a row of the task's sequence may
+/// attend.
 ///
 /// # Safety
 /// - As for [`inputs`].
@@ -125,8 +127,9 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
 /// Measures `count` elements of the mask or the bias at `data`.
 ///
 /// # Safety
-/// - *kernel* of [`Context`], and *workspace*. No other worker has this worker number, whose record is initialised.
-/// - `count` elements of the operand's type are readable at `data`, which is aligned to one.
+/// - The clauses *kernel* and *workspace* of [`Context`]. No other worker has this worker number, and the worker's
+///   record is initialised.
+/// - `count` elements of the operand's type are readable at `data`, which is aligned to an element.
 pub(super) unsafe fn addends(
     c: &Context<'_>,
     operand: Operand,
@@ -141,7 +144,7 @@ pub(super) unsafe fn addends(
     unsafe { (c.kernel.measure.addends)(&rows, record(c, worker).add(place)) };
 }
 
-/// Measures the output of a task that has been computed.
+/// Measures the output of a task that has ended.
 ///
 /// # Safety
 /// - As for [`inputs`].
@@ -150,7 +153,7 @@ pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
 }
 
-/// Writes the merged records of the workers to `to`, which has at most as many values as a record.
+/// Merges the records of all workers and copies the result to `to`, which must not be longer than a record.
 ///
 /// # Safety
 /// - As for [`join`].
@@ -163,7 +166,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
     }
 }
 
-/// Measures the rows of a task's queries in `operand`, if the call has it.
+/// Measures the rows of `operand` for a task's queries, if the call has this operand.
 ///
 /// # Safety
 /// - As for [`inputs`]. `to` is the operand's place in the record.

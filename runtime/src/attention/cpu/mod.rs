@@ -1,5 +1,4 @@
-//! Computes attention on the CPU: query tiles and key blocks, divided among the threads of
-//! the pool.
+//! Computes attention on the CPU: query tiles times key blocks, divided among the threads of the pool.
 
 mod added;
 mod bias;

@@ -1,8 +1,8 @@
-//! Measures the norms of keys and the magnitudes of values, of a head or of each block of its keys, once for a call, before
-//! any tile begins. `O(n d)` compared with `O(n² d)`.
+//! Measures the norms of keys and the magnitudes of values once per call, before any tile begins: for a complete head,
+//! or for each block of its keys. This costs `O(n d)`, compared with the `O(n² d)` of the attention.
 //!
-//! The norm gate ([`gate`](super::gate)) needs those of all keys that some row of the sequence may attend, and the vote on
-//! unseen blocks ([`unseen`](super::unseen)) those of a block.
+//! The norm gate ([`gate`](super::gate)) uses the measurements of all keys that a row of the sequence may attend, and
+//! the vote on unseen blocks ([`unseen`](super::unseen)) uses the measurements of single blocks.
 
 use super::context::{Context, Shared};
 use super::stage::for_past_and_new;
@@ -11,18 +11,18 @@ use elsa_core::attention::measured::{larger, norm};
 use elsa_core::attention::plan::NORMS;
 use elsa_kernels::attention::MeasuredRows;
 
-/// Measurements of the keys and values of a part.
+/// Measurements of the keys and values of a part, which is a block of keys or all keys of a head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// Upper bound of the largest norm of a row of keys; not finite if one is not.
+    /// Upper bound of the norms of the keys; not finite if the norm of a key is not finite.
     pub key: f64,
-    /// Largest magnitude of a value; NaN if one is NaN.
+    /// Largest magnitude of an element of the values; NaN if an element is NaN.
     pub value: f32,
-    /// Least of the largest magnitudes of rows of values that are not zero throughout.
+    /// Minimum over the nonzero rows of values of the largest magnitude in a row.
     pub least: f32,
 }
 
-/// Returns the address of the numbers of a part.
+/// Returns the address of the stored measurements of a part.
 fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f32; NORMS] {
     let pair = index * c.problem.kv_heads() + kv_head;
     c.base
@@ -34,16 +34,16 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
 /// Returns the measurements of part `part` of a key head of sequence `index`.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items. The part is one of the plan's.
+/// - As for [`measure`], which has ended for all items. The plan has this part.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
     of(c, unsafe { place(c, index, kv_head, part).read() })
 }
 
-/// Returns the measurements of all parts of a key head of sequence `index`.
+/// Returns the measurements of all parts of a key head of sequence `index`, merged.
 ///
 /// # Safety
-/// - As for [`measure`], which has ended for all items, of a plan that measures parts.
+/// - As for [`measure`], which has ended for all items. The plan measures parts.
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
@@ -57,16 +57,17 @@ pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize)
 /// Measurements of an empty set of keys.
 const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
 
-/// Converts the numbers of a part to measurements.
+/// Converts the stored numbers of a part to measurements.
 fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known {
     let dim = c.tensor(Operand::Query).view.dim();
     Known { key: norm([squares, largest], dim), value, least }
 }
 
-/// Measures the keys and values of one part of a pair of sequence and key head.
+/// Measures the keys and values of one part; `item` is its number among the parts of all sequences and key heads.
 ///
 /// # Safety
-/// - The invariants of [`Context`], of a call that has all keys and whose plan measures parts. Presents have been written.
+/// - The invariants of [`Context`], whose call has all keys and whose plan measures parts. Present tensors have been
+///   written.
 /// - No other worker has the same `item`.
 pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
     let c = shared.context;

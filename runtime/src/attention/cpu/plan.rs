@@ -16,15 +16,15 @@ pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: CpuChoice,
     pub layout: WorkspaceLayout,
-    /// Structure of the scalar run of a schedule; `None` if the kernel runs.
+    /// Structure of a schedule that the scalar implementation runs; `None` if the kernel runs the plan.
     pub traverses: Option<Executed>,
 }
 
 impl CpuPlan {
-    /// Creates a plan with the kernels of the engine's instruction set. The schedule is that of the options.
+    /// Creates a plan with the kernels of the engine's instruction set and the schedule of the options.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget.
+    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the budget.
     pub fn new(
         engine: &Engine,
         problem: &Problem,

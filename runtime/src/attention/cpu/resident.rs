@@ -1,8 +1,8 @@
 //! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
 //!
-//! A pass is the walk of an in-memory call, over the blocks of the chunk. Tensors are excerpts in buffers: an address is the
-//! one that the tensor's first byte would have, so rows, heads and keys keep their numbers and no loop of the walk is aware
-//! of excerpts. Nothing outside the excerpt is read.
+//! A pass is the traversal of an in-memory call, restricted to the blocks of the chunk. Buffers contain excerpts of
+//! tensors. The address of an excerpt's tensor is where the first byte of the complete tensor would be, so rows, heads
+//! and keys keep their numbers, and no loop has to know about excerpts. Nothing outside the excerpt is read.
 
 use super::context::{Context, Pass, Task, Tensor};
 use super::mask_cache::MaskCache;
@@ -15,14 +15,14 @@ use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Seque
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A box of query tiles.
+/// A unit of streamed rows: a box with a range of sequences, a range of query heads and a range of query tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Number of the unit.
     pub number: usize,
-    /// Sequences.
+    /// Range of sequences.
     pub sequences: Range<usize>,
-    /// Query heads.
+    /// Range of query heads.
     pub heads: Range<usize>,
     /// Query tiles of each head.
     pub tiles: Range<usize>,
@@ -35,29 +35,29 @@ pub struct Unit {
 pub struct Place {
     /// The shape of the tensor, with the strides of the excerpt.
     pub view: View,
-    /// Byte of the buffer at which the excerpt starts.
+    /// Offset in bytes from the start of the buffer to the excerpt.
     pub at: usize,
-    /// Distance in bytes from the tensor's first row to that of the excerpt, with the strides of the excerpt. It may be
-    /// negative: new keys follow past ones in a chunk.
+    /// Distance in bytes, with the strides of the excerpt, from the tensor's first row to the first row of the excerpt.
+    /// It is negative for new keys that follow past keys in a chunk.
     pub skip: isize,
 }
 
-/// Excerpts of a pass. Absent operands are `None`.
+/// The excerpts that a pass uses. Absent operands are `None`.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Inputs are in the buffer of the chunk, outputs in that of the rows.
+    /// Inputs are in the buffer of the chunk, outputs in the buffer of the rows.
     pub operands: Operands<Option<Place>>,
     /// Mask with the strides of its excerpt.
     pub mask: Option<MaskView>,
     /// Bias with the strides of its excerpt.
     pub bias: Option<BiasView>,
-    /// Distance from one query to the next in the index of the bias.
+    /// Distance from one query to the next in the index of the bias, in elements.
     pub index_stride: usize,
-    /// `true` if the bias is a table, which is in the buffer of tables.
+    /// `true` if the bias is a table, which is then in the buffer of tables.
     pub table: bool,
 }
 
-/// The memory of a run: the workspace with the resident tiles, rows of the outputs, and a table.
+/// The memory of a run: the workspace with the resident tiles, the output rows, and a table.
 #[derive(Debug)]
 pub struct Resident {
     memory: Memory,
@@ -70,7 +70,7 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// Allocates the memory of a run. Returns `None` if the system refuses.
+    /// Allocates the memory of a run. Returns `None` if the system refuses the allocation.
     pub fn new(plan: &CpuPlan, rows: usize, table: usize, sequences: usize) -> Option<Resident> {
         let (rows, table) = (Bytes::zeroed(rows)?, Bytes::zeroed(table)?);
         let mut list = Vec::new();
@@ -79,14 +79,14 @@ impl Resident {
         Some(Resident { memory, rows, table, sequences: list })
     }
 
-    /// Writes all of the memory, so that every page is provided.
+    /// Writes to all of the memory, so that the system maps every page.
     pub fn touch(&mut self) {
         self.rows.touch();
         self.table.touch();
     }
 
-    /// Measures a piece of a mask or a bias for the certificate of the run: the elements in the first `bytes` bytes of
-    /// `piece`, or those of the table. The plan certifies.
+    /// Measures elements of a mask or a bias for the certificate of the run: those in the first `bytes` bytes of
+    /// `piece`, or without a piece, those of the table. The plan must certify.
     pub fn measure(
         &mut self,
         plan: &CpuPlan,
@@ -115,13 +115,13 @@ impl Resident {
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
 
-    /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes its outputs if the pass ends it.
-    /// `self.sequences` are those of the unit. `begins` says that the unit's queries are in the chunk.
+    /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes the unit's outputs if `ends` is
+    /// set. `self.sequences` are the sequences of the unit. `begins` states that the unit's queries are in the chunk.
     ///
-    /// `places` are those that a `Frame` of the same problem and choice returns for the part, and both buffers have its
-    /// sizes. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are in `self.rows`, without overlap. A
-    /// table is complete. Unless `begins` is set, the last pass was one of the same unit, over the preceding keys. The
-    /// instruction set of the plan's kernel is present, which the engine ensures.
+    /// `places` must come from a `Frame` of the same problem and choice, for the same part, and both buffers must have
+    /// the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are
+    /// in `self.rows`, without overlap. A table is complete. Unless `begins` is set, the last pass was for the same
+    /// unit, over the preceding keys. The engine ensures that the CPU has the instruction set of the plan's kernel.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.

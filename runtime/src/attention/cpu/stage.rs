@@ -1,5 +1,5 @@
-//! Copies rows between tensors and kernels: queries into tiles, keys and values into blocks, tiles into output
-//! rows, past and new rows into the present.
+//! Copies rows between tensors and kernels: queries into tiles, keys and values into blocks, tiles into output rows,
+//! past and new rows into present tensors.
 
 use super::context::{Context, Tensor, TileRows};
 use elsa_core::attention::plan::KeyLayout;
@@ -9,7 +9,7 @@ use elsa_kernels::attention::Block;
 use elsa_kernels::attention::values::is_tiny;
 use std::ops::Range;
 
-/// The rows of a block: address of the first, and the distance from one to the next in f32 values.
+/// The rows of a block: address of the first row, and distance from one row to the next in f32 values.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub data: *const f32,
@@ -19,8 +19,7 @@ pub(super) struct Rows {
 /// Transposes query rows into a tile and scales them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as the tile is
-///   wide.
+/// - The invariants of [`Context`]. The rows are in the sequence and fit in the width of the tile.
 /// - `dst` is writable for `width · head_dim` f32 values; so is `scratch`, if the problem's type is not f32.
 pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *mut f32, dst: *mut f32) {
     let (dim, padded) = (c.problem.head_dim(), c.choice.head_dim);
@@ -39,8 +38,8 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
     }
 }
 
-/// Calls `each(tensor, first token, first row, rows)` for the past keys in `keys` and then for the new ones. The
-/// first `past_len` keys are past; the new ones start at token `key0`.
+/// Calls `each(tensor, first token, first row, rows)` for the past keys in `keys`, and then for the new keys. The first
+/// `past_len` keys are in the past tensor; the new keys start at token `key0` of the new tensor.
 pub(super) fn for_past_and_new(
     (past, past_len): (Tensor, usize),
     (new, key0): (Tensor, usize),
@@ -93,10 +92,10 @@ unsafe fn gather(
     }
 }
 
-/// Returns the keys of a block, in the layout that the kernel reads: in place, or copied to the worker's region.
+/// Returns the keys of a block in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` are in the sequence, at most a block of them.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most one block.
 /// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,
@@ -159,11 +158,12 @@ pub(super) unsafe fn values(
     Rows { data: staged, stride: padded }
 }
 
-/// Returns the largest magnitude of a block's values, and the values for the steps: tiny ones are multiplied, in
-/// the worker's region, if the kernel raises weights.
+/// Returns the largest magnitude of a block's values, and the values that the kernel's steps use. If the kernel raises
+/// weights and the values are tiny, these are multiplied copies in the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`] and the clauses of [`Block`], whose values are those of [`values`] with the same `worker`.
+/// - The invariants of [`Context`] and the clauses of [`Block`], whose values [`values`] returned for the same
+///   `worker`.
 pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
     let dim = c.choice.value_dim;
     let mut largest = 0.0;
@@ -179,13 +179,13 @@ pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) ->
     }
 }
 
-/// Writes finished rows, `[value_dim][width]` at `src`, to the output. A null `src` stands for zeros.
+/// Writes finished rows, `[value_dim][width]` at `src`, to the output. If `src` is null, writes zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows are in the sequence, there are at most as many as the tile is wide,
-///   and no other worker writes them.
-/// - `src` is null or readable for `value_dim · width` f32 values. `scratch` is writable for the same number, if
-///   the problem's type is not f32.
+/// - The invariants of [`Context`]. The rows are in the sequence, they fit in the width of the tile, and no other
+///   worker writes them.
+/// - `src` is null or readable for `value_dim · width` f32 values. If the problem's type is not f32, `scratch` is
+///   writable for `value_dim · width` f32 values.
 pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *const f32, scratch: *mut f32) {
     let (output, dim) = (c.tensor(Operand::Output), c.problem.value_dim());
     let (stride, size) = (output.stride(), c.dtype.size());
@@ -207,8 +207,8 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies the past and new keys and values of one pair of batch and key head to the present tensors: only the new
-/// ones if the present holds the past.
+/// Copies the past and new keys and values of one batch index and key head to the present tensors. If the present
+/// tensors already contain the past, copies only the new rows.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has the same `item`.

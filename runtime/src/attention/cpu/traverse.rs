@@ -1,8 +1,8 @@
-//! Runs schedules with frozen references and skipped blocks by the scalar run of
-//! [`traversal`](elsa_core::attention::traversal), with the tiles of the kernel.
+//! Executes schedules with frozen references and skipped blocks through the scalar implementation in
+//! [`traversal`](elsa_core::attention::traversal), with the tile sizes of the kernel.
 //!
-//! A task passes each of its tiles to the core with the worker's scratch, and writes the returned rows. Keys and values are
-//! read in place, in their own type: nothing is staged.
+//! A task passes each of its tiles to the core with the worker's scratch memory, and writes the returned rows. Keys and
+//! values are read in place, in their element type; nothing is copied to a staging buffer.
 
 use super::context::{Context, Task, TileRows};
 use super::finish;
@@ -17,7 +17,7 @@ use std::slice::from_raw_parts;
 /// Returns the elements of an operand, if the call has it.
 ///
 /// # Safety
-/// - The invariants of [`Context`], of a call that has all keys. No worker writes the operand.
+/// - The invariants of [`Context`], whose call has all keys. No worker writes the operand.
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     let (data, n) = (tensor.data.cast_const(), memory.elements);
@@ -31,10 +31,10 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
     })
 }
 
-/// Returns the inputs of the call, and the present if it appends.
+/// Returns the inputs of the call, and the present tensors if the call appends to them.
 ///
 /// # Safety
-/// - The invariants of [`Context`], of a call that has all keys. The present has been written.
+/// - The invariants of [`Context`], whose call has all keys. The present tensors have been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
     // SAFETY: the same clauses; inputs are not written, and the present is no longer written.
@@ -69,8 +69,8 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// Computes a task: every output of its query rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`], of a call that has all keys and whose plan traverses. The present has been written, and
-///   counts have been cleared.
+/// - The invariants of [`Context`], whose call has all keys and whose plan traverses. The present tensors have been
+///   written, and the counts have been cleared.
 /// - No other worker has this task or this worker number.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);

@@ -1,5 +1,5 @@
-//! Takes the vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block before
-//! any of its products is computed.
+//! Takes the vote on unseen blocks: if an error budget permits skipping and numbers are added to scores, a tile may
+//! skip a block before any of its products is computed.
 //!
 //! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
 //! row's scores in the block and the product of norms bound the weights of the block, and
@@ -14,15 +14,19 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A block that counts is detected early.* Values that fall with the distance are largest in a corner of the tile and the
-//!    block. A row that objects there ends the vote, because the maximum of a few elements is not larger than that of all.
-//! 2. *Bits.* All of it is compiled once, for no instruction set: the decisions follow from the bias and from the totals.
-//! 3. *`b` is also added to the sums of the segment*, relative to their own reference. A segment that begins so has the
-//!    reference of the totals. If it began by keeping keys so far below that `b` is not representable relative to them, the
-//!    tile processes the block, whose weights vanish there.
-//! 4. *The least weight of a row's own key* stands for weights that it has not visited, up to the tile's own blocks
-//!    ([`own`](super::own)). While a row has visited no key, the least score of its own key, rounded, is the reference.
-//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
+//! 1. *A block that cannot be skipped is detected early.* Biases that decrease with distance are largest in a corner of
+//!    the tile and the block. A row that objects to a corner value ends the vote, because the maximum of all elements
+//!    is at least as large.
+//! 2. *Bits.* This module is compiled once, for no particular instruction set: decisions depend only on the bias and
+//!    the totals.
+//! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
+//!    skipped block adopts the reference of the totals. If it began with keys so far below that `b` is not
+//!    representable relative to their reference, the tile processes the block, whose weights vanish there.
+//! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, up to the
+//!    tile's own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's score,
+//!    rounded, is its reference.
+//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)); none is copied to
+//!    the worker's region.
 
 use super::bias::Bias;
 use super::context::{Context, TileRows};
@@ -33,7 +37,7 @@ use elsa_core::attention::traversal::{fits, own_weight, reach, unseen};
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Budget, MeasuredRows, Sums};
 
-/// Writes the norms of a tile's rows, times the query factor and rounded up, to `to`.
+/// Writes the norm of each row of a tile to `to`, multiplied by the query factor and rounded up.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. One value for each row is writable at `to`.
@@ -53,37 +57,38 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     }
 }
 
-/// The data on which a tile votes before it sees a block.
+/// The data with which a tile votes on a block before it reads the block's keys.
 pub(super) struct Vote<'a> {
     pub rows: TileRows<'a>,
-    /// The number of the tile's sequence, and of the block among those of the sequence.
+    /// Number of the tile's sequence. `block` is the number of the block within that sequence.
     pub index: usize,
     pub block: usize,
     /// Number of keys of the block.
     pub count: usize,
-    /// Bias added to its scores.
+    /// Bias added to the scores of the block.
     pub bias: Bias,
-    /// The norms of the rows ([`write_norms`]).
+    /// The norms of the rows, from [`write_norms`].
     pub norms: *const f32,
-    /// Least score of each row's own key ([`own`](super::own)), if the block precedes the first block of own keys.
+    /// Lower bound of the score of each row's own key ([`own`](super::own)); `None` from the first block of own keys
+    /// on.
     pub own: Option<*const f32>,
 }
 
 /// The vote of a row.
 struct Row {
-    /// Reference of its sums, or its future reference.
+    /// Reference of the row's sums. Before the first key, the reference that they will have.
     m: f32,
-    /// Upper bound of the block's weights.
+    /// Upper bound of the sum of the block's weights.
     b: f32,
     /// `true` if the block may be skipped.
     agrees: bool,
 }
 
 impl Vote<'_> {
-    /// Computes the vote of row `i`, whose scores in the block are increased by at most `top`.
+    /// Computes the vote of row `i`, if at most `top` is added to its scores in the block.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`].
+    /// - As for [`Vote::passes`].
     unsafe fn row(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> Row {
         let line = |n: usize| budget.totals.wrapping_add(n * self.rows.width + i);
         // SAFETY: row `i` of the norms and of the totals; the clauses.
@@ -103,27 +108,27 @@ impl Vote<'_> {
     /// Returns the lower bound of the score of row `i`'s own key; `−∞` if `own` is absent.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`].
+    /// - As for [`Vote::passes`].
     unsafe fn own(&self, i: usize) -> f32 {
         // SAFETY: row `i` of the least scores (clause).
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`: `met`, the one in its totals, or while these are empty, the least score of its own
-    /// key, rounded.
+    /// Returns the reference of row `i`: `met`, which is the reference in its totals. While the totals are empty,
+    /// returns the lower bound of its own key's score, rounded.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`].
+    /// - As for [`Vote::passes`].
     unsafe fn reference(&self, met: f32, i: usize) -> f32 {
         // SAFETY: the same clauses.
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
-    /// Returns the larger of the two numbers added to row `i`'s scores of the first and the last key of the block; `−∞` if
-    /// both are masked.
+    /// Returns the larger of the two numbers that are added to row `i`'s scores of the first and the last key of the
+    /// block; `−∞` if both keys are masked.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`].
+    /// - As for [`Vote::passes`].
     unsafe fn at_the_ends(&self, i: usize) -> f32 {
         let Bias { data, is_row } = self.bias;
         if data.is_null() {
@@ -138,10 +143,10 @@ impl Vote<'_> {
         top
     }
 
-    /// Finds the largest number added to the scores of each row in the block, and writes one number per row to `to`.
+    /// Writes, for each row, the largest number that is added to one of its scores in the block, to `to`.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`]. `width` values are writable at `to`.
+    /// - As for [`Vote::passes`]. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
         let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
         // SAFETY: columns of the keys of the bias, or one, and of as many values (clauses).
@@ -165,12 +170,12 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. If so, `top` of the budget holds the upper bound of the block's weights in
-    /// every row. `sums` is the state of its segment, if that has begun.
+    /// Returns `true` if the tile skips the block. Then `top` of the budget contains, for every row, the upper bound of
+    /// the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block belongs to the sequence,
-    ///   and the bias is readable as that of an `elsa_kernels::attention::Block`.
+    /// - The invariants of [`Context`], whose plan foresees. Parts have been measured. The block belongs to the
+    ///   sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
@@ -201,11 +206,11 @@ impl Vote<'_> {
         true
     }
 
-    /// Adds the upper bound of the weights of a skipped block to `D`, among the totals and in `sums`, the state of its
-    /// segment, which is written if `first`.
+    /// Adds the upper bound of the weights of a skipped block to `D`: in the totals, and in `sums`, the state of the
+    /// block's segment. If `first`, initialises `sums`.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`], which has returned `true`. `left_out` of the budget is that of `sums`.
+    /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
         // SAFETY: row `i` of the totals, of `top`, of the state and of its skipped sums, and its weighted sums (clauses).
@@ -239,8 +244,8 @@ impl Vote<'_> {
     }
 }
 
-/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun. A row that has kept no key
-/// adopts the reference of the totals.
+/// Converts `b` from the reference `m` of the totals to the reference of row `i` of a state that has begun. Returns `b`
+/// unchanged if the row has kept no key, because the row then adopts the reference of the totals.
 ///
 /// # Safety
 /// - The clauses of [`Sums`], which has a row `i`.
@@ -251,11 +256,11 @@ unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 
-/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN for a column that has one, and
-/// returns `N`.
+/// Writes the maximum of each of `N` columns to `to`, over `count` lines that are `width` values apart, and returns
+/// `N`. The maximum of a column with a NaN is NaN.
 ///
 /// # Safety
-/// - `N` values of each line are readable, and `N` are writable at `to`.
+/// - `N` values of each line are readable, and `N` values are writable at `to`.
 unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to: *mut f32) -> usize {
     let mut tops = [f32::NEG_INFINITY; N];
     for key in 0..count {
@@ -270,7 +275,7 @@ unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to:
     N
 }
 
-/// Returns the larger of two numbers; NaN if either is.
+/// Returns the larger of two numbers; NaN if either number is NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }

@@ -1,7 +1,8 @@
-//! Computes attention in one fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
+//! Computes attention in one fused traversal: query tiles absorb key blocks, segments merge in a tree, and the final
+//! states become outputs.
 //!
-//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row is `W / S`
-//! of the state
+//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the output of each row is
+//! `W / S` of the state
 //!
 //! ```text
 //! (m, S, W) = ⊕ over segments in the balanced tree ( ⊕ over blocks of the segment, in order ( state of the block ) )
@@ -22,18 +23,18 @@
 //! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once, when the
 //!    first tile needs them, and stay in cache for the others. So the loop over blocks is the outer one, and every tile has a
 //!    [`Walk`].
-//! 2. *Blocks are cut from the first key of the sequence on*, for any range that a tile attends, so a row executes the same
-//!    operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile does not attend
-//!    are skipped, and blocks that it fully attends need no bias.
-//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] returns the slots. A tile keeps one state per level
-//!    of the tree, not one per segment.
-//! 4. *A bias is stored where its scores will be*, if the kernel reads it from there: a block then needs a third less cache.
-//!    [`Block`] has the rule.
-//! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two chunks
-//!    they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by operation, to one
-//!    over all keys.
-//! 6. *Within an error budget* a tile votes block by block on skipping it (`within.rs` of the kernels), also
-//!    before it sees a block if numbers are added to scores ([`unseen`]), and its states have a fourth sum.
+//! 2. *Block bounds are counted from the first key of the sequence*, whichever range a tile attends, so a row executes
+//!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile
+//!    does not attend are skipped, and blocks that it fully attends need no bias.
+//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] determines which states to merge. A tile keeps
+//!    one state per level of the tree, not one per segment.
+//! 4. *If the kernel can read the bias from the memory of the scores*, the bias is written there: a block then needs a
+//!    third less cache. [`Block`] states the rule.
+//! 5. *Keys may arrive in chunks.* In addition to its states, a [`Walk`] has a few words, its [`Progress`]. They are
+//!    stored in the tile's region between two chunks, so the traversal of all chunks executes the same operations as a
+//!    traversal of all keys at once.
+//! 6. *With an error budget*, a tile votes on skipping each block (`within.rs` of the kernels). If numbers are added to
+//!    scores, it also votes before the block is read ([`unseen`]). Its states then have a fourth sum.
 //! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
 //!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
@@ -56,7 +57,7 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// The segments that a tile has visited, and those that its states represent.
+/// Progress of a tile: its current segment, and the stack of segments that its states represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,
@@ -67,28 +68,28 @@ struct Progress {
 const _: () = assert!(size_of::<Progress>() <= 64 && align_of::<Progress>() <= 64);
 
 impl Progress {
-    /// Returns the address of a tile's progress between two chunks.
+    /// Returns the address at which a tile's progress is stored between two chunks.
     fn place(tile: &TileSpans, own: *mut f32) -> *mut Progress {
         own.wrapping_add(tile.progress.start).cast()
     }
 }
 
-/// A query tile on its way over the blocks.
+/// A query tile during its traversal of the blocks.
 struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
-    /// State 0. The others follow, `state_stride` f32 values apart.
+    /// State 0. The other states follow, `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
     /// The tile's region of the workspace.
     own: *mut f32,
     progress: Progress,
-    /// Sums on which the tile votes; `None` without an error budget.
+    /// The sums with which the tile votes on skipping blocks; `None` without an error budget.
     budget: Option<Budget>,
-    /// `true` if its scores are known to stay near zero, which is then the reference of all rows.
+    /// `true` if the tile's scores are known to stay near zero; zero is then the reference of all rows.
     near_zero: bool,
-    /// First of the blocks on its diagonal.
+    /// First block that contains a key on the tile's diagonal.
     own_block: usize,
 }
 
@@ -121,16 +122,17 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the skipped sums of a state, `[width]`, after its other sums; they only exist within an error budget.
+    /// Returns the sums of skipped weights, `[width]`, which follow the other sums of a state. Only tiles with an error
+    /// budget have them.
     fn left_out(&self, slot: usize) -> *mut f32 {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
     }
 
-    /// Absorbs a block of `segment`. `known` is the largest magnitude of its values, negative while unknown.
+    /// Absorbs a block of `segment`. `known` is the largest magnitude of the block's values; negative if not known yet.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
-    /// - `counts` is the worker's, or null if the plan records nothing.
+    /// - `counts` belongs to the worker, or is null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
         // SAFETY: the same clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
         unsafe {
@@ -167,12 +169,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips a block of `segment` before any of its products is computed, in the sequence of
-    /// number `index`, given its `keys` and the bias of their scores.
+    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any of its products is computed. If
+    /// the tile skips the block, adds the bound of its weights to the sums and returns `true`. `bias` is the bias of
+    /// its scores.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], of a plan that foresees. Segments arrive in order.
-    /// - `counts` is the worker's.
+    /// - The invariants of [`Context`], whose plan foresees. Segments arrive in order.
+    /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,
         c: &Context<'_>,
@@ -215,7 +218,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all rows.
+    /// Restores the empty state's reference in rows that have absorbed no key, after a traversal with zero as the
+    /// reference of all rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialised.
@@ -248,11 +252,12 @@ impl Walk<'_> {
     }
 }
 
-/// The lines after the totals of a tile that foresees: the norms of its rows, and the least scores of their own keys.
+/// Line with the norms of the rows, counted from the totals of a tile that foresees. The line `OWN_LINE` has the lower
+/// bounds of the scores of the rows' own keys.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Initialises the sums on which the first `rows` rows of a tile vote, with the reference `m`.
+/// Initialises the sums with which the first `rows` rows of a tile vote; their reference is `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
@@ -269,8 +274,8 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Ends at the next
-/// block if the call is cancelled.
+/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. If the call
+/// is cancelled, it stops before the next block.
 ///
 /// # Safety
 /// - The invariants of [`Context`].

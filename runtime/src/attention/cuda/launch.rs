@@ -1,15 +1,15 @@
 //! Lists the launches of a run, in the order of [`Launches`]:
 //!
 //! 1. *The table of sequences* is copied to the device, if the plan has one.
-//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present tensors;
-//!    only new rows if they hold the past. The attention kernel then reads those.
+//! 2. *The present kernel* runs if the problem has present tensors, once for keys and once for values. It copies past
+//!    and new rows, or only new rows if the present tensors already contain the past. The attention kernel then reads
+//!    the present tensors.
 //! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
-//!    block. Method math has three kernels instead: the scores, their softmax, the product with the values. The last of them
-//!    takes that place.
-//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if the keys are
-//!    divided among blocks, or if the call outputs states or no output.
-//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs concurrently
-//!    with the attention kernel and those that follow.
+//!    block. Method math has three kernels in its place: the scores, their softmax, the product with the values.
+//! 4. *The merge kernel* runs if there are partial states that the attention kernel does not merge itself: if the keys
+//!    are divided among blocks, or if the call outputs states or no output.
+//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
+//!    concurrently with the attention kernel and the kernels after it.
 
 use super::marshal::{self, PartialStates, Sequences};
 use super::plan::{Functions, GpuPlan, measuring, presenting};
@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
 
-/// Number of threads of a warp. The kernel that writes the present copies one row per warp.
+/// Number of threads per warp. The kernel that writes a present tensor copies one row per warp.
 const WARP: u32 = 32;
-/// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
+/// Largest number of thread blocks per SM in the kernel that writes a present tensor. Each block copies several rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Returns whether every row of a call passes through partial states, even if the keys are not divided: it outputs states, or no
-/// output.
+/// Returns `true` if a call outputs states, or no output. Every row then passes through partial states, even if the
+/// keys are not divided.
 fn is_partial(given: &Operands<bool>) -> bool {
     given[Operand::StateReference] || !given[Operand::Output]
 }
@@ -133,7 +133,7 @@ impl plan::GpuPlan for GpuPlan {
     }
 }
 
-/// Returns the grid of the kernel that writes a present.
+/// Returns the grid of the kernel that writes a present tensor.
 fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> {
     let threads = (presenting()?.resources().threads as u32).max(WARP);
     let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
@@ -143,7 +143,7 @@ fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> 
     Ok(Grid { blocks: blocks as u32, threads })
 }
 
-/// Data for the kernels that attend.
+/// Data for the launches of the attention kernel, the merge kernel and the kernels of method math.
 struct Attend<'a> {
     problem: &'a Problem,
     call: AttentionArgs,
@@ -155,7 +155,7 @@ struct Attend<'a> {
 }
 
 impl Attend<'_> {
-    /// Stores the parameter of the attention kernel and of the merge in the list.
+    /// Stores the parameter that the attention kernel and the merge kernel share in the list.
     fn parameter(&self, list: &mut Launches) -> Result<Stored, DeviceError> {
         match self.budget {
             Some(budget) => list.store(&WithinArgs { call: self.call, budget }),
@@ -163,7 +163,7 @@ impl Attend<'_> {
         }
     }
 
-    /// Lists the attention kernel. Returns its number of blocks.
+    /// Adds the launch of the attention kernel to the list. Returns its number of thread blocks.
     fn attend(&self, list: &mut Launches, plan: &GpuPlan) -> Result<usize, DeviceError> {
         let threads = plan.choice.kernel.resources.threads as u32;
         let parameter = self.parameter(list)?;
@@ -173,7 +173,8 @@ impl Attend<'_> {
         Ok(self.tiles)
     }
 
-    /// Lists the kernels of method math, whose matrix is at `scores`. Returns the number of blocks of the last.
+    /// Adds the launches of method math to the list; its matrix is at `scores`. Returns the number of thread blocks in
+    /// the last launch.
     fn math(
         &self,
         list: &mut Launches,
@@ -200,8 +201,8 @@ impl Attend<'_> {
     }
 }
 
-/// Returns the addresses of the partial states, if the run has any: if the keys are divided, or if it is `partial`, as in
-/// [`GpuPlan::functions`]. Method math always has a reference and a sum of each row.
+/// Returns the addresses of the partial states. A run has them if the keys are divided, or if `partial` is set, as in
+/// [`GpuPlan::functions`]; the addresses are zero in other runs. Method math always has a reference and a sum per row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,
@@ -222,7 +223,7 @@ fn partial_states(
     Ok(PartialStates { ms, w, d })
 }
 
-/// Writes the table of sequences on the host, if the plan has one.
+/// Fills the table of sequences on the host, if the plan has one.
 fn fill_sequences(
     plan: &GpuPlan,
     problem: &Problem,

@@ -9,27 +9,27 @@ use elsa_kernels::cuda::attention::{
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
-/// Device addresses of the partial states; zero if the attention kernel writes the output itself.
+/// Device addresses of the partial states; zero if the attention kernel writes the output directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartialStates {
     /// Address of references and sums.
     pub ms: u64,
     /// Address of weighted sums.
     pub w: u64,
-    /// Address of the skipped sums, within an error budget.
+    /// Address of the sums of skipped weights; used only with an error budget.
     pub d: u64,
 }
 
-/// The sequences of a call, in the form that the kernels read.
+/// The sequences of a call, in the layout that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
-    /// Device address of the table; zero if one entry serves every batch index.
+    /// Device address of the table; zero if one entry applies to every batch index.
     pub table: u64,
-    /// The entry that serves every batch index, if there is no table.
+    /// The entry that applies to every batch index, if there is no table.
     pub shared: Sequence,
     /// Number of queries of the longest sequence.
     pub longest: usize,
-    /// Number of keys of the sequence with the most.
+    /// Largest number of keys that a sequence may attend.
     pub most_keys: usize,
 }
 
@@ -38,12 +38,12 @@ fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     marshal::is_vec4(tensor, dim, element) && tensor.token < args::NEAR
 }
 
-/// Converts a sequence to the form of the kernels.
+/// Converts a sequence to the layout that the kernels read.
 ///
-/// The interval of row `i` starts at `start + i` and ends before `end + i`, clipped to zero and to the number of
-/// keys. A start of `-queries` or less and an end of `keys` or more limit no row; a start of `keys` or more, or an
-/// end of `-queries` or less, leaves every row without keys. The diagonal of a chunk may be at any distance from
-/// its keys; within these limits the kernels' sums fit in 32 bits.
+/// The interval of row `i` starts at `start + i` and ends before `end + i`, clipped to the range from zero to the
+/// number of keys. A start of `-queries` or less, and an end of `keys` or more, do not limit any row. A start of `keys`
+/// or more, or an end of `-queries` or less, leaves every row without keys. The diagonal of a chunk may be arbitrarily
+/// far from its keys, so `start` and `end` are clamped to these limits; the kernels' sums then fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
     let (low, high) = (-(s.queries as isize), s.keys as isize);
     let start = s.left().map(|left| s.offset().saturating_sub_unsigned(left).clamp(low, high));
@@ -79,7 +79,7 @@ const fn addend_kind(kind: MaskKind) -> i32 {
     }
 }
 
-/// Converts a mask, or a bias of the same form.
+/// Converts a mask, or a bias with the layout of a mask.
 fn addend(view: &MaskView, data: u64) -> Addend {
     let [batch, head, query, key] = view.strides().map(|stride| stride as i64);
     let period = int(view.shape()[0]);
@@ -87,7 +87,7 @@ fn addend(view: &MaskView, data: u64) -> Addend {
     Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
 }
 
-/// Converts the bias: a tensor of the form of a mask, or a table of relative positions.
+/// Converts the bias: a tensor with the layout of a mask, or a table of relative positions.
 fn bias(s: &Spec, data: u64) -> Addend {
     let table = match &s.bias {
         None => return Addend::default(),
@@ -115,7 +115,7 @@ fn bias(s: &Spec, data: u64) -> Addend {
     }
 }
 
-/// Returns the windows of pictures, and whether relative positions follow from them.
+/// Returns the windows of pictures, and a flag that is set if the windows determine relative positions.
 fn windows(s: &Spec) -> args::Windows {
     let Some(windows) = &s.windows else { return args::Windows::default() };
     let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
@@ -137,7 +137,7 @@ fn windows(s: &Spec) -> args::Windows {
     }
 }
 
-/// Returns flags for all changes of the scores of a call except the soft cap.
+/// Returns flags for everything that changes the scores of a call, except the soft cap.
 fn changes(s: &Spec) -> i32 {
     let indexed = matches!(s.bias, Some(BiasView::Table(table)) if table.indexed);
     let shifted = matches!(&s.windows, Some(windows) if windows.is_shifted());
@@ -159,8 +159,8 @@ pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
     (sequences.longest * c.heads_at_once).div_ceil(c.kernel.rows.max(1))
 }
 
-/// Returns the parameter of the attention kernel and of the merge. `at` holds the device address of every operand,
-/// zero for absent ones. `serial` says that blocks process all splits of their rows.
+/// Returns the parameter of the attention kernel and of the merge kernel. `at` contains the device address of every
+/// operand, zero for absent operands. `serial` states that a thread block processes all splits of its rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
@@ -251,7 +251,8 @@ pub fn attention(
     filled
 }
 
-/// Returns the error budget of a run; skipped sums are written from `left_out` on.
+/// Returns the error budget of a run. Counts are written at the address `left_out`, followed by the sums of skipped
+/// weights.
 pub fn budget(
     plan: &GpuPlan,
     problem: &Problem,
@@ -268,7 +269,7 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// Returns the additional parameters of the kernel that measures; its records begin at `records`.
+/// Returns the additional parameters of the measuring kernel, whose records begin at the address `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,
@@ -299,8 +300,8 @@ pub fn measure(
     }
 }
 
-/// Returns the parameters of the kernel that writes the present tensors: one for keys and one for values, `None` if
-/// the problem does not have them. Rows that a present keeps are omitted.
+/// Returns the parameters of the kernel that writes the present tensors, one set for keys and one for values; `None` if
+/// the problem does not have the tensor. Rows that the present tensor already contains are omitted.
 pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let size = problem.spec().dtype.size();
     let view = |operand| problem.memory(operand).and_then(|memory| memory.view);
@@ -327,8 +328,8 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// Returns the fields `first` and `short_from` of a call with these numbers of row blocks, splits and heads of all
-/// sequences.
+/// Returns the fields `first` and `short_from`, which determine the order of thread blocks, for a call with these
+/// numbers of row blocks, of splits, and of heads in all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -398,7 +399,7 @@ mod tests {
         assert!(empty > 0);
     }
 
-    /// Computes the head, split and row block of a block as the kernels do.
+    /// Computes the head, split and row block of a thread block as the kernels do.
     fn share(
         block: i32,
         longest_first: bool,

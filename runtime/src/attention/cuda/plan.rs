@@ -1,4 +1,4 @@
-//! The GPU plan: the kernels and the division of the keys, decided once per shape.
+//! The GPU plan: the kernels and how the keys are divided, decided once per shape.
 
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
@@ -19,7 +19,7 @@ pub struct GpuPlan {
     pub gpu: Arc<Gpu>,
     pub choice: GpuChoice,
     pub layout: GpuWorkspaceLayout,
-    /// The kernel that writes the output or partial states.
+    /// The attention kernel, which writes the output or partial states.
     pub attention: &'static GpuKernel,
     pub budget: Option<usize>,
 }
@@ -27,7 +27,7 @@ pub struct GpuPlan {
 /// The kernels of a plan, loaded in a context.
 #[derive(Clone, Debug)]
 pub struct Functions {
-    /// Scores and weights of method math, which run before `attention`.
+    /// Kernels of method math for scores and weights, which run before `attention`.
     pub matrix: Option<[Function; 2]>,
     pub attention: Function,
     pub merge: Option<Function>,
@@ -53,7 +53,7 @@ pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "measuring" })
 }
 
-/// Returns the kernels of method math in their order, and the specification of their work.
+/// Returns the kernels of method math in launch order, and the specification of their work.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernels.
@@ -71,8 +71,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Finds the kernel that merges partial states inside an error budget, and returns it with the number of states
-/// that it reads at once.
+/// Finds the kernel that merges partial states in plans with an error budget. Returns it with the number of states that
+/// it reads at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -84,10 +84,11 @@ pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
 }
 
-/// Selects the specification of an attention kernel, for plans within an error budget or for the others.
+/// Function that returns the specification of an attention kernel, if it is a candidate. There is one such function for
+/// plans with an error budget and one for plans without.
 type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
 
-/// Returns the selector of the candidate kernels for these options.
+/// Returns the function that selects the candidate kernels for these options.
 fn spec_of(options: &GpuOptions) -> SpecOf {
     match options.error_budget {
         Some(_) => GpuKernel::within,
@@ -95,12 +96,12 @@ fn spec_of(options: &GpuOptions) -> SpecOf {
     }
 }
 
-/// Iterates over the attention kernels among which the chooser selects.
+/// Iterates over the candidate attention kernels.
 fn specs(of: SpecOf) -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
     GPU_KERNELS.iter().filter_map(of)
 }
 
-/// Returns the choices for a measurement, starting with the chooser's own.
+/// Returns the choices that a measurement compares. The chooser's own choice comes first.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.
@@ -121,7 +122,7 @@ impl GpuPlan {
         GpuPlan::of(gpu, problem, choice, attention, options.budget)
     }
 
-    /// Plans method math, and loads its kernels.
+    /// Creates a plan of method math, and loads its kernels.
     ///
     /// # Errors
     /// Returns an error if the problem is packed, if the score matrix does not fit the budget, or if the device
@@ -146,8 +147,8 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Returns the kernels that a run needs, loaded in `context`. `partial` says that every row passes through
-    /// partial states even if the keys are not divided: the run outputs states, or no output.
+    /// Returns the kernels that a run needs, loaded in `context`. `partial` states that the run outputs states, or no
+    /// output: every row then passes through partial states, even if the keys are not divided.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
@@ -184,7 +185,7 @@ impl GpuPlan {
     /// Returns the kernel that merges the partial states of a row, and the number of states that it reads at once.
     ///
     /// # Errors
-    /// Returns an error if no kernel suffices.
+    /// Returns an error if no kernel can merge the plan's number of states.
     pub fn merging(&self) -> Result<(&'static GpuKernel, usize), DeviceError> {
         match self.choice.error_budget {
             Some(_) => merging_within(),
@@ -192,14 +193,14 @@ impl GpuPlan {
         }
     }
 
-    /// Returns the structure and the arithmetic that a run without states executes, for its certificate and its
-    /// error bounds.
+    /// Returns the structure and the arithmetic of a run without states, for its certificate and its error bounds.
     pub fn executed(&self) -> Executed {
         self.choice.executed()
     }
 
-    /// Returns the size of a workspace in bytes with room for calls that output states, or no output: partial
-    /// states of undivided keys follow the memory of all calls. `usize::MAX` on overflow.
+    /// Returns the size in bytes of a workspace that also has room for calls that output states, or no output. If the
+    /// keys are not divided, the partial states of such calls follow the rest of the workspace. Returns `usize::MAX` on
+    /// overflow.
     pub fn bytes_with_states(&self) -> usize {
         if self.choice.divided() {
             return self.layout.bytes;
@@ -208,7 +209,7 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget. `partial` says that the call needs them, as in
+    /// Checks that the partial states of a call fit the budget. `partial` states that the call needs them, as in
     /// [`GpuPlan::functions`].
     ///
     /// # Errors

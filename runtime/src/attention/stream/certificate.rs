@@ -5,7 +5,7 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
 
-/// Measurements of the tensors of a streamed run.
+/// Measurements of a streamed run's tensors, from which its certificate is computed.
 #[derive(Clone, Debug)]
 pub struct StreamCertificate {
     problem: Problem,
@@ -15,8 +15,8 @@ pub struct StreamCertificate {
 }
 
 impl StreamCertificate {
-    /// Creates the certificate of a run of `problem` that executed what `certificate` states and left `record`.
-    /// `fallback` says that it replaced a GPU's run. Returns `None` if the record is empty.
+    /// Creates the certificate of a run of `problem` that left `record`; `certificate` describes its arithmetic.
+    /// `fallback` states that the CPU replaced a GPU. Returns `None` if the record is too short.
     pub(super) fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -27,7 +27,7 @@ impl StreamCertificate {
         Some(StreamCertificate { problem: *problem, certificate, record, fallback })
     }
 
-    /// Returns a bound of the error of the answer. It equals the certificate of an in-memory run, number by number.
+    /// Returns a bound of the error of the output. Every number in it equals that of an in-memory run.
     #[must_use]
     pub fn certified(&self) -> Option<Certified<'_>> {
         certify::certified(&self.problem, self.certificate, &self.record, self.fallback)

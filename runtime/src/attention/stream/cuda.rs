@@ -1,4 +1,4 @@
-//! Streams on a GPU between a source and a sink: tensors in the layout of files.
+//! Streams on a GPU that read tensors from a source and write them to a sink, in the layout of files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
@@ -13,11 +13,11 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
-/// Outputs of a block.
+/// Outputs that a block of queries may have.
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// Returns the rows of `tokens` of all heads of a tensor, which are dense in a buffer: `[batch][head][token][dim]`.
+/// Returns the rows of `tokens` in all heads of a tensor. They are dense in the buffer: `[batch][head][token][dim]`.
 fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     let ([_, heads, _, dim], count) = (tensor.shape(), tokens.tokens.len());
     Excerpt {
@@ -32,7 +32,8 @@ fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     }
 }
 
-/// Returns the rows of `tokens` among past and new keys, or values: those of the past, followed by those of the new ones.
+/// Returns the rows of `tokens`, counted over the past and then the new tensor of keys or of values: one excerpt of
+/// each tensor.
 fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
     let whole = tokens.tokens.clone();
     let middle = past.clamp(whole.start, whole.end);
@@ -46,7 +47,7 @@ fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) 
     [part(tensors[0], whole.start..middle, 0), part(tensors[1], new, middle - whole.start)]
 }
 
-/// Iterates over the parts of a box of a mask or an index, one batch index after another, with wrap-around.
+/// Iterates over the excerpts of a box of a mask or an index, one per batch index. Batch indices wrap around.
 fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = Excerpt> {
     let ([batch, heads, queries, keys], first) = (part.count, part.first);
     let stride = heads * queries * keys;
@@ -62,7 +63,7 @@ fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = E
     })
 }
 
-/// Returns the view of an output in a file, and the size of its elements.
+/// Returns the view of an output in its file, and the size of its elements in bytes.
 fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
     let spec = problem.spec();
     let [batch, heads, tokens, dim] = spec.output.shape();
@@ -76,7 +77,7 @@ fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
     }
 }
 
-/// Adds the name of the tensor to an error of the system.
+/// Adds the name of the tensor to an I/O error.
 fn named(operand: Operand, error: &PieceError) -> io::Error {
     io::Error::new(error.source.kind(), format!("{}: {}", operand.argument(), error.source))
 }
@@ -92,9 +93,9 @@ fn read(
 }
 
 impl GpuStream {
-    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and the number of parts from
-    /// unit `from` on. The first units copy keys and values to the present, if there is one; the others are blocks of
-    /// queries.
+    /// Returns the number of units of [`GpuStream::run_between`], and the number of parts from unit `from` on. The sink
+    /// learns when each unit is finished. If there are present tensors, the first units copy keys and values to them;
+    /// each other unit is a block of queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -107,10 +108,11 @@ impl GpuStream {
         Ok((copied + blocks, copied.saturating_sub(from) * pieces + steps))
     }
 
-    /// Streams all keys past all queries: reads tensors part by part from `source`, and passes the outputs of each block of
-    /// queries to `sink` when they are final, from unit `from` on. A run that resumes another one of the same division starts
-    /// at the first unit that the sink has not seen finished. The stream must have been created for keys from a function
-    /// ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the previous one.
+    /// Streams all keys past all queries, from unit `from` on: reads tensors part by part from `source`, and passes the
+    /// outputs of each query block to `sink` when they are final. To resume a run with the same division, `from` is the
+    /// first unit that the sink has not recorded as finished. The stream must have been created for keys from a
+    /// function ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the
+    /// previous one.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink fails, or
@@ -184,7 +186,8 @@ impl GpuStream {
         Ok(StreamTimes { written, ..times })
     }
 
-    /// Copies past and new keys and values of pair `number` to the present. Returns the bytes written.
+    /// Copies past and new keys and values to the present tensors, for pair `number` of batch index and key head.
+    /// Returns the number of bytes written.
     fn copy(
         &mut self,
         tensors: &Operands<View>,

@@ -7,17 +7,17 @@ use elsa_core::attention::Operand;
 use elsa_core::plan::ChooseError;
 use std::io;
 
-/// Error of a stream or of its run. Results that were handed out before it are complete, others are not.
+/// Error of a stream or of its run. Results that were returned before the error are complete; all others are not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The stream has no plan.
+    /// No plan could be made for the stream.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The lengths do not match the problem, or an index exceeds its table.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// The source failed, or ended early.
+    /// The source failed, or ended too early.
     #[error("{}: {bytes} bytes from byte {offset} on cannot be read: {source}", operand.argument())]
     Read {
         /// Tensor that was read.
@@ -57,7 +57,7 @@ pub enum StreamError {
         /// Number of units.
         units: usize,
     },
-    /// A run that certifies resumes another one.
+    /// A plan that certifies cannot resume a run, because the earlier measurements are missing.
     #[error("first unit: {found}; allowed: 0 in a run that certifies, which measures every unit itself")]
     Unmeasured {
         /// Requested unit.
@@ -66,13 +66,13 @@ pub enum StreamError {
     /// The system refused memory.
     #[error("{bytes} bytes of memory were refused by the system")]
     Memory {
-        /// The requested number of bytes.
+        /// Number of bytes requested.
         bytes: usize,
     },
     /// A worker panicked, the run was cancelled, or the GPU failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The reading thread cannot be started, or the source panicked in it.
+    /// The thread that reads the source could not be started, or the source panicked in it.
     #[error(transparent)]
     Reader(#[from] io::Error),
     /// The problem has an argument that streams on a GPU do not support.
@@ -80,10 +80,10 @@ pub enum StreamError {
     Unsupported {
         /// Name of the argument.
         argument: &'static str,
-        /// A supported alternative.
+        /// Supported alternative, for the message.
         allowed: &'static str,
     },
-    /// A number of the division is not supported.
+    /// A number in the division is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
     Division {
         /// Name of the number.
@@ -92,49 +92,50 @@ pub enum StreamError {
         found: usize,
         /// Supported values.
         allowed: &'static str,
-        /// A number that it must be a multiple of.
+        /// The value must be a multiple of this number.
         multiple: usize,
     },
-    /// The engine computes on the CPU.
+    /// The engine has no GPU.
     #[error("backend: no GPU computes; allowed: an engine whose back end is cuda")]
     NoGpu,
     /// The call requests no output.
     #[error("out: no output, log-sum-exp or state is wanted; allowed: at least one")]
     NoOutput,
-    /// The system would kill the process.
+    /// The memory of the stream exceeds a limit of the system, which would kill the process.
     #[error("memory: {needed} bytes are needed; allowed: at most {available}, by {limit}")]
     Limit {
         /// Number of bytes needed.
         needed: usize,
         /// Number of bytes that are still available to the process.
         available: u64,
-        /// The limit that applies.
+        /// Name of the limit.
         limit: &'static str,
     },
-    /// The budget has no room for the smallest division.
+    /// The division needs more memory than the budget allows.
     #[error("{argument}: {budget} bytes; allowed: at least {needed}")]
     Budget {
         /// Name of the budget.
         argument: &'static str,
         /// The budget in bytes.
         budget: usize,
-        /// Number of bytes that the smallest division needs.
+        /// Number of bytes that the division needs.
         needed: usize,
     },
-    /// The location of the keys differs from the one declared for the stream.
+    /// The keys come from another kind of source than the stream was created for, or the device cannot use their
+    /// memory.
     #[error("keys: {found}; allowed: {allowed}")]
     Keys {
-        /// Location of the keys.
+        /// Description of the place of the keys, for the message.
         found: &'static str,
-        /// Allowed locations.
+        /// Allowed place of the keys, for the message.
         allowed: &'static str,
     },
-    /// Keys, queries or results could not be read or written.
+    /// The caller's function could not provide keys, queries or added values, or could not receive results.
     #[error("{what}: {reason}")]
     Io {
         /// Name of the data that could not be read or written.
         what: &'static str,
-        /// Message of the system.
+        /// Message of the I/O error.
         reason: String,
     },
 }
@@ -143,7 +144,7 @@ impl StreamError {
     /// Returns `true` if memory was not available, so a smaller division may succeed.
     #[must_use]
     pub fn is_memory(&self) -> bool {
-        /// The driver's code for memory that is not available, which any call may return.
+        /// The driver's error code for insufficient memory, which any call may return.
         const OUT_OF_MEMORY: u32 = 2;
         match self {
             StreamError::Memory { .. } | StreamError::Limit { .. } | StreamError::Budget { .. } => true,
@@ -156,12 +157,12 @@ impl StreamError {
         }
     }
 
-    /// Creates the error of rows that were not read.
+    /// Creates the error for rows that could not be read.
     pub(super) fn read(operand: Operand, e: PieceError) -> StreamError {
         StreamError::Read { operand, offset: e.offset, bytes: e.bytes, source: e.source }
     }
 
-    /// Creates the error of rows that were not written.
+    /// Creates the error for rows that could not be written.
     pub(super) fn write(operand: Operand, e: PieceError) -> StreamError {
         StreamError::Write { operand, offset: e.offset, bytes: e.bytes, source: e.source }
     }

@@ -1,11 +1,11 @@
-//! Fits a streamed run into memory: finds a plan that the budget has room for, and tries smaller ones if the system refuses
+//! Fits a streamed run into memory: finds a plan that fits the budget, and tries smaller plans if the system refuses
 //! memory.
 //!
-//! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit that can be
-//! removed on its own: one sequence if a unit has several, else one head, or one group of heads that share a key head, else
-//! one query tile. If there are too many tasks, several of them form one. Removing a task shrinks the unit by it. A finer
-//! division halves the segments of a chunk, then the task. After the finest division, the search tries fewer workers and
-//! narrower tiles. Kernel, block and segment stay the same, and so does every bit.
+//! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part by which a unit
+//! can shrink: one sequence if a unit has several; otherwise one head, or one group of heads that share a key head;
+//! otherwise one query tile. If this makes too many tasks, a task consists of several such parts. Removing a task
+//! shrinks the unit. A finer division halves the segments per chunk, then the task. After the finest division, the
+//! search tries fewer workers and narrower tiles. Kernel, block and segment stay the same, and so does every bit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -39,16 +39,17 @@ impl FittedStream {
         &self.plan
     }
 
-    /// Returns the result of fitting it into memory.
+    /// Returns the numbers of tasks that fit into memory, and how often memory was refused.
     #[must_use]
     pub fn fit(&self) -> StreamFit {
         self.fit
     }
 
-    /// Runs like [`StreamPlan::run`], without an allocation of the size of a tensor.
+    /// Runs like [`StreamPlan::run`], but uses the memory that has been allocated.
     ///
     /// # Errors
-    /// Returns the errors of [`StreamPlan::run`], except those of memory.
+    /// Returns the errors of [`StreamPlan::run`]. Errors of memory are possible only in a repeated run of a plan that
+    /// certifies, which allocates again.
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
@@ -59,11 +60,12 @@ impl FittedStream {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// Runs like [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan that
-    /// certifies allocate their memory again.
+    /// Runs like [`StreamPlan::run_certified`], but uses the memory that has been allocated. If the plan certifies,
+    /// each run after the first one allocates its memory again.
     ///
     /// # Errors
-    /// Returns the errors of [`StreamPlan::run_certified`], except those of memory.
+    /// Returns the errors of [`StreamPlan::run_certified`]. Errors of memory are possible only in a repeated run of a
+    /// plan that certifies.
     pub fn run_certified(
         &mut self,
         lengths: &Lengths<'_>,
@@ -85,18 +87,19 @@ struct Search<'a> {
     engine: &'a Engine,
     problem: &'a Problem,
     wanted: Wanted,
-    /// Initial number of tiles of a task.
+    /// Initial number of query tiles per task.
     task: usize,
 }
 
 impl Engine {
-    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it tries again with
-    /// fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no bit of the answer. A
-    /// resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if they do not fit.
+    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, tries again
+    /// with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no bit of the
+    /// output. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if
+    /// they do not fit.
     ///
     /// # Errors
-    /// Returns the errors of [`Engine::stream`], or [`StreamError::Memory`] with the bytes of the smallest form if the system
-    /// refuses them.
+    /// Returns the errors of [`Engine::stream`]. If the system refuses even the smallest plan, returns
+    /// [`StreamError::Memory`] with the bytes of that plan.
     pub fn fit_stream(
         &self,
         problem: &Problem,
@@ -109,7 +112,7 @@ impl Engine {
     }
 }
 
-/// Returns the number of query tiles of a task of units of this size.
+/// Returns the number of query tiles per task, if units have the size in `choice`.
 fn task_tiles(problem: &Problem, choice: &StreamChoice) -> usize {
     let StreamChoice { sequences, heads, tiles, .. } = *choice;
     let group = problem.group();
@@ -156,13 +159,13 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// Returns the request to the planner for an attempt.
+    /// Returns the request to the planner that corresponds to an attempt.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Returns the number of tasks that fit in addition to the only one of `plan`, from its bytes and the rest of the budget
-    /// and of the system's memory.
+    /// Returns the number of tasks that fit in addition to the single task of `plan`, given the bytes of a task, and
+    /// the rest of the budget and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));
@@ -172,7 +175,7 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// Tries the forms after the finest division, each smaller than the previous one.
+    /// Tries plans that are smaller than the finest division, each smaller than the previous one.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };
@@ -193,7 +196,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns `plan` in its memory, with tasks of `rows` tiles.
+    /// Returns the result of the search: `plan` with its memory, and with tasks of `rows` tiles.
     fn fitted(&self, plan: StreamPlan, memory: StreamMemory, rows: usize, refused: usize) -> FittedStream {
         let choice = plan.choice();
         let n_cap = choice.cpu.resident.div_ceil(rows.max(1));

@@ -1,4 +1,4 @@
-//! Finds the rows of each tensor that a part needs, and their places in its buffers.
+//! Finds the rows of each tensor that a part of a run needs, and their places in the buffers.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
@@ -9,7 +9,7 @@ use elsa_core::attention::{BiasView, Lengths, MaskView, Operand, Operands, Probl
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// Inputs that are read part by part.
+/// Inputs that are read separately for each part.
 const INPUTS: [Operand; 8] = [
     Operand::Query,
     Operand::PastKey,
@@ -21,39 +21,39 @@ const INPUTS: [Operand; 8] = [
     Operand::BiasIndex,
 ];
 
-/// Outputs that a unit writes.
+/// Outputs that a unit may write.
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// The buffers of a run: the starts of the operands' regions, and the sizes, in bytes.
+/// The layout of a run's buffers: where the region of each operand starts, and the sizes of the buffers, in bytes.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     problem: &'a Problem,
     choice: &'a StreamChoice,
     written: Written,
-    /// Views of the tensors in files.
+    /// Views of the tensors as they are stored in files.
     tensors: Operands<View>,
     starts: Operands<usize>,
-    /// Size of the buffer of a chunk in bytes.
+    /// Size in bytes of a buffer for a chunk.
     pub chunk: usize,
-    /// Size of the buffer of the outputs in bytes.
+    /// Size in bytes of the buffer for outputs.
     pub rows: usize,
 }
 
-/// A part of a run: a chunk of keys of a unit.
+/// A part of a run: one unit and one chunk of keys.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The unit.
+    /// The unit, whose rows attend the keys.
     pub unit: Unit,
-    /// The keys.
+    /// The keys of the chunk.
     pub keys: Range<usize>,
-    /// `true` if it is the first of its unit.
+    /// `true` if this is the first part of its unit.
     pub begins: bool,
-    /// `true` if it is the last of its unit.
+    /// `true` if this is the last part of its unit.
     pub ends: bool,
 }
 
-/// Allocates the next region, aligned to a line.
+/// Reserves the next region in a buffer and returns its start. Regions are aligned to a cache line.
 fn take(at: &mut usize, bytes: usize) -> usize {
     let start = *at;
     *at += bytes.next_multiple_of(64);
@@ -107,7 +107,7 @@ impl<'a> Frame<'a> {
         self.starts[operand]
     }
 
-    /// Returns the views of the tensors in files.
+    /// Returns the views of the tensors as they are stored in files.
     pub fn tensors(&self) -> &Operands<View> {
         &self.tensors
     }
@@ -217,19 +217,19 @@ impl<'a> Frame<'a> {
         OUTPUTS.into_iter().filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
 
-    /// Returns the key heads of a unit.
+    /// Returns the key heads that a unit's query heads use.
     fn kv_heads(&self, unit: &Unit) -> Range<usize> {
         let last = unit.heads.end.saturating_sub(1);
         self.problem.kv_head(unit.heads.start)..self.problem.kv_head(last) + 1
     }
 
-    /// Returns the strides of keys or values in the buffer of a chunk.
+    /// Returns the strides of keys or values in a buffer for a chunk.
     fn distances(&self, tensor: &View) -> [usize; 3] {
         let room = [self.choice.sequences, self.choice.kv_heads(self.problem), self.choice.chunk];
         Excerpt::strides(tensor, room, tensor.dim())
     }
 
-    /// Returns the strides of query rows and of their outputs.
+    /// Returns the strides of query rows, or of their outputs, in the buffers.
     fn row_distances(&self, tensor: &View) -> [usize; 3] {
         let room = [self.choice.sequences, self.choice.heads, self.choice.rows(self.problem)];
         Excerpt::strides(tensor, room, tensor.dim())
@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the places of a part's excerpts.
+    /// Returns the places in the buffers of all excerpts of a part.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.

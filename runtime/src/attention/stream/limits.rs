@@ -1,12 +1,12 @@
-//! Measures the memory that the process already uses, as counted by the system.
+//! Measures the memory of the process, as counted by the system.
 
-/// Number of bytes that each thread of a run touches of its stack and of the system's data for it.
+/// Estimated number of bytes per thread of a run: the used part of its stack, and the system's data for it.
 const THREAD: usize = 96 << 10;
 
-/// Number of bytes for code that has not run yet, page tables, and the allocator's own data.
+/// Estimated number of bytes for code that has not run yet, for page tables, and for the allocator's own data.
 const CODE: usize = 1536 << 10;
 
-/// Returns the bytes of the line `name` of `/proc/self/status`; `None` without such a file.
+/// Returns the number of bytes in line `name` of `/proc/self/status`; `None` if there is no such file or line.
 fn status(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -14,8 +14,8 @@ fn status(name: &str) -> Option<usize> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the bytes of memory that the process uses now, and will use for a run by `threads` threads in addition
-/// to the run's allocations.
+/// Returns the bytes of memory that the process uses now, plus an estimate of what a run with `threads` threads uses in
+/// addition to its own allocations.
 pub fn fixed(threads: usize) -> usize {
     let now = status("VmRSS").unwrap_or(0);
     now.saturating_add(CODE).saturating_add(THREAD.saturating_mul(threads.saturating_add(1)))

@@ -8,17 +8,17 @@ use crate::cpu::limits::available_memory;
 use crate::cpu::memory::Bytes;
 use elsa_core::attention::plan::{Account, Part};
 
-/// Number of bytes that must remain for the process in addition to the memory of a run: for the stack of the
-/// reading thread, and for allocations of libraries that cannot return an error. They are part of the account's
-/// fixed bytes.
+/// Number of bytes that must remain for the process after the memory of a run has been allocated: for the stack of the
+/// reading thread, and for allocations of libraries that cannot return an error. The account includes them in its fixed
+/// bytes.
 const SPARE: u64 = 1 << 20;
 
-/// The memory of a streamed run: that of its unit, and the two buffers of chunks.
+/// The memory of a streamed run: the memory of a unit, and two buffers for chunks.
 #[derive(Debug)]
 pub struct StreamMemory {
     pub resident: Resident,
     pub buffers: [Bytes; 2],
-    /// Measurements of a run that certifies.
+    /// Room for the measurements of a run that certifies.
     pub record: Vec<f32>,
 }
 
@@ -28,7 +28,8 @@ pub fn allocated(account: &Account) -> usize {
 }
 
 impl StreamMemory {
-    /// Allocates all of it, then writes it once, so that every page is provided. A refusal costs no page.
+    /// Allocates all memory, then writes to it once, so that the system maps every page. If an allocation is refused,
+    /// no page has been mapped.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory, or if the allocation would leave too little for the rest of

@@ -1,18 +1,18 @@
-//! Computes attention over keys that are streamed in chunks, within a budget.
+//! Computes attention over keys that are streamed in chunks, within a memory budget.
 //!
-//! **The formula** is that of the in-memory run, and so are its bits: a query tile visits the same blocks, segments and
-//! merges in the same order, with its states resident from the first chunk to the last.
+//! **The formula** is that of the in-memory run, and the bits are the same: a query tile visits the same blocks,
+//! segments and merges in the same order, and its states stay in memory from the first chunk to the last.
 //!
-//! **The naive way** computes each chunk as a separate call, whose states are rounded to natural units and merged outside.
-//! That is another tree with other bits.
+//! **The naive way** computes each chunk as a separate call, whose states are rounded to natural units and merged
+//! outside. This is another merge tree, with other bits.
 //!
-//! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of it
-//!    attends are not read.
-//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) describes the place of a box of rows in a tensor and in a buffer. Reads and
-//!    writes transfer its contiguous pieces, and kernels find the rows in the buffer by the same numbers.
+//! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row
+//!    of the unit attends are not read.
+//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) describes where a box of rows is in a tensor and in a buffer. Reads
+//!    and writes transfer its contiguous pieces. Kernels use the row numbers of the tensor to find rows in the buffer.
 //! 3. *The run* ([`run`]) moves the chunks of all units through two buffers.
-//! 4. *Everything is allocated before the computation starts* ([`memory`]). If the system refuses memory, the plan is made
-//!    again with fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
+//! 4. *Everything is allocated before the computation starts* ([`memory`]). If the system refuses memory, a new plan
+//!    has fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
 //! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data, which do not depend on order or
 //!    repetition.
 

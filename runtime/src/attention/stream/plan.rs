@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes pages of
-/// the program that the system has in memory.
+/// Number of bytes by which the memory of a process before a run may vary between two starts of the program. It varies
+/// because it includes pages of the program that are in memory only at times.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
@@ -31,21 +31,23 @@ const VARIES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StreamOptions {
-    /// Block, use of all threads, and whether runs measure their tensors for a certificate ([`StreamPlan::run_certified`]).
-    /// Budget and f16 scores are ignored, and the method is [`Method::Elsa`].
+    /// Options of the in-memory plan. A stream uses its block, `all_workers`, and `certify`
+    /// ([`StreamPlan::run_certified`]). It ignores the budget and f16 scores, and requires [`Method::Elsa`] and the
+    /// exact schedule.
     pub plan: PlanOptions,
-    /// Outputs to write.
+    /// Outputs that the run writes.
     pub written: Written,
-    /// Largest peak of the process's host memory, in bytes.
+    /// Limit of the process's peak host memory, in bytes.
     pub host_budget: usize,
-    /// Largest device memory, in bytes; `None` is unlimited.
+    /// Limit of device memory, in bytes; `None` sets no limit.
     pub device_budget: Option<usize>,
-    /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I of the
-    /// paper). It is rounded up to whole segments, and reduced if rows need the memory.
+    /// Length of a chunk, as a multiple of the default length, which is 4,096 keys for blocks of 64 keys (ELSA-Lean's
+    /// `η`, appendix I of the paper). It is rounded up to complete segments, and reduced if rows need the memory.
     pub eta: f64,
-    /// `true` if another process may resume the run, which reserves 1 MiB of the budget.
+    /// `true` if another process may resume the run. This reserves 1 MiB of the budget.
     pub resumable: bool,
-    /// Sizes of units and chunks of an earlier run that this one resumes; `None` chooses them.
+    /// Sizes of units and chunks in the run that this one resumes; `None` for a new run, whose sizes the planner
+    /// chooses.
     pub sizes: Option<UnitSizes>,
 }
 
@@ -56,7 +58,7 @@ setters! {
 }
 
 impl StreamOptions {
-    /// Creates options that request the output only, within `host_budget` bytes.
+    /// Creates options that request only the output, within `host_budget` bytes.
     #[must_use]
     pub fn new(host_budget: usize) -> StreamOptions {
         StreamOptions {
@@ -71,8 +73,8 @@ impl StreamOptions {
     }
 }
 
-/// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the keys of a chunk, and an
-/// account of every byte.
+/// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the number of keys per
+/// chunk, and an account of every byte.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};
@@ -94,15 +96,15 @@ pub struct StreamPlan {
 }
 
 impl Engine {
-    /// Creates the plan of a streamed run on the CPU: attention over tensors that may be larger than memory, with the bits of
-    /// an in-memory run ([`Engine::plan`]) on the CPU.
+    /// Creates the plan of a streamed run on the CPU. It computes attention over tensors that may be larger than
+    /// memory, with the bits of an in-memory run ([`Engine::plan`]) on the CPU.
     ///
-    /// The account starts with the memory of the process when the plan is created. A caller that depends on the budget must
-    /// not make large allocations between the plan and the end of its run.
+    /// The account starts with the memory that the process uses when the plan is created. A caller that relies on the
+    /// budget must not make large allocations between the creation of the plan and the end of its run.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the available
-    /// memory of the machine, or if even the smallest form exceeds it.
+    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the
+    /// available memory of the machine, or if even the smallest plan exceeds the budget.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
         self.planned(problem, &self.wanted(problem, options)?)
     }
@@ -110,7 +112,7 @@ impl Engine {
     /// Converts the options to a request to the planner.
     ///
     /// # Errors
-    /// Returns the errors of [`Engine::stream`] that do not depend on a choice.
+    /// Returns those errors of [`Engine::stream`] that are known before the planner runs.
     pub(super) fn wanted(&self, problem: &Problem, options: &StreamOptions) -> Result<Wanted, PlanError> {
         let refused = |option, allowed| PlanError::NotStreamed { option, allowed };
         if options.plan.method != Method::Elsa {
@@ -164,10 +166,10 @@ impl Engine {
         })
     }
 
-    /// Plans a request.
+    /// Lets the planner choose a plan for a request.
     ///
     /// # Errors
-    /// Returns an error if even the smallest form exceeds the budget.
+    /// Returns an error if even the smallest plan exceeds the budget.
     pub(super) fn planned(&self, problem: &Problem, wanted: &Wanted) -> Result<StreamPlan, PlanError> {
         let kernels = || registry::attention_of(self.cpu());
         let choice = choose_stream(problem, self.profile(), kernels().map(|kernel| &kernel.spec), wanted)?;
@@ -185,13 +187,13 @@ impl StreamPlan {
         &self.problem
     }
 
-    /// Returns the choice: the resident rows, and the number of keys in a chunk.
+    /// Returns the planner's choice: the resident rows, and the number of keys per chunk.
     #[must_use]
     pub fn choice(&self) -> &StreamChoice {
         &self.choice
     }
 
-    /// Returns the error certificate of runs, which is that of in-memory runs.
+    /// Returns the error certificate of runs, which equals the certificate of in-memory runs.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), self.cpu.executed())
@@ -203,13 +205,13 @@ impl StreamPlan {
         &self.choice.account
     }
 
-    /// Returns the number of query rows whose states stay in memory, over heads and sequences.
+    /// Returns the number of query rows whose states stay in memory, summed over heads and sequences.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         self.choice.sequences * self.choice.heads * self.choice.rows(&self.problem)
     }
 
-    /// Returns the back end that computes.
+    /// Returns the back end that computes: the CPU.
     #[must_use]
     pub fn backend(&self) -> Backend {
         Backend::Cpu(self.engine.cpu())

@@ -1,26 +1,26 @@
-//! Copies the present chunk by chunk: past and new keys, or values, concatenated.
+//! Copies past and new keys, and likewise values, to the present tensors, chunk by chunk.
 
 use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// The tensors of the present: past, new, and present keys, then values.
+/// The past, the new and the present tensor: of keys, then of values.
 pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastKey, Operand::Key, Operand::PresentKey],
     [Operand::PastValue, Operand::Value, Operand::PresentValue],
 ];
 
-/// Returns the number of pairs of batch and key head whose keys and values are copied to the present. Each pair is a unit of
-/// the run, and these units precede the units of queries.
+/// Returns the number of pairs of a batch index and a key head whose keys and values are copied to the present tensors.
+/// Each pair is a unit of the run, and these units precede the units of queries.
 pub fn copies(problem: &Problem) -> usize {
     let spec = problem.spec();
     let any = spec.present_key.is_some() || spec.present_value.is_some();
     if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
-/// Iterates over chunks of `keys`, with flags for the first and the last; a single empty chunk if there are no
-/// keys.
+/// Iterates over chunks of `keys`, each with two flags: `true` for the first chunk, and `true` for the last one.
+/// Without keys, there is a single empty chunk.
 pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
     let n = keys.len().div_ceil(chunk).max(1);
     (0..n).map(move |i| {
@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts that copy past and new keys, or values, of pair `number`: two to read to the start of a buffer, and one
-/// to write from there.
+/// Returns the excerpts that copy the past and new keys, or values, of pair `number`: two excerpts to read into a
+/// buffer, and one to write from it.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

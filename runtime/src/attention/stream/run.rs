@@ -17,13 +17,13 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
 use std::ops::Range;
 
-/// Number of bytes of a mask or a bias that are measured at once, which fit in a cache.
+/// Number of bytes of a mask or a bias that are measured at once. They fit in a cache.
 const MEASURED_AT_ONCE: usize = 256 << 10;
 
 /// Report of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamReport {
-    /// Times by activity, and the bytes read.
+    /// Times per activity, and the number of bytes read.
     pub times: Times,
     /// Number of bytes written.
     pub written: u64,
@@ -34,9 +34,9 @@ pub struct StreamReport {
 /// A step of a run.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Copies keys and values of one pair of batch and key head to the present.
+    /// Copies a chunk of keys and values, for one pair of a batch index and a key head, to the present tensors.
     Copy { number: usize, keys: Range<usize>, ends: bool },
-    /// Computes a chunk for the rows of a unit.
+    /// Computes the attention of a unit's rows over a chunk of keys.
     Pass(Part),
 }
 
@@ -63,8 +63,8 @@ impl StreamPlan {
         copy.chain(passes)
     }
 
-    /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. Every unit
-    /// is finished independently; the first ones copy keys and values to the present, if there is one.
+    /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. The sink
+    /// learns when each unit is finished. If there are present tensors, the first units copy keys and values to them.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -81,8 +81,8 @@ impl StreamPlan {
         Ok(copies(&self.problem).saturating_add(Units::number(&self.problem, &self.choice, lengths)))
     }
 
-    /// Returns the number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of
-    /// queries arrive with the call ([`StreamPlan::units_for`]).
+    /// Returns the number of units, which does not depend on key lengths. Returns `None` if the problem is packed: the
+    /// query lengths are then arguments of the call ([`StreamPlan::units_for`]).
     #[must_use]
     pub fn units(&self) -> Option<usize> {
         let (problem, lengths) = (&self.problem, Lengths::default());
@@ -97,12 +97,12 @@ impl StreamPlan {
         lengths.check(&self.problem)
     }
 
-    /// Computes the outputs: reads tensors part by part from `source`, in a separate thread, and passes outputs to `sink`,
-    /// unit by unit, from unit `from` on. A run that resumes another one starts at the first unit that the sink has not seen
-    /// finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
+    /// Computes the outputs from unit `from` on: reads tensors part by part from `source`, in a separate thread, and
+    /// passes outputs to `sink`, unit by unit. To resume a run, `from` is the first unit that the sink has not recorded
+    /// as finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
     ///
-    /// Everything is allocated before the first part is computed, and the run fails if memory is refused.
-    /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans again instead.
+    /// Everything is allocated before the first part is computed. If memory is refused, the run fails, whereas
+    /// [`Engine::fit_stream`](crate::Engine::fit_stream) makes a smaller plan.
     ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
@@ -116,7 +116,7 @@ impl StreamPlan {
     /// let plan = engine.stream(&problem, &StreamOptions::new(256 << 20))?;
     /// assert!(plan.account().host() <= 256 << 20);
     ///
-    /// // Every element is 1, wherever it is read: an answer of ones.
+    /// // Every element of the inputs is 1, so every element of the output is 1.
     /// let mut source = |_: Operand, _offset: u64, to: &mut [u8]| {
     ///     to.chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
     ///     io::Result::Ok(())
@@ -148,12 +148,12 @@ impl StreamPlan {
     }
 
     /// Runs like [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
-    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they are
-    /// streamed. Masks and biases are read once more for it, because chunks that no row attends are not streamed, but belong
-    /// to the certificate of an in-memory run.
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they
+    /// are streamed. Masks and biases are read one additional time, because chunks that no row attends are not
+    /// streamed, but are part of an in-memory run's certificate.
     ///
     /// # Errors
-    /// Returns the errors of [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
+    /// Returns the errors of [`StreamPlan::run`], and an error if the plan certifies and `from` is not 0.
     pub fn run_certified(
         &self,
         lengths: &Lengths<'_>,
@@ -164,7 +164,7 @@ impl StreamPlan {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
     }
 
-    /// Runs like [`StreamPlan::run_certified`], in memory allocated for this plan.
+    /// Runs like [`StreamPlan::run_certified`], in `memory`, which was allocated for this plan.
     pub(super) fn run_in(
         &self,
         memory: &mut StreamMemory,
@@ -239,8 +239,8 @@ impl StreamPlan {
         Ok((StreamReport { times, written, units }, certificate.flatten()))
     }
 
-    /// Reads a mask or a bias from its first row to its last through `buffer`, and measures it. Returns the bytes read. A
-    /// table is not read again.
+    /// Reads an additive mask or a dense bias completely, through `buffer`, and measures it. Returns the number of
+    /// bytes read. A table is not read again.
     fn measure(
         &self,
         operand: Operand,
@@ -287,7 +287,8 @@ impl StreamPlan {
         Ok(bytes)
     }
 
-    /// Computes a part, and writes the outputs of its unit if it is the last. Returns the bytes written.
+    /// Computes a part. If it is the last part of its unit, writes the unit's outputs. Returns the number of bytes
+    /// written.
     fn pass(
         &self,
         frame: &Frame<'_>,
@@ -322,7 +323,7 @@ impl StreamPlan {
     }
 }
 
-/// Reads the excerpts of a step. Returns the bytes read.
+/// Reads the excerpts of a step into `buffer`. Returns the number of bytes read.
 fn read(
     frame: &Frame<'_>,
     problem: &Problem,
@@ -361,13 +362,13 @@ fn read(
     Ok(bytes)
 }
 
-/// Checks that every entry of an index is an entry of the table.
+/// Checks that every entry of an index refers to an entry of the table.
 fn check_index(problem: &Problem, excerpt: &Excerpt, buffer: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
     excerpt.pieces(|offset, place| table.check_entries(&buffer[place], |i| offset as usize / 8 + i))
 }
 
-/// Writes an excerpt. Returns its bytes.
+/// Writes an excerpt to the sink. Returns the number of bytes written.
 fn write(
     operand: Operand,
     excerpt: &Excerpt,
@@ -379,7 +380,7 @@ fn write(
     Ok(excerpt.bytes() as u64)
 }
 
-/// Writes the keys and values of a step to the present. Returns their bytes.
+/// Writes the keys and values of a step to the present tensors. Returns the number of bytes written.
 fn copy(
     frame: &Frame<'_>,
     problem: &Problem,

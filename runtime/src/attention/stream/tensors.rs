@@ -1,4 +1,4 @@
-//! The tensors of a call in the layout of files.
+//! The tensors of a call as they are stored in files.
 
 use crate::attention::cpu::context::view_of;
 use crate::stream::Excerpt;
@@ -6,8 +6,8 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
 use elsa_core::view::View;
 
-/// Returns the views of all tensors in files. Masks and biases have those of their elements, and an index has
-/// `[1, 1, queries, keys]`.
+/// Returns the views of all tensors as they are stored in files. The view of a mask or bias has the shape of its
+/// elements; the view of an index is `[1, 1, queries, keys]`.
 ///
 /// # Errors
 /// Returns an error if a tensor cannot be indexed.
@@ -28,7 +28,7 @@ pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     Ok(tensors)
 }
 
-/// Returns a whole table of relative positions, `[entries, heads]`, as rows of one head.
+/// Returns an excerpt that covers a complete table of relative positions, `[entries, heads]`, as the rows of one head.
 pub fn table_of(problem: &Problem) -> Result<Excerpt, ArgumentError> {
     let (entries, heads, size) = match problem.spec().bias {
         Some(BiasView::Table(table)) => (table.entries, table.heads, table.dtype.size()),

@@ -1,12 +1,12 @@
-//! Divides a call into units: boxes of sequences, heads and query tiles whose states stay in memory while their
-//! keys are streamed.
+//! Divides a call into units. A unit is a box of sequences, heads and query tiles whose states stay in memory while
+//! their keys are streamed.
 
 use crate::attention::cpu::resident::Unit;
 use elsa_core::attention::plan::StreamChoice;
 use elsa_core::attention::{Lengths, Problem, Sequence};
 use std::ops::Range;
 
-/// Returns the keys that the rows of a unit may attend in its sequences, from the start of a segment on.
+/// Returns the range of keys that the rows of a unit may attend, extended downwards to the start of a segment.
 pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
     let mut all: Option<Range<usize>> = None;
     for index in unit.sequences.clone() {
@@ -22,7 +22,7 @@ pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: u
     all.map_or(0..0, |all| all.start / segment * segment..all.end)
 }
 
-/// The units of a call, in order: sequences, then heads, then tiles.
+/// Iterator over the units of a call, in the order of sequences, heads and tiles; tiles vary fastest.
 #[derive(Clone, Debug)]
 pub struct Units<'a> {
     problem: &'a Problem,
@@ -39,7 +39,7 @@ impl<'a> Units<'a> {
         Units { problem, choice, lengths, number: 0, sequence: 0, head: 0, tile: 0 }
     }
 
-    /// Returns the number of units without enumerating them. It saturates at `usize::MAX`.
+    /// Returns the number of units without enumerating them; saturates at `usize::MAX`.
     pub fn number(problem: &Problem, choice: &StreamChoice, lengths: &Lengths<'_>) -> usize {
         let group = problem.group();
         let boxes = match choice.heads < group {

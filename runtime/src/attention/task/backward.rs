@@ -1,29 +1,31 @@
-//! Computes the backward pass of a task: its shares of the gradients of the whole problem, from its own tokens.
+//! Computes the backward pass of a task: from the tokens of the task, its shares of the gradients of the complete
+//! problem.
 //!
 //! # The formula
 //!
-//! The sums of [`elsa_core::attention::backward`], restricted to the pairs of queries and keys that the task owns. Two
-//! numbers tell a row everything about keys that the task does not hold: its log-sum-exp (or reference and sum) over all
-//! keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange
-//! no keys, and their shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
+//! The sums are those of [`elsa_core::attention::backward`], restricted to the pairs of queries and keys that the task
+//! owns. Two numbers represent all keys that the task does not hold: a row's log-sum-exp (or reference and sum) over
+//! all keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks
+//! exchange no keys, and their shares need no common denominator: they are added
+//! ([`GradientMerge`](super::GradientMerge)).
 //!
 //! # The loop
 //!
 //! ```text
 //! for each query run
-//!     for each range of keys that it meets, and of which it attends some
+//!     for each range of keys that is paired with the run, if a query of the run attends one of them
 //!         compute the gradients of the tile         one call of a plan, all batches and heads
 //!         add them to the shares of its rows
 //! ```
 //!
 //! # The order of additions, and the error
 //!
-//! Calls are added one after another, by query runs and their ranges of keys in the task's order. In addition to the
-//! additions within calls, an element of a query's gradient has at most one per range of its run, and one of a key's at
-//! most one per query run, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the
-//! tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of an
-//! element, relative to the sum of its absolute terms over all tasks, has the bound of a single call with that many
-//! more additions.
+//! The gradients of calls are added one after another: by query run and, within a run, by key range, in the task's
+//! order. In addition to the additions within calls, an element of a query's gradient takes part in at most one
+//! addition per key range of its run, and an element of a key's gradient in at most one per query run, commonly three
+//! to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the tasks adds
+//! [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32. The error of an element, relative
+//! to the sum of its absolute terms over all tasks, has the bound of a single call with that many more additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};
@@ -40,17 +42,17 @@ use elsa_core::attention::{Inputs, Problem};
 use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
-/// The backward pass of a task with every decision that does not depend on data, and all memory that its runs need.
+/// A plan for the backward pass of a task: every decision that does not depend on data, and all memory that runs need.
 #[derive(Debug)]
 pub struct BackwardTaskPlan {
     problem: BackwardProblem,
     calls: Calls,
-    /// The plans of the calls' shapes.
+    /// The plans of the calls, one for each shape.
     plans: Vec<BackwardPlan>,
     workspace: Option<BackwardWorkspace>,
-    /// Problem with the tokens of the task; its gradients have the shapes of the shares.
+    /// Backward problem with the tokens of the task. Its gradients have the shapes of the task's shares.
     shares: BackwardProblem,
-    /// The gradients of a call.
+    /// Room for the gradients of one call.
     part: TaskGradients,
     /// Statistics of the rows of a query run: log-sum-exp, or references and sums.
     rows: [Vec<f32>; 2],
@@ -59,24 +61,24 @@ pub struct BackwardTaskPlan {
 /// Report of a backward run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
-    /// Number of calls of plans.
+    /// Number of executed calls, each of which is a run of one of the plans.
     pub calls: usize,
     /// Number of calls that causality, windows or lengths made unnecessary.
     pub skipped: usize,
-    /// Number of pairs of a query and a key that the task owns, per head.
+    /// Number of query-key pairs per head that the task owns.
     pub pairs: u128,
-    /// Report of the last call; `None` if there was none.
+    /// Report of the last call; `None` if no call was made.
     pub last: Option<Report>,
 }
 
 impl BackwardTaskPlan {
-    /// Plans the backward pass of task `path` of `division` for `problem`, whose tensors hold the tokens that `held` says. Key
-    /// lengths are those of the whole.
+    /// Plans the backward pass of task `path` of `division` for `problem`. `held` states which tokens the tensors of
+    /// the problem contain. Key lengths refer to the complete sequences.
     ///
     /// # Errors
-    /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has features that tasks do not support (packed sequences, windows of a picture, a bias), if a plan cannot be made, or
-    /// if memory is not available.
+    /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if the
+    /// problem has features that tasks do not support (packed sequences, windows of a picture, a bias), if a plan
+    /// cannot be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &BackwardProblem,
@@ -116,7 +118,7 @@ impl BackwardTaskPlan {
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 
-    /// Returns the task: its runs and which of them meet.
+    /// Returns the task: its runs of queries and keys, and which of them are paired.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
@@ -128,7 +130,7 @@ impl BackwardTaskPlan {
         &self.plans
     }
 
-    /// Returns the numbers of query and key tokens of the whole problem.
+    /// Returns the numbers of query and key tokens in the complete problem.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
@@ -146,8 +148,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the inputs of the error bound of the shares, for a forward pass with at most `forward` additions between
-    /// a weight and a sum; `None` without calls.
+    /// Returns the structure from which the error bound of the shares is computed, for a forward pass with at most
+    /// `forward` additions between a weight and a sum; `None` without calls.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;
@@ -158,14 +160,16 @@ impl BackwardTaskPlan {
         Some(structure)
     }
 
-    /// Computes the task's shares of the gradients into `shares`, dense: of queries `[batch, heads, queries, d]`, of keys and
-    /// values `[batch, kv_heads, keys, d]` and `[…, d_v]`, with the tokens of the task in its order. Output, upstream gradient
-    /// and statistics have the queries that the problem's tensors have, and are those of the whole attention. Allocates
+    /// Computes the task's shares of the gradients and writes them to `shares` in dense order:
+    /// `[batch, heads, queries, d]` for queries, `[batch, kv_heads, keys, d]` for keys and
+    /// `[batch, kv_heads, keys, d_v]` for values, with the task's tokens in the task's order. Output, upstream gradient
+    /// and statistics are results of the complete attention, for the queries in the problem's tensors. Allocates
     /// nothing. The bits do not depend on the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem, or the shares the task; nothing is written then. Or if a run
-    /// fails or is cancelled ([`Engine::cancel`]); the shares are then incomplete.
+    /// Returns an error and writes nothing if the data do not match the problem, or if the shares do not have the sizes
+    /// of the task. If a run fails or is cancelled ([`Engine::cancel`]), returns an error and leaves the shares
+    /// incomplete.
     pub fn run(
         &mut self,
         inputs: &BackwardInputs<'_>,
@@ -201,7 +205,7 @@ impl BackwardTaskPlan {
         Ok(report)
     }
 
-    /// Adds the contributions of a query run's calls to the shares.
+    /// Executes the calls of a query run, and adds their gradients to the shares.
     fn run_queries(
         &mut self,
         run: usize,
@@ -255,8 +259,8 @@ impl BackwardTaskPlan {
     }
 }
 
-/// Returns the backward problem of a call, or of the task's shares: output and upstream gradient are in the task's
-/// tensors, the gradients are dense.
+/// Returns the backward problem of a call, or of the task's shares. Output and upstream gradient have the strides of
+/// the task's tensors; the gradients are dense.
 fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, ArgumentError> {
     let spec = of.spec();
     let dense = |argument, view: &View| View::dense(argument, Layout::Bhnd, &view.shape(), None);

@@ -1,5 +1,5 @@
-//! Divides a task into calls: tiles of a run of queries and a range of keys, with the rows of the task's tensors that
-//! each call reads.
+//! Divides a task into calls. A call is a tile of one query run and one key range, with the rows of the task's tensors
+//! that it reads.
 
 use super::mask::Tile;
 use crate::error::PlanError;
@@ -9,28 +9,30 @@ use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Division, Span, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
-/// Whose tokens the tensors of a task's problem hold.
+/// States which tokens the tensors of a task's problem contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// All tokens of the problem.
+    /// The tensors contain all tokens of the complete problem.
     Whole,
-    /// The task's own, in the order in which the task holds them, also along the axes of a mask that are not broadcast.
+    /// The tensors contain only the task's tokens, in the task's order. This also applies to the axes of a mask that
+    /// are not broadcast.
     Gathered {
-        /// Query tokens of the whole problem.
+        /// Number of query tokens in the complete problem.
         queries: usize,
-        /// Key tokens of the whole problem.
+        /// Number of key tokens in the complete problem.
         keys: usize,
     },
 }
 
-/// A call: the keys that a run of queries meets one after the other, and the number of the problem of its shape.
+/// A call of a query run: a range of keys that the run is paired with, and the index of the call's problem in
+/// [`Calls::shapes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub keys: Span,
     pub shape: usize,
 }
 
-/// The calls of a task, with the problems of their shapes and room for the largest tile of a mask.
+/// The calls of a task, the problem of each call's shape, and room for the largest tile of a mask.
 #[derive(Debug)]
 pub(super) struct Calls {
     problem: Problem,
@@ -43,11 +45,11 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Lists the calls of task `path` of `division` for `problem`. `held` says which tokens the tensors hold.
+    /// Lists the calls of task `path` of `division` for `problem`. `held` states which tokens the tensors contain.
     ///
     /// # Errors
-    /// Refuses a path that is not one of the division's, tensors without the task's tokens, and a problem that tasks do
-    /// not support. Returns an error if the system refuses memory.
+    /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if tasks do
+    /// not support the problem, or if the system refuses memory.
     pub fn new(
         problem: &Problem,
         division: &Division,
@@ -79,7 +81,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Finds the shapes of all calls.
+    /// Lists the calls of every query run, and the distinct shapes of calls.
     fn prepare(&mut self) -> Result<(), PlanError> {
         let mut largest_tile = 0;
         for run in self.task.queries() {
@@ -109,8 +111,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Returns the problem of `queries` query tokens and `keys` keys, in the memory of the task's tensors. The output
-    /// is dense.
+    /// Returns a problem with `queries` query tokens and `keys` keys, and with the strides of the task's tensors. The
+    /// output is dense.
     pub fn part(&self, queries: usize, keys: usize) -> Result<Problem, ArgumentError> {
         let spec = self.problem.spec();
         let [b, h, _, _] = spec.query.shape();
@@ -138,7 +140,7 @@ impl Calls {
         &self.task
     }
 
-    /// Returns the numbers of query and key tokens of the whole problem.
+    /// Returns the numbers of query and key tokens in the complete problem.
     pub const fn totals(&self) -> [usize; 2] {
         self.totals
     }
@@ -153,13 +155,13 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns the lengths of a call for the whole problem.
+    /// Returns `given` as the lengths of a call that covers all queries and keys of the complete problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }
     }
 
-    /// Returns the position of a span's tokens in the task's tensors.
+    /// Returns the position of a span's first token in the task's tensors.
     pub const fn place(&self, span: &Span) -> usize {
         match self.held {
             Held::Whole => span.start,
@@ -167,8 +169,8 @@ impl Calls {
         }
     }
 
-    /// Returns the part of `inputs` that a call of `queries` uses; `None` if causality, windows or lengths
-    /// leave it no pair.
+    /// Returns the part of `inputs` that a call of `queries` uses; `None` if causality, windows or lengths exclude
+    /// every pair of the call.
     pub fn inputs<'a>(&'a mut self, inputs: &Inputs<'a>, queries: &Span, call: Call) -> Option<Inputs<'a>> {
         let keys = &call.keys;
         let chunk = Chunk {
@@ -200,7 +202,7 @@ impl Calls {
     }
 }
 
-/// Returns a view with `tokens` tokens, in the memory of `view`.
+/// Returns a view with `tokens` tokens and the strides of `view`.
 pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> Result<View, ArgumentError> {
     let [b, h, _, d] = view.shape();
     View::new(argument, [b, h, tokens, d], view.strides())
@@ -216,7 +218,7 @@ pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Element
     }
 }
 
-/// Refuses features of a problem that tasks do not support.
+/// Returns an error if the problem has a feature that tasks do not support.
 fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     let given = [
         (spec.packed.is_some(), "cu_seqlens_q"),
@@ -230,7 +232,7 @@ fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     }
 }
 
-/// Returns whether some row of some sequence may attend a key of the call.
+/// Returns `true` if a row of some sequence may attend a key of the call.
 fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
     (0..problem.sequences()).any(|index| {
         let sequence = problem.sequence(lengths, index);

@@ -1,4 +1,4 @@
-//! Sums the shares that tasks have in gradients.
+//! Adds the tasks' shares of gradients.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
@@ -11,13 +11,13 @@ use elsa_core::view::View;
 /// The sizes of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GradientSizes {
-    /// Batch times query heads.
+    /// Number of query sequences: batch times query heads.
     pub query_sequences: usize,
-    /// Batch times key heads.
+    /// Number of key sequences: batch times key heads.
     pub key_sequences: usize,
-    /// Query tokens.
+    /// Number of query tokens per sequence.
     pub queries: usize,
-    /// Key tokens.
+    /// Number of key tokens per sequence.
     pub keys: usize,
     /// Head size of queries and keys.
     pub dim: usize,
@@ -26,7 +26,7 @@ pub struct GradientSizes {
 }
 
 impl GradientSizes {
-    /// Returns the sizes of a problem.
+    /// Returns the sizes of a problem's gradients.
     #[must_use]
     pub const fn of_problem(problem: &Problem) -> GradientSizes {
         let spec = problem.spec();
@@ -40,20 +40,20 @@ impl GradientSizes {
         }
     }
 
-    /// Returns these sizes with the numbers of tokens of a task.
+    /// Returns these sizes with the token counts of a task.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
         GradientSizes { queries: task.query_tokens(), keys: task.key_tokens(), ..self }
     }
 
-    /// Returns sequences, tokens and head size of each gradient.
+    /// Returns the number of sequences, the number of tokens and the head size of each gradient.
     const fn each(&self) -> [[usize; 3]; 3] {
         let GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim } = *self;
         [[query_sequences, queries, dim], [key_sequences, keys, dim], [key_sequences, keys, value_dim]]
     }
 }
 
-/// Gradients in dense memory of their own, f32: those of a whole, or the shares of a task in them.
+/// Gradients of a complete problem, or a task's shares of them, in dense f32 memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskGradients {
     /// Gradients of the queries, `[batch, heads, queries, d]`.
@@ -82,12 +82,12 @@ impl TaskGradients {
         Ok(TaskGradients { query: of(query)?, key: of(key)?, value: of(value)? })
     }
 
-    /// Borrows them to be written.
+    /// Borrows the gradients for writing.
     pub fn borrow(&mut self) -> Gradients<'_> {
         Gradients { query: &mut self.query, key: &mut self.key, value: &mut self.value }
     }
 
-    /// Copies one of them, `dense`, to the rows of a view of its shape, in the order of batch, head and token.
+    /// Copies the gradient `dense`, in the order of batch, head and token, to the rows of a view with the same shape.
     pub fn lay(dense: &[f32], view: &View, to: &mut [f32]) {
         let [_, heads, tokens, dim] = view.shape();
         for (row, from) in dense.chunks_exact(dim.max(1)).enumerate().take(view.count() / dim.max(1)) {
@@ -108,14 +108,15 @@ impl TaskGradients {
     }
 }
 
-/// Adds the shares of a tree's tasks, in the order of the tree, by the balanced tree over their numbers:
+/// Adds the shares of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
+/// tree:
 ///
 /// ```text
 /// tasks 0 1 2 3 4 5 6:  ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
 /// ```
 ///
-/// A token that a task does not hold has zeros there, so the bits depend on the shares alone. An element meets
-/// [`GradientMerge::additions`] additions, each of which is rounded once.
+/// A token that a task does not hold has zeros in its share, so the bits depend only on the shares. An element takes
+/// part in at most [`GradientMerge::additions`] additions, each of which is rounded once.
 #[derive(Debug)]
 pub struct GradientMerge {
     sizes: GradientSizes,
@@ -125,18 +126,19 @@ pub struct GradientMerge {
 }
 
 impl GradientMerge {
-    /// Allocates a merge of `tasks` tasks of a whole of `sizes`.
+    /// Allocates a merge for the shares of `tasks` tasks of a problem with gradients of `sizes`.
     ///
     /// # Errors
-    /// Returns an error if the system refuses the memory: the gradients of the whole, and once more for each time that the
-    /// number of tasks doubles.
+    /// Returns an error if the system refuses the memory: one set of gradients of the complete problem, and another one
+    /// for each time that the number of tasks doubles.
     pub fn new(sizes: &GradientSizes, tasks: usize) -> Result<GradientMerge, PlanError> {
         let slots = (0..MergeStack::capacity(tasks)).map(|_| TaskGradients::zeros(sizes));
         let slots = slots.collect::<Result<_, _>>()?;
         Ok(GradientMerge { sizes: *sizes, stack: MergeStack::default(), slots, next: 0 })
     }
 
-    /// Returns the largest number of additions to an element among the shares of `tasks` tasks: `ceil(log2 tasks)`.
+    /// Returns the largest number of additions in which an element of a share takes part, for `tasks` tasks:
+    /// `ceil(log2 tasks)`.
     #[must_use]
     pub const fn additions(tasks: usize) -> usize {
         depth(tasks)
@@ -145,8 +147,8 @@ impl GradientMerge {
     /// Adds the shares of the next task.
     ///
     /// # Errors
-    /// Returns an error if the shares are not those of the task's tokens, if these lie beyond the whole, or if there are more
-    /// tasks than were announced.
+    /// Returns an error if the shares do not have the task's sizes, if a token of the task is outside the complete
+    /// problem, or if there are more tasks than [`GradientMerge::new`] made room for.
     pub fn push(&mut self, task: &Task, shares: &TaskGradients) -> Result<(), ArgumentError> {
         let own = self.sizes.of(task);
         for ((argument, sizes), found) in ["d_q", "d_k", "d_v"].into_iter().zip(own.each()).zip(shares.each())
@@ -188,7 +190,7 @@ impl GradientMerge {
         Ok(())
     }
 
-    /// Returns the gradients of the whole problem; zeros if there was no task.
+    /// Returns the gradients of the complete problem; zeros if there was no task.
     #[must_use]
     pub fn finish(mut self) -> TaskGradients {
         let slots = &mut self.slots;
@@ -198,7 +200,7 @@ impl GradientMerge {
     }
 }
 
-/// Adds slot `slot + 1` to `slot`.
+/// Adds the gradients in slot `slot + 1` to those in slot `slot`.
 fn add(slots: &mut [TaskGradients], slot: usize) {
     if let Some([earlier, later]) = slots.get_mut(slot..slot + 2) {
         for (sums, more) in earlier.each_mut().into_iter().zip(later.each()) {

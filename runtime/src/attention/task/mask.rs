@@ -1,4 +1,4 @@
-//! Copies a tile of a mask into dense memory of its own.
+//! Copies a tile of a mask to dense memory.
 
 use crate::error::PlanError;
 use elsa_core::attention::{MaskElements, MaskKind, MaskView};
@@ -6,7 +6,7 @@ use elsa_core::dtype::{DType, Elements};
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// Memory for a tile of a mask, of the mask's type.
+/// Memory for a tile of a mask, in the element type of the mask.
 #[derive(Debug)]
 pub(super) enum Tile {
     Bool(Vec<u8>),
@@ -35,8 +35,8 @@ impl Tile {
         })
     }
 
-    /// Cuts `rows` and `columns` from the mask; axes that are broadcast stay so. Columns beyond the mask's last axis are not
-    /// attended.
+    /// Copies `rows` and `columns` of the mask. A broadcast axis keeps its single element. Columns beyond the mask's
+    /// last axis are masked.
     pub fn cut(
         &mut self,
         view: &MaskView,

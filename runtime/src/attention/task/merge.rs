@@ -1,4 +1,4 @@
-//! Merges the states of tasks into the states of the whole problem.
+//! Merges the states of tasks into the states of the complete problem.
 
 use super::merge as merge_slots;
 use super::states::RowStates;
@@ -7,11 +7,11 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
 
-/// Merges the states of a tree's tasks, in the order of the tree, by the balanced tree over their numbers. A row that a task
-/// does not hold is empty there, so the bits depend on the states alone.
+/// Merges the states of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
+/// tree. A row that a task does not hold is empty in its states, so the bits depend only on the states.
 #[derive(Debug)]
 pub struct TaskMerge {
-    /// Batch times heads.
+    /// Number of sequences: batch times heads.
     sequences: usize,
     tokens: usize,
     dim: usize,
@@ -21,12 +21,12 @@ pub struct TaskMerge {
 }
 
 impl TaskMerge {
-    /// Allocates a merge of `tasks` tasks of a whole with states of `[sequences, tokens]` rows and values of size `dim`.
-    /// Sequences are batch times heads.
+    /// Allocates a merge for `tasks` tasks of a problem with `[sequences, tokens]` rows and values of size `dim`. The
+    /// number of sequences is batch times heads.
     ///
     /// # Errors
-    /// Returns an error if the system refuses the memory: one state of the whole, and one more for each time that the number of
-    /// tasks doubles.
+    /// Returns an error if the system refuses the memory: one set of states of the complete problem, and another one
+    /// for each time that the number of tasks doubles.
     pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, PlanError> {
         let rows = sequences.checked_mul(tokens).ok_or(PlanError::TaskMemory { bytes: usize::MAX })?;
         let slots = (0..MergeStack::capacity(tasks)).map(|_| RowStates::empty(rows, dim));
@@ -34,11 +34,12 @@ impl TaskMerge {
         Ok(TaskMerge { sequences, tokens, dim, stack: MergeStack::default(), slots, next: 0 })
     }
 
-    /// Adds the states of the next task: `[sequences, queries of the task]`, whose places are those of `runs`.
+    /// Adds the states of the next task, `[sequences, queries of the task]`. `runs` are the query runs of the task.
     ///
     /// # Errors
-    /// Returns an error if the numbers of states and of rows of the runs differ, if a state cannot be the result of a run
-    /// ([`RowStates::check`]), or if the rows are beyond the whole.
+    /// Returns an error if the number of states differs from the number of rows in the runs, if a state cannot be the
+    /// result of a run ([`RowStates::check`]), if a row is outside the complete problem, or if there are more tasks
+    /// than [`TaskMerge::new`] made room for.
     pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), ArgumentError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);
@@ -82,7 +83,7 @@ impl TaskMerge {
         Ok(())
     }
 
-    /// Returns the states of the whole problem, `[sequences, tokens]`; empty states if there was no task.
+    /// Returns the states of the complete problem, `[sequences, tokens]`; empty states if there was no task.
     #[must_use]
     pub fn finish(mut self) -> RowStates {
         let rows = self.sequences * self.tokens;

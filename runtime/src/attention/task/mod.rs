@@ -1,27 +1,29 @@
-//! Computes a task of a division: attention over the pairs of queries and keys that it owns, as states.
+//! Computes a task of a division: attention over the pairs of queries and keys that the task owns, with states as
+//! results.
 //!
 //! # The formula
 //!
-//! For every query of the task the state `(m, S, W)` over the keys that it meets there ([`Task::keys_of`]), after the
-//! problem's own rules: causality, windows, lengths and masks hold by the places of tokens in the original sequence. The
-//! states of all tasks of a tree merge into those of the whole ([`TaskMerge`]).
+//! For every query of the task, the result is the state `(m, S, W)` over the keys that the task pairs with it
+//! ([`Task::keys_of`]). The rules of the problem apply: causality, windows, lengths and masks refer to the positions of
+//! tokens in the original sequence. The states of all tasks of a tree merge into those of the complete problem
+//! ([`TaskMerge`]).
 //!
 //! # The loop
 //!
 //! ```text
 //! for each query run
-//!     for each range of keys that it meets, and of which it attends some
+//!     for each range of keys that is paired with the run, if a query of the run attends one of them
 //!         compute the states of the run over the range       one call of a plan, all batches and heads
 //!         push them onto the merge tree                      elsa_core::scan::stack
 //!     the root of the tree is the state of the run's rows
 //! ```
 //!
-//! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are never called, nor those that
-//! causality, windows or lengths exclude as a whole. The paper adds `exp` without a maximum, or rebuilds its denominator as
-//! `exp(lse)`, which overflows singles from scores of 88.7 on; states have a maximum of their own.
+//! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
+//! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without a maximum, or recomputes
+//! its denominator as `exp(lse)`, which overflows f32 from scores of 88.7 on; each state has its own maximum instead.
 //!
-//! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree, and room
-//! for the largest tile of a mask.
+//! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
+//! and room for the largest tile of a mask.
 
 mod backward;
 mod calls;
@@ -49,7 +51,7 @@ use elsa_core::attention::{Inputs, Outputs, Problem, StateOut};
 use elsa_core::quorum::{Division, Task, TaskPath};
 use elsa_core::scan::stack::MergeStack;
 
-/// A task with every decision that does not depend on data, and all memory that its runs need.
+/// A plan for a task: every decision that does not depend on data, and all memory that runs need.
 ///
 /// ```
 /// # use elsa_core::{attention::{Inputs, Spec, StateOut}, dtype::DType, quorum::Division, view::View};
@@ -61,7 +63,7 @@ use elsa_core::scan::stack::MergeStack;
 ///
 /// let division = Division::new(&[7])?;
 /// let mut merge = TaskMerge::new(1, 21, 4, 7)?;
-/// for number in 0..division.tasks() { // each could run on a board of its own
+/// for number in 0..division.tasks() { // each task could run on another board
 ///     let mut task = TaskPlan::new(&engine, &problem, &division, &division.path(number)?, Held::Whole, &options)?;
 ///     let mut states = RowStates::empty(task.task().query_tokens(), 4)?;
 ///     let out = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
@@ -76,7 +78,7 @@ use elsa_core::scan::stack::MergeStack;
 #[derive(Debug)]
 pub struct TaskPlan {
     calls: Calls,
-    /// The plans of the calls' shapes.
+    /// The plans of the calls, one for each shape.
     plans: Vec<Plan>,
     workspace: Option<Workspace>,
     slots: Vec<RowStates>,
@@ -85,31 +87,31 @@ pub struct TaskPlan {
 /// Report of a run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
-    /// Calls of plans.
+    /// Number of executed calls, each of which is a run of one of the plans.
     pub calls: usize,
-    /// Calls that causality, windows or lengths made unnecessary.
+    /// Number of calls that causality, windows or lengths made unnecessary.
     pub skipped: usize,
-    /// Pairs of a query and a key of the task, for one head.
+    /// Number of query-key pairs per head that the task owns.
     pub pairs: u128,
-    /// The back end of the last call; that of the plan if there was none.
+    /// Back end of the last call; the plan's back end if no call was made.
     pub backend: Option<Backend>,
-    /// Name of its kernel.
+    /// Name of the attention kernel on that back end.
     pub kernel: Option<&'static str>,
-    /// Bytes that were copied between host and GPU.
+    /// Number of bytes copied between host and GPU.
     pub copied: usize,
-    /// Reason why the CPU computed instead of a GPU in the first call in which it did.
+    /// Reason for the first fallback from GPU to CPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,
 }
 
 impl TaskPlan {
-    /// Plans task `path` of `division` for `problem`, whose tensors hold the tokens that `held` says. Key lengths are those of
-    /// the whole.
+    /// Plans task `path` of `division` for `problem`. `held` states which tokens the tensors of the problem contain.
+    /// Key lengths refer to the complete sequences.
     ///
     /// # Errors
-    /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a bias), if the
-    /// options have an error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot
-    /// be made, or if memory is not available.
+    /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if the
+    /// problem has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a
+    /// bias), if the options have an error budget or a schedule other than the exact one, whose states have one more
+    /// sum, if a plan cannot be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -128,7 +130,7 @@ impl TaskPlan {
         Ok(plan)
     }
 
-    /// Makes the plans of all calls, and everything that they need.
+    /// Creates the plans of all calls, the workspace and the slots for states.
     fn prepare(&mut self, engine: &Engine, options: &PlanOptions) -> Result<(), PlanError> {
         for problem in self.calls.shapes() {
             push(&mut self.plans, engine.plan(problem, options)?)?;
@@ -153,7 +155,7 @@ impl TaskPlan {
         self.calls.problem()
     }
 
-    /// Returns the task: its runs and which of them meet.
+    /// Returns the task: its runs of queries and keys, and which of them are paired.
     #[must_use]
     pub fn task(&self) -> &Task {
         self.calls.task()
@@ -165,7 +167,7 @@ impl TaskPlan {
         &self.plans
     }
 
-    /// Returns the numbers of query and key tokens of the whole problem.
+    /// Returns the numbers of query and key tokens in the complete problem.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
         self.calls.totals()
@@ -177,13 +179,13 @@ impl TaskPlan {
         self.plans.iter().map(Plan::state_workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Computes the states of the task's queries into `states`: m and S `[batch, heads, queries]`, W `[batch, heads, queries,
-    /// d_v]`, with the queries of the task in its order. Allocates nothing of the size of a tensor. The bits do not depend on
-    /// the number of threads, nor on other tokens in the tensors.
+    /// Computes the states of the task's queries and writes them to `states`: `m` and `S` `[batch, heads, queries]`,
+    /// `W` `[batch, heads, queries, d_v]`, with the task's queries in the task's order. Allocates nothing of the size
+    /// of a tensor. The bits do not depend on the number of threads, nor on other tokens in the tensors.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails or is cancelled
-    /// ([`Engine::cancel`]); the states are then incomplete.
+    /// Returns an error and writes nothing if the data do not match the problem. If a run fails or is cancelled
+    /// ([`Engine::cancel`]), returns an error and leaves the states incomplete.
     pub fn run(&mut self, inputs: &Inputs<'_>, states: StateOut<'_>) -> Result<TaskReport, RunError> {
         Inputs { lengths: self.calls.lengths(inputs.lengths), ..*inputs }.check(self.problem())?;
         let (rows, dim) = (self.rows(), self.problem().value_dim());
@@ -220,12 +222,12 @@ impl TaskPlan {
         Ok(report)
     }
 
-    /// Counts the rows of the task: batch × heads × queries.
+    /// Returns the number of rows of the task: batch × heads × queries.
     fn rows(&self) -> usize {
         self.problem().spec().query.batch() * self.problem().heads() * self.task().query_tokens()
     }
 
-    /// Computes the states of a query run into the first slot.
+    /// Computes the states of a query run; the first slot receives them.
     fn run_queries(
         &mut self,
         run: usize,
@@ -264,7 +266,7 @@ impl TaskPlan {
     }
 }
 
-/// Merges slot `slot + 1` into `slot`, the first `rows` rows.
+/// Merges the first `rows` rows of slot `slot + 1` into slot `slot`.
 fn merge(slots: &mut [RowStates], slot: usize, rows: usize) {
     if let Some([earlier, later]) = slots.get_mut(slot..slot + 2) {
         earlier.merge(later, rows);

@@ -1,4 +1,4 @@
-//! Holds states of rows in memory of their own, and merges them.
+//! States of rows in allocated memory, and their merge.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
@@ -8,7 +8,7 @@ use elsa_core::quorum::Span;
 use elsa_core::state::{NaturalMerge, is_empty, misfit};
 use elsa_core::view::View;
 
-/// States of rows in natural-log units: m and S `[rows]`, W `[rows, dim]`.
+/// States of rows in natural-log units: `m` and `s` are `[rows]`, `w` is `[rows, dim]`.
 ///
 /// ```
 /// # use elsa_runtime::RowStates;
@@ -52,7 +52,7 @@ impl RowStates {
     /// Checks that each row could be the result of a run or a merge.
     ///
     /// # Errors
-    /// Returns the first number that cannot be such a result ([`misfit`]), with its array and its row.
+    /// Returns the first number that cannot be part of such a result ([`misfit`]), with its array and its row.
     pub fn check(&self) -> Result<(), ArgumentError> {
         let dim = self.dim();
         for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {
@@ -79,14 +79,14 @@ impl RowStates {
         self.w.fill(0.0);
     }
 
-    /// Lends the first `rows` rows for writing.
+    /// Borrows the first `rows` rows for writing.
     pub(super) fn first(&mut self, rows: usize) -> StateOut<'_> {
         let rows = rows.min(self.rows());
         let elements = rows * self.dim();
         StateOut { m: &mut self.m[..rows], s: &mut self.s[..rows], w: &mut self.w[..elements] }
     }
 
-    /// Merges the first `rows` rows of `later` into these.
+    /// Merges the first `rows` rows of `later` into the same rows of these states.
     pub(super) fn merge(&mut self, later: &RowStates, rows: usize) {
         let dim = self.dim().max(1);
         let w = self.w.chunks_exact_mut(dim).zip(later.w.chunks_exact(dim));
@@ -100,7 +100,8 @@ impl RowStates {
         }
     }
 
-    /// Copies rows `[sequences, span.tokens]` to their places among `[sequences, tokens]`, from `span.offset` on.
+    /// Copies the rows `[sequences, span.tokens]` to `[sequences, tokens]`, from token `span.offset` of each sequence
+    /// on.
     pub(super) fn scatter(&self, span: Span, tokens: usize, (m, s, w): (&mut [f32], &mut [f32], &mut [f32])) {
         let place = |width: usize, from: &[f32], to: &mut [f32]| {
             let (many, few) = (tokens * width, span.tokens * width);
@@ -116,10 +117,10 @@ impl RowStates {
         place(self.dim(), &self.w, w);
     }
 
-    /// Divides W by S, row by row, into the rows of `view`, in the order of batch, head and query: zeros for empty states. Each
-    /// element is rounded to f32, and then to the type of `out`.
+    /// Writes the outputs `W / S` of all rows, in the order of batch, head and query, to the rows of `view`; zeros for
+    /// empty states. Each element is rounded to f32, and then to the type of `out`.
     ///
-    /// The states are those of the view's rows, and `out` has its elements.
+    /// There must be one state per row of the view, and `out` must contain the view's elements.
     pub fn output(&self, view: &View, out: &mut ElementsMut<'_>) {
         let [_, heads, tokens, dim] = view.shape();
         for row in 0..self.rows() {

@@ -7,10 +7,10 @@ use super::steps::Step;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Problem};
 
-/// Operands that may change with each step.
+/// Operands from which each step may need another box.
 pub const BOXES: [Operand; 3] = [Operand::Mask, Operand::Bias, Operand::BiasIndex];
 
-/// Returns the area of an operand in buffer `buffer`; a table has a single area.
+/// Returns the area of an operand in buffer `buffer`. A table has one area, whichever the buffer.
 pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
     match (operand, &problem.spec().bias) {
         (Operand::Mask, _) => Area::Mask(buffer),
@@ -20,7 +20,7 @@ pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
     }
 }
 
-/// Returns the mask, and a bias of the same form.
+/// Returns the mask, and the bias if it has the layout of a mask.
 pub const fn views(problem: &Problem) -> [Option<MaskView>; 2] {
     let spec = problem.spec();
     let bias = match spec.bias {
@@ -30,12 +30,12 @@ pub const fn views(problem: &Problem) -> [Option<MaskView>; 2] {
     [spec.mask, bias]
 }
 
-/// Returns `true` if a table has an index.
+/// Returns `true` if the bias is a table with an index.
 pub const fn indexed(problem: &Problem) -> bool {
     matches!(problem.spec().bias, Some(BiasView::Table(table)) if table.indexed)
 }
 
-/// Returns the number of elements of a table of relative positions, and the bytes of one.
+/// Returns the number of elements in the table of relative positions, and the bytes per element.
 pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     match &problem.spec().bias {
         Some(bias @ BiasView::Table(_)) => Some([bias.extent(), bias.dtype().size()]),
@@ -43,8 +43,9 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     }
 }
 
-/// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys.
-/// A repeating batch axis is complete if all sequences are present; otherwise it has one element for each of them.
+/// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. If
+/// the box covers all sequences, its batch axis has the size in the mask, which may repeat; otherwise it has one
+/// element per sequence.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();
     let batch = if group == problem.spec().query.batch() { b } else { group };
@@ -52,8 +53,8 @@ pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, key
     [of(b, batch), h, of(q, rows), of(k, keys.min(k))]
 }
 
-/// Returns the box of `operand` that a step needs, and the bytes of an element; `None` if the problem does not have
-/// the operand, or has it once for all steps.
+/// Returns the box of `operand` that a step needs, and the bytes per element; `None` if the problem does not have the
+/// operand, or if the operand is transferred once for all steps.
 pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamBox, usize)> {
     let [mask, bias] = views(problem);
     let view = match operand {
@@ -75,7 +76,7 @@ pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamB
     Some((StreamBox { operand, first, count }, view.kind().size()))
 }
 
-/// Returns the view of a step's box of a mask.
+/// Returns the view of the box that a step needs from the mask, or from a bias with the layout of a mask.
 ///
 /// # Errors
 /// Returns an error if the box cannot be indexed.

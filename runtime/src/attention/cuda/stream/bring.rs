@@ -17,7 +17,8 @@ use elsa_kernels::cuda::attention::Sequence;
 use std::time::Instant;
 
 impl Run<'_, '_, '_> {
-    /// Transfers the keys of a step into the buffer that the step before the last has released, and the table of sequences.
+    /// Transfers the inputs of a step except the queries. Keys and values go to the buffer that was used two steps
+    /// earlier.
     pub(super) fn bring(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if let Some(before) = number.checked_sub(2) {
             self.read_times(before)?;
@@ -119,7 +120,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Transfers the table of relative positions, which serves all steps.
+    /// Transfers the table of relative positions, which all steps share.
     pub(super) fn bring_table(&mut self) -> Result<(), StreamError> {
         let problem = &self.stream.plan.problem;
         let (Some([_, size]), Some(BiasView::Table(table))) = (added::table(problem), &problem.spec().bias)
@@ -161,7 +162,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Fills the queries of a block.
+    /// Fills the queries of a block, and enqueues their copy if the device has its own memory.
     pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, problem) = (self.stream, &self.stream.plan.problem);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();
@@ -184,7 +185,7 @@ impl Run<'_, '_, '_> {
     }
 }
 
-/// Checks that every entry of a part of an index is an entry of the table.
+/// Checks that every entry in a part of the index refers to an entry of the table.
 fn check_index(problem: &Problem, part: &StreamBox, bytes: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
     let [_, _, row, column] = part.first;

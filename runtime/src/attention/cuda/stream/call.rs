@@ -1,21 +1,21 @@
-//! Inputs and outputs of a run in chunks, and its times.
+//! Inputs and outputs of a streamed run, and its times.
 
 use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// Tokens of some sequences, for a function that fills or receives them.
+/// A range of tokens in a range of sequences, which a function fills or receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
-    /// Indices along the batch axis of the tensors.
+    /// Range of indices along the batch axis of the tensors.
     pub batch: Range<usize>,
-    /// The tokens of each of them: of queries, or of past and new keys one after another.
+    /// Range of tokens in each sequence: tokens of the queries, or of the past keys followed by the new keys.
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index, for a function that fills it: its first element and its size along batch, heads, queries
-/// and keys. A broadcast axis has its single element. The batch axis of a mask or a bias wraps around: after the last index
-/// follows the first. A table is always complete, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
+/// A box of a mask, bias or index, which a function fills. It has a first element and a size along batch, heads,
+/// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
+/// follows the last index. A table is always complete, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// Mask, bias or index.
@@ -26,27 +26,28 @@ pub struct StreamBox {
     pub count: [usize; 4],
 }
 
-/// A function that fills the rows of some tokens: `[batch][head][token][dim]`, dense, in the problem's element type.
+/// A function that fills the rows of a range of tokens: `[batch][head][token][dim]`, dense, in the problem's element
+/// type.
 pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that fills keys and values of some tokens, each `[batch][head][token][dim]`.
+/// A function that fills the keys and the values of a range of tokens, each `[batch][head][token][dim]`.
 pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
-/// A function that fills a box of a mask or a bias, dense: `[batch][head][query][key]`.
+/// A function that fills a box of a mask or a bias in dense order: `[batch][head][query][key]`.
 pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that receives the results of some queries.
+/// A function that receives the results of a block of queries.
 pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
-/// The keys and values of a run.
+/// Source of the keys and values of a run.
 pub enum StreamKeys<'a> {
-    /// A function fills the keys and the values of a chunk.
+    /// Function that fills the keys and values of a chunk.
     Function(&'a mut FillKeys<'a>),
-    /// Host memory with the views of the problem.
+    /// Host memory with keys and values in the layout of the problem's views.
     Host {
         /// Bytes of the key view.
         key: &'a [u8],
         /// Bytes of the value view.
         value: &'a [u8],
     },
-    /// Device memory with the views of the problem.
+    /// Device memory with keys and values in the layout of the problem's views.
     Device(DeviceKeys),
 }
 
@@ -58,38 +59,38 @@ pub struct DeviceKeys {
 }
 
 impl DeviceKeys {
-    /// Wraps the addresses of the first element of keys and of values.
+    /// Wraps the device addresses of the first key element and the first value element.
     ///
     /// # Safety
-    /// The memory stays allocated, and nothing writes it, while a run uses it.
+    /// While a run uses the memory, it stays allocated and nothing writes it.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }
     }
 }
 
-/// Inputs and outputs of a run.
+/// Inputs and outputs of a streamed run.
 pub struct StreamCall<'a, 'k> {
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
-    /// Fills the queries of a block.
+    /// Function that fills the queries of a block.
     pub queries: &'a mut FillRows<'a>,
-    /// Keys and values.
+    /// Source of keys and values.
     pub keys: StreamKeys<'k>,
-    /// Fills parts of mask, bias and index, if the problem has them.
+    /// Function that fills boxes of mask, bias and index. Required if the problem has one of these operands.
     pub added: Option<&'a mut FillAdded<'a>>,
-    /// Receives the results of a block, which are final.
+    /// Function that receives the final results of each block.
     pub results: &'a mut TakeRows<'a>,
-    /// Number of blocks that an earlier run of the same division has already returned, which this one skips.
+    /// Number of blocks to skip, because an earlier run with the same division has already returned their results.
     pub from: usize,
 }
 
-/// The results of some queries, dense: `[batch][head][token]`. Results that were not requested are empty.
+/// The results of a block of queries, dense: `[batch][head][token]`. Results that were not requested are empty.
 #[derive(Clone, Debug)]
 pub struct StreamRows<'a> {
-    /// The sequences.
+    /// Range of sequences, as indices along the batch axis.
     pub batch: Range<usize>,
-    /// The queries of each of them, as tokens of the tensors.
+    /// Range of queries in each sequence, as tokens of the tensors.
     pub tokens: Range<usize>,
     /// Bytes of the output, `[batch][head][token][value_dim]`, in the problem's element type.
     pub output: &'a [u8],
@@ -101,7 +102,7 @@ pub struct StreamRows<'a> {
     pub s: &'a [f32],
     /// Weighted sums of the states, `[batch][head][token][value_dim]`.
     pub w: &'a [f32],
-    /// Bytes of all of them, in this order.
+    /// Bytes of `output`, `lse`, `m`, `s` and `w`.
     pub(super) bytes: [&'a [u8]; 5],
 }
 
@@ -123,19 +124,19 @@ impl StreamRows<'_> {
 /// Times of a run, and the amount of transferred data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamTimes {
-    /// Milliseconds in which the function of the keys filled chunks, on the host.
+    /// Milliseconds that the host spent in the functions that fill keys, values, masks and biases.
     pub fetch_ms: f64,
-    /// Milliseconds of copies of keys and values to the device, by events.
+    /// Milliseconds of copies of keys, values, masks and biases to the device, measured by events.
     pub copy_ms: f64,
-    /// Milliseconds of products and merges, by events.
+    /// Milliseconds of products and merges, measured by events.
     pub compute_ms: f64,
-    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that are not
-    /// hidden.
+    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that no
+    /// computation hides.
     pub wait_ms: f64,
-    /// Milliseconds from the start to the end of the last product, on the device.
+    /// Milliseconds from the start of the run to the end of its last product, on the device.
     pub total_ms: f64,
-    /// Bytes of keys, values, masks and biases that were transferred: read into page-locked memory, copied to the device, or
-    /// both.
+    /// Transferred bytes of keys, values, masks and biases. A transfer reads data into page-locked memory, copies it to
+    /// the device, or both.
     pub bytes: u64,
     /// Bytes that a sink has received.
     pub written: u64,
@@ -144,8 +145,8 @@ pub struct StreamTimes {
 }
 
 impl StreamTimes {
-    /// Returns `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if the total is
-    /// zero.
+    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the time in which the device computes; one if the
+    /// total is zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

@@ -1,4 +1,4 @@
-//! A stream: its plan, its memory, and the ordering of its work.
+//! A stream: its plan, its memory, and the order of its work.
 
 use super::memory::Memory;
 use super::plan::{self, GpuStreamOptions, StreamDivision, StreamPlan};
@@ -13,15 +13,15 @@ use elsa_core::attention::Problem;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
-/// Number of steps whose events are kept: two in progress, the one whose times are read, and the one before it.
+/// Number of steps whose events are kept: two steps in progress, the step whose times are read, and the step before it.
 pub const MARKS: usize = 4;
 
-/// The events of a step, which record times.
+/// The events that record the times of a step.
 #[derive(Debug)]
 pub struct Marks {
-    /// Events before and after the copy of its keys.
+    /// Events before and after the copies of the step's keys, values, mask and bias.
     pub copy: [Event; 2],
-    /// Events before and after its products.
+    /// Events before and after the step's products.
     pub work: [Event; 2],
 }
 
@@ -32,7 +32,8 @@ impl Marks {
     }
 }
 
-/// Returns the kernel that merges a chunk with the earlier ones, and the number of states that it absorbs at once.
+/// Returns the kernel that merges the states of a chunk with those of earlier chunks, and the number of states that it
+/// absorbs at once.
 pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
     let found = GPU_KERNELS.iter().find_map(|k| match k.role {
         Role::AttentionStream { states, .. } => Some((k, states)),
@@ -43,12 +44,12 @@ pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
 
 /// Attention on a GPU over keys and values of any length, which are streamed in chunks past resident queries.
 ///
-/// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on the
-/// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the number of
-/// resident queries, the splits of a chunk, or the source of the keys.
+/// A stream owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend
+/// on the problem, the device, and the number of keys per split (`division.keys / division.splits`). They do not depend
+/// on the number of resident queries, the splits per chunk, or the source of the keys.
 ///
-/// Masks and biases are transferred for each block of queries and chunk of keys, a past before the new keys, windows picture
-/// by picture, and packed sequences one by one.
+/// Masks and biases are transferred for each pair of a query block and a key chunk. Past keys come before the new keys.
+/// Windows are processed picture by picture, and packed sequences one by one.
 #[derive(Debug)]
 pub struct GpuStream {
     pub(super) engine: Engine,
@@ -56,7 +57,7 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// Work in these streams is waited for before a run returns, so the memory and events below are free.
+    /// A run waits for all work in these streams before it returns, so the memory and the events below are then unused.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,
@@ -70,12 +71,12 @@ fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, StreamError> {
 }
 
 impl GpuStream {
-    /// Allocates everything that runs need. Before that, it checks the limits of the machine, of control groups and of the
-    /// process for the host memory.
+    /// Creates a stream and allocates everything that its runs need. Before it allocates host memory, checks the limits
+    /// of the machine, of control groups and of the process.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, if the problem or the division is not supported, if memory is not available, or
-    /// if the device fails.
+    /// Returns an error if the engine has no GPU, if the problem or the division is not supported, if memory is not
+    /// available, or if the device fails.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -110,21 +111,21 @@ impl GpuStream {
         })
     }
 
-    /// Returns the number of rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a multiple
-    /// of it.
+    /// Returns the number of query rows per thread block of the kernel for this problem. [`StreamDivision::rows`] is a
+    /// multiple of this number.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, or if its kernels do not support the problem.
+    /// Returns an error if the engine has no GPU, or if no kernel supports the problem.
     pub fn kernel_rows(engine: &Engine, problem: &Problem, half_scores: bool) -> Result<usize, StreamError> {
         let (_, choice) = plan::kernel(gpu_of(engine)?, problem, half_scores)?;
         Ok(choice.kernel.rows)
     }
 
-    /// Returns the bytes on the device, and of page-locked memory, that a stream would allocate. On an integrated GPU both
-    /// are the host's memory.
+    /// Returns the bytes of device memory and of page-locked memory that a stream would allocate. On an integrated GPU
+    /// both are memory of the host.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, or if the problem or the division is not supported.
+    /// Returns an error if the engine has no GPU, or if the problem or the division is not supported.
     pub fn bytes_of(
         engine: &Engine,
         problem: &Problem,
@@ -139,7 +140,7 @@ impl GpuStream {
         &self.plan.problem
     }
 
-    /// Returns the bytes on the device, and of page-locked memory.
+    /// Returns the bytes of device memory and of page-locked memory that the stream has allocated.
     #[must_use]
     pub fn bytes(&self) -> [usize; 2] {
         self.memory.bytes()
@@ -151,7 +152,8 @@ impl GpuStream {
         self.plan.options.division
     }
 
-    /// Returns the number of query rows that are resident at once, over heads and sequences. Packed sequences may have fewer.
+    /// Returns the number of query rows that are resident at once, summed over heads and sequences. Packed sequences
+    /// may have fewer.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         let problem = &self.plan.problem;
@@ -162,7 +164,7 @@ impl GpuStream {
     /// Frees everything. Dropping a stream does the same, but logs errors instead of returning them.
     ///
     /// # Errors
-    /// Returns the first error that the driver reports. The rest is freed nevertheless.
+    /// Returns the first error that the driver reports. Everything else is freed nevertheless.
     pub fn close(self) -> Result<(), DeviceError> {
         let GpuStream { compute, copy, start, done, marks, memory, .. } = self;
         let mut closed = vec![compute.close(), copy.close(), start.close(), done.close()];

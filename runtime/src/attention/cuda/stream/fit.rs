@@ -12,29 +12,30 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
 
-/// Smallest and largest number of keys of a split, unless only fewer fit. Each block of a split reads its queries and writes
-/// a partial state, which short splits do more often.
+/// Smallest and largest number of keys per split, unless `SPLIT_BYTES` allows only fewer. Each thread block of a split
+/// reads its queries and writes a partial state; the shorter the splits, the more often this happens.
 const SPLIT: [usize; 2] = [1024, 8192];
-/// Smallest number of chunks into which keys are divided, if splits still have the smallest length: the copy of the first
-/// chunk is not hidden.
+/// Smallest number of chunks per run, if splits still have their smallest length. The copy of the first chunk is not
+/// hidden by computation, so it should be short.
 const CHUNKS: usize = 32;
-/// Bytes that two chunks of one split may take.
+/// Largest size in bytes of two splits, one for each of the two chunk buffers.
 const SPLIT_BYTES: usize = 16 << 20;
-/// Largest number of splits of a chunk that the search selects.
+/// Largest number of splits per chunk that the search selects.
 const MOST_SPLITS: usize = 64;
-/// Least number of blocks of a chunk, in percent of those that a device holds at once.
+/// Smallest number of thread blocks per chunk, in percent of the number that the device can run at once.
 const FILL_PERCENT: usize = 90;
 
-/// Memory limits of a stream, in bytes; `None` is all available memory.
+/// Memory limits of a stream, in bytes; `None` allows all available memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamBudget {
-    /// Memory on the device. On an integrated GPU it is the host's, and one budget applies to both: the smaller one.
+    /// Limit of device memory. On an integrated GPU, device and page-locked memory are both memory of the host, and the
+    /// smaller of the two limits applies to their sum.
     pub device: Option<usize>,
-    /// Page-locked memory.
+    /// Limit of page-locked memory.
     pub pinned: Option<usize>,
 }
 
-/// Requirements of a stream and of its division.
+/// Request for a stream: its inputs and outputs, and preferences for its division.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamWants {
     /// Source of keys and values.
@@ -47,10 +48,10 @@ pub struct StreamWants {
     pub states: bool,
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
-    /// Length of a chunk, as a multiple of the default choice (ELSA-Lean's `η`, appendix I of the paper). It is rounded up to
-    /// a power of two of splits, which changes no bit, and reduced if the budget requires it.
+    /// Length of a chunk, as a multiple of the default length (ELSA-Lean's `η`, appendix I of the paper). The number of
+    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it. This changes no bit.
     pub eta: f64,
-    /// Division of an earlier run that this one continues; `None` chooses it.
+    /// Division of an earlier run that this stream continues; `None` searches for one.
     pub division: Option<StreamDivision>,
 }
 
@@ -71,11 +72,11 @@ impl StreamWants {
 /// A stream that fits, or the reason why the CPU must compute.
 #[derive(Debug)]
 pub enum Fitted {
-    /// The GPU computes.
+    /// The GPU computes, with this stream.
     Gpu(Box<GpuStream>, StreamFit),
-    /// Not even the finest division fits, and [`Fallback::Cpu`] lets the CPU compute.
+    /// The CPU must compute: not even the finest division fits, and the engine has [`Fallback::Cpu`].
     Cpu {
-        /// Reason for which the last attempt was refused.
+        /// Error of the last attempt.
         reason: StreamError,
         /// Number of times that memory was refused.
         refused: usize,
@@ -93,13 +94,14 @@ struct Search<'a> {
 }
 
 impl GpuStream {
-    /// Creates the largest stream that fits `budget`, with the largest number of resident queries. All memory is allocated
-    /// here. If the device, the system or the budget refuses it, first fewer tasks are resident, then tasks are finer. A
-    /// given division is the only attempt.
+    /// Creates the stream with the largest number of resident queries that fits `budget`, and allocates all its memory.
+    /// If the device, the system or the budget refuses the memory, the number of resident tasks is reduced first, and
+    /// then the size of a task. If `wants` has a division, only that division is tried.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not supported, or if
-    /// the device fails. With [`Fallback::Fail`] also if not even the finest division fits.
+    /// Returns an error if the engine has no GPU, if `eta` is not a positive finite number, if the problem is not
+    /// supported, or if the device fails. With [`Fallback::Fail`], also returns an error if not even the finest
+    /// division fits.
     pub fn fit(
         engine: &Engine,
         problem: &Problem,
@@ -179,7 +181,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the result for a stream without memory.
+    /// Returns the result of a search that found no stream: the CPU, or an error, depending on the engine's fallback.
     fn given_up(&self, reason: StreamError, refused: usize) -> Result<Fitted, StreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
@@ -190,7 +192,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the sizes that limit the search. Windows are not divided.
+    /// Returns the sizes that limit the search. Windows limit it to complete windows, which are not divided.
     fn limits(&self) -> Limits {
         let queries = self.problem.spec().query.tokens();
         let (unit, tile) = (self.choice.kernel.rows.max(1), self.choice.kernel.keys.max(1));
@@ -203,19 +205,20 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the number of thread blocks that a device holds at once.
+    /// Returns the number of thread blocks that the device can run at once.
     fn room(&self) -> usize {
         let profile = self.gpu.profile();
         profile.sms.max(1) * self.choice.kernel.resources.resident(profile)
     }
 
-    /// Returns the number of thread blocks of a chunk for `rows` queries.
+    /// Returns the number of thread blocks per chunk, for `rows` resident queries per sequence and head.
     fn blocks(&self, rows: usize, splits: usize) -> usize {
         let blocks = rows.div_ceil(self.choice.kernel.rows.max(1));
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Returns the bytes of a division, and the page-locked ones among them; on an integrated GPU both are the same memory.
+    /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU both
+    /// numbers are the sum.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -227,7 +230,8 @@ impl Search<'_> {
         self.bytes(division).is_ok_and(|[a, b]| a <= device && b <= pinned)
     }
 
-    /// Returns the largest number of tasks of `rows` queries, up to `most`, that fit the budget with these chunks.
+    /// Returns the largest number of tasks, up to `most`, that fit the budget if each has `rows` queries and chunks
+    /// have `splits` splits of `split` keys.
     fn most_tasks(&self, rows: usize, most: usize, split: usize, splits: usize) -> usize {
         let division = |tasks: usize| StreamDivision { rows: rows * tasks, keys: split * splits, splits };
         let (mut fits, mut too_many) = (0, most + 1);
@@ -242,13 +246,13 @@ impl Search<'_> {
         fits
     }
 
-    /// Returns `true` if a chunk of `splits` splits has blocks for the whole device.
+    /// Returns `true` if a chunk of `splits` splits has enough thread blocks for the device.
     fn fills(&self, rows: usize, splits: usize) -> bool {
         self.blocks(rows, splits).saturating_mul(100) >= self.room().saturating_mul(FILL_PERCENT)
     }
 
-    /// Returns the number of keys of a split, which decides bits: a function of the problem and the device, not of the
-    /// budget.
+    /// Returns the number of keys per split. It determines the bits of the result, and therefore depends on the problem
+    /// and the device, but not on the budget.
     fn split(&self, limits: &Limits) -> usize {
         let spec = self.problem.spec();
         let mut splits = 1;
@@ -270,9 +274,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the initial numbers of queries of a task, of tasks, and of splits of a chunk: the fewest splits whose blocks
-    /// fill the device, and the most queries that fit the budget. A task has the rows of one block, unless that makes too
-    /// many tasks.
+    /// Returns the initial number of queries per task, number of tasks, and number of splits per chunk: the fewest
+    /// splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows of one
+    /// thread block, or more if there would be too many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
@@ -306,7 +310,7 @@ impl Search<'_> {
         }
     }
 
-    /// Allocates a stream if it fits the budget.
+    /// Allocates a stream, if the division fits the budget.
     fn allocate(&self, division: StreamDivision) -> Result<GpuStream, StreamError> {
         let (needed, budget) = (self.bytes(division)?, self.budget);
         for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
@@ -318,8 +322,8 @@ impl Search<'_> {
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
     }
 
-    /// Returns the number of additional tasks that fit, from the bytes of one more and the rest of the budget and of the
-    /// device's memory.
+    /// Returns the number of additional tasks that fit into the rest of the budget and of the device's memory, given
+    /// the bytes that one more task would need.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

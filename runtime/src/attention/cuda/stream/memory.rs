@@ -1,24 +1,25 @@
-//! The memory of a stream: one buffer on the device and one in page-locked host memory, with the same areas if both
-//! have them.
+//! The memory of a stream: one buffer on the device and one in page-locked host memory. An area that both buffers have
+//! is copied between them.
 
 use crate::cuda::driver::{Context, DeviceBuffer, PinnedBuffer};
 use crate::error::DeviceError;
 use std::sync::Arc;
 
-/// Contents of an area. Areas of chunks exist twice: while one is computed, the other is filled.
+/// An area of a stream's memory, named by its contents. Areas with an index exist twice: one chunk is computed while
+/// the next one is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
     /// Queries of the resident block, `[batch][head][token][head_dim]`.
     Query,
-    /// Output, `[batch][head][token][value_dim]`.
+    /// Output of the resident block, `[batch][head][token][value_dim]`.
     Output,
-    /// Log-sum-exp, `[batch][head][token]`.
+    /// Log-sum-exp of the resident block, `[batch][head][token]`.
     Lse,
-    /// References of its states.
+    /// References of the resident block's states.
     Reference,
-    /// Sums of its states.
+    /// Sums of the resident block's states.
     Sum,
-    /// Weighted sums of its states.
+    /// Weighted sums of the resident block's states.
     Weighted,
     /// The table of sequences of a chunk.
     Table(usize),
@@ -26,11 +27,12 @@ pub enum Area {
     Key(usize),
     /// Values of a chunk.
     Value(usize),
-    /// The mask of a block and a chunk, `[batch][head][query][key]`; broadcast axes have one.
+    /// The mask for a block of queries and a chunk of keys, `[batch][head][query][key]`; broadcast axes have one
+    /// element.
     Mask(usize),
-    /// The bias of a block and a chunk, in the layout of the mask.
+    /// The bias for a block of queries and a chunk of keys, in the layout of the mask.
     Bias(usize),
-    /// The index into a table for a block and a chunk, `[query][key]`.
+    /// The index into a table, for a block of queries and a chunk of keys, `[query][key]`.
     Index(usize),
     /// The table of relative positions, `[entry][head]`.
     Positions,
@@ -73,12 +75,12 @@ const ALL: [Area; AREAS] = [
 ];
 
 impl Area {
-    /// Returns `true` if only kernels use it.
+    /// Returns `true` if only kernels use the area.
     pub const fn is_inner(self) -> bool {
         matches!(self, Area::PartialMs | Area::PartialW | Area::PendingMs | Area::PendingW)
     }
 
-    /// Returns `true` if it holds keys or values.
+    /// Returns `true` if the area contains keys or values.
     pub const fn is_chunk(self) -> bool {
         matches!(self, Area::Key(_) | Area::Value(_))
     }
@@ -109,14 +111,14 @@ impl Area {
 /// Offsets of areas in a buffer, multiples of 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset and size of each area, in bytes; `None` if the buffer does not have it.
+    /// Offset and size of each area, in bytes; `None` if the buffer does not have the area.
     at: [Option<(usize, usize)>; AREAS],
     /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// Lays out the areas for which `size` returns their bytes. Returns `None` if the sum overflows.
+    /// Lays out the areas for which `size` returns a number of bytes. Returns `None` if the total overflows.
     pub fn of(mut size: impl FnMut(Area) -> Option<usize>) -> Option<Layout> {
         let (mut at, mut bytes) = ([None; AREAS], 0usize);
         for area in ALL {
@@ -128,7 +130,7 @@ impl Layout {
         (bytes <= isize::MAX as usize).then_some(Layout { at, bytes })
     }
 
-    /// Returns the offset and the size of an area in bytes; `None` if the buffer does not have it.
+    /// Returns the offset and the size of an area in bytes; `None` if the buffer does not have the area.
     pub const fn area(&self, area: Area) -> Option<(usize, usize)> {
         self.at[area.index()]
     }
@@ -145,7 +147,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates both buffers. The page-locked one is written, so that every page is provided.
+    /// Allocates both buffers. Writes to all of the page-locked buffer, so that the system maps every page.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -156,8 +158,8 @@ impl Memory {
         Ok(Memory { layouts: [device, pinned], device: on_device, pinned: on_host, mapped })
     }
 
-    /// Returns the device address of an area: in device memory, or else in page-locked memory. Zero if neither has
-    /// it.
+    /// Returns the device address of an area: in device memory if it is there, otherwise in page-locked memory. Returns
+    /// zero if neither buffer has the area.
     pub fn on_device(&self, area: Area) -> u64 {
         let at = |base: u64, (offset, _): (usize, usize)| if base == 0 { 0 } else { base + offset as u64 };
         match (self.layouts[0].area(area), self.layouts[1].area(area)) {
@@ -167,7 +169,7 @@ impl Memory {
         }
     }
 
-    /// Returns the host address of an area and its size; `None` if only the device has it.
+    /// Returns the host address and the size of an area; `None` if only the device buffer has it.
     pub fn on_host(&self, area: Area) -> Option<(*mut u8, usize)> {
         let (offset, len) = self.layouts[1].area(area)?;
         Some((self.pinned.data().wrapping_add(offset), len))
@@ -178,7 +180,7 @@ impl Memory {
         self.layouts[0].area(area).is_some() && self.layouts[1].area(area).is_some()
     }
 
-    /// Returns the bytes on the device, and of page-locked memory.
+    /// Returns the bytes of device memory and of page-locked memory.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }

@@ -6,28 +6,28 @@
 //! read the chunk            copy it to the device            (m, S, W) ← (m, S, W) ⊕ attention(block, chunk)
 //! ```
 //!
-//! The device waits for each copy, and a chain of merges has other bits than the in-memory run.
+//! The device waits for each copy, and a chain of merges produces other bits than the in-memory run.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Two buffers, two streams.* Chunk `i + 1` is copied while chunk `i` is computed. An event after each copy delays the
-//!    products until their keys have arrived; the host refills a buffer when the products of its chunk are done. Only
-//!    page-locked memory can be read by a copy engine directly.
-//! 2. *If the GPU shares the host's memory, reading is the copy.* Chunks are read into page-locked memory that the device has
-//!    in its address space, and keys that already are in such memory are used in place.
-//! 3. *A chunk is a power of two of splits*, which are those of the in-memory run: the attention kernels write their partial
-//!    states. The states of a chunk's splits are a subtree of the tree over all splits, and pending states wait for their
-//!    right neighbour in a binary counter ([`steps`]), one slot for each level. So bits depend on the keys of a split, not on
-//!    chunks, resident queries, or the source of the keys.
-//! 4. *States stay in base-2 units on the device.* An integer reference makes every merge exact except for its additions. The
+//! 1. *Two buffers, two streams.* Chunk `i + 1` is copied while chunk `i` is computed. An event after each copy delays
+//!    the products until their keys have arrived; the host refills a buffer when the products of its chunk are done.
+//!    Buffers are page-locked, because a copy engine can read no other host memory directly.
+//! 2. *If the GPU shares the host's memory, nothing is copied.* Chunks are read into page-locked memory that is mapped
+//!    into the device's address space, and keys that already are in such memory are used in place.
+//! 3. *A chunk is a power of two of splits*, and the splits are those of the in-memory run: the attention kernels write
+//!    their partial states. The states of a chunk's splits are a subtree of the tree over all splits. Pending states
+//!    wait for their right neighbour in a binary counter ([`steps`]) with one slot per level. So bits depend on the
+//!    number of keys per split, not on chunks, resident queries, or the source of the keys.
+//! 4. *States stay in base-2 units on the device.* With an integer reference, only the additions of a merge round. The
 //!    kernel that merges the last chunk converts the units.
-//! 5. *Masks and biases are transferred with the keys*, as the box of a block and a chunk ([`added`]); a table is transferred
-//!    once. A past comes before the new keys and moves the diagonal in the same way as queries before the first would.
-//!    Windows are processed picture by picture, undivided, since positions in a picture are those in the call; packed
-//!    sequences one by one.
-//! 6. *Everything is allocated before the first product*, page-locked memory is written once, and the system's limits are
-//!    checked first ([`available_memory`](crate::available_memory)): beyond them Linux kills a process instead of refusing
-//!    memory.
+//! 5. *Masks and biases are transferred with the keys*, as the box for a block and a chunk ([`added`]); a table is
+//!    transferred once. Past keys come before the new keys, and move the diagonal like the same number of queries
+//!    before the first query. Windows are processed picture by picture and are not divided, since a table of positions
+//!    refers to the complete picture. Packed sequences are processed one by one.
+//! 6. *Everything is allocated before the first product.* Page-locked memory is written once. The system's limits are
+//!    checked first ([`available_memory`](crate::available_memory)), because Linux kills a process that exceeds them
+//!    instead of refusing memory.
 
 mod added;
 mod bring;

@@ -12,15 +12,15 @@ use elsa_core::setters;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::Arc;
 
-/// Division of queries and keys by a stream. Bits only depend on the keys of a split, `keys / splits`.
+/// Division of queries and keys in a stream. The bits of the result depend only on the keys per split, `keys / splits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamDivision {
-    /// Number of queries of each sequence and head that are resident at once: all, or a multiple of the kernel's
+    /// Number of queries per sequence and head that are resident at once: all of them, or a multiple of the kernel's
     /// rows ([`GpuStream::kernel_rows`](super::GpuStream::kernel_rows)).
     pub rows: usize,
-    /// Number of keys of a chunk: `splits` times a multiple of 64.
+    /// Number of keys per chunk: `splits` times a multiple of 64.
     pub keys: usize,
-    /// Number of splits of a chunk, which thread blocks compute concurrently: a power of two.
+    /// Number of splits per chunk, which thread blocks compute concurrently; a power of two.
     pub splits: usize,
 }
 
@@ -45,7 +45,7 @@ pub enum KeysFrom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuStreamOptions {
-    /// Numbers of queries, keys and splits.
+    /// Division of queries and keys.
     pub division: StreamDivision,
     /// Source of keys and values.
     pub keys: KeysFrom,
@@ -67,27 +67,27 @@ setters! {
 }
 
 impl GpuStreamOptions {
-    /// Creates options that request the output only.
+    /// Creates options that request only the output.
     #[must_use]
     pub const fn new(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
         GpuStreamOptions { division, keys, output: true, lse: false, states: false, half_scores: false }
     }
 }
 
-/// The kernel and the division.
+/// The decisions of a stream: its kernel, its division and the layout of its memory.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
     pub gpu: Arc<Gpu>,
     pub problem: Problem,
     pub options: GpuStreamOptions,
     pub kernel: &'static GpuKernel,
-    /// The choice for a whole chunk.
+    /// The chooser's decisions for a complete chunk.
     pub choice: GpuChoice,
-    /// Areas on the device, and areas in page-locked memory.
+    /// Layouts of device memory and of page-locked memory.
     pub layouts: [Layout; 2],
 }
 
-/// Chooses the kernel for the whole problem, which no resident block changes.
+/// Chooses the kernel for the complete problem. The choice does not depend on the number of resident queries.
 pub fn kernel(
     gpu: &Arc<Gpu>,
     problem: &Problem,
@@ -100,7 +100,7 @@ pub fn kernel(
     Ok((kernel, choice))
 }
 
-/// Returns an error for arguments that streams do not support.
+/// Returns an error if streams do not support an argument of the problem.
 fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), StreamError> {
     let s = problem.spec();
     if s.append {
@@ -173,7 +173,7 @@ impl StreamPlan {
         Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
     }
 
-    /// Returns the same plan in the form that fills the kernels' parameters, for a chunk of `keys` keys.
+    /// Returns this plan as a [`GpuPlan`], which fills the kernels' parameters, for a chunk of `keys` keys.
     pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
         let mut choice = self.choice;
         choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);
@@ -187,15 +187,15 @@ impl StreamPlan {
         }
     }
 
-    /// Returns the bytes on the device, and of page-locked memory.
+    /// Returns the bytes of device memory and of page-locked memory.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }
 }
 
-/// Largest number of splits of a chunk.
+/// Largest number of splits per chunk.
 const MOST_SPLITS: usize = 256;
-/// Largest number of keys of a chunk, which the device counts in 32 bits.
+/// Largest number of keys per chunk; the device counts keys in 32 bits.
 pub const MOST_KEYS: usize = 1 << 30;
 
 /// Lays out the areas on the device and in page-locked memory, for chunks of `keys` keys.

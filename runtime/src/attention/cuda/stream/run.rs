@@ -1,4 +1,5 @@
-//! Runs a stream: transfers, computes and merges chunk after chunk, and returns results at the end of each block of queries.
+//! Runs a stream: transfers, computes and merges one chunk after another, and returns results at the end of each query
+//! block.
 
 use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
@@ -17,7 +18,7 @@ use elsa_kernels::cuda::attention::{AttentionArgs, Pending, StreamArgs, merge_bl
 use std::io;
 use std::time::Duration;
 
-/// Waits for both streams when it is dropped, so that no copy uses the caller's memory any longer.
+/// Guard that waits for both streams when it is dropped, so that no copy still uses the caller's memory.
 struct Settle<'a> {
     entered: &'a Entered<'a>,
     streams: [RawStream; 2],
@@ -46,15 +47,15 @@ pub(super) struct Run<'a, 'c, 'k> {
     pub(super) stream: &'a GpuStream,
     pub(super) entered: &'a Entered<'a>,
     pub(super) call: StreamCall<'c, 'k>,
-    /// Keys and values, unless a function fills them.
+    /// Tensors of keys and values; `None` if a function fills them.
     pub(super) tensors: Option<[InPlace; 2]>,
     pub(super) times: StreamTimes,
 }
 
 impl GpuStream {
-    /// Streams all keys past all queries. `results` is called once for each block of resident queries, in order. Keys are the
-    /// past ones followed by the new ones. A present is rejected: the caller has both, and [`GpuStream::run_between`] writes
-    /// it.
+    /// Streams all keys past all queries. `results` is called once for each block of resident queries, in order. The
+    /// past keys come before the new keys. Present tensors are rejected, because the caller already has past and new
+    /// keys; [`GpuStream::run_between`] writes present tensors.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
@@ -69,7 +70,7 @@ impl GpuStream {
         self.pass(call)
     }
 
-    /// Runs like [`GpuStream::run`], for a problem whose present is written elsewhere.
+    /// Runs like [`GpuStream::run`], for a problem whose present tensors are written elsewhere.
     pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, StreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {
@@ -94,7 +95,7 @@ impl GpuStream {
         done.map(|()| times)
     }
 
-    /// Returns the number of blocks of queries of a call, and that of the steps from block `from` on.
+    /// Returns the number of query blocks of a call, and the number of steps from block `from` on.
     pub(crate) fn blocks_and_steps(&self, lengths: &Lengths<'_>, from: usize) -> (usize, usize) {
         let division = self.plan.options.division;
         let steps = || Steps::new(&self.plan.problem, lengths, division.rows, division.keys);
@@ -103,7 +104,7 @@ impl GpuStream {
         (steps().filter(|step| step.last).count(), rest.count())
     }
 
-    /// Returns page-locked memory in which a function fills keys and values, free until the next run.
+    /// Returns the page-locked memory for keys and for values, which the caller may use until the next run.
     pub(crate) fn key_room(&mut self) -> [&mut [u8]; 2] {
         [Area::Key(0), Area::Value(0)].map(|area| match self.memory.on_host(area) {
             // SAFETY: *room*: the areas do not overlap and have the bytes, which were written when they were allocated. No
@@ -113,7 +114,8 @@ impl GpuStream {
         })
     }
 
-    /// Checks that the location of the keys is the one declared for the stream.
+    /// Returns the tensors of keys and values, unless a function fills them. Checks that the keys come from the source
+    /// that the stream was created for, and that the device can use their memory.
     fn tensors(
         &self,
         entered: &Entered<'_>,
@@ -190,7 +192,7 @@ pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> StreamError 
     move |error| StreamError::Io { what, reason: error.to_string() }
 }
 
-/// Returns a dense view of `tokens` tokens of `batch` sequences of a tensor, in its order of heads and tokens.
+/// Returns a dense view of `tokens` tokens of `batch` sequences. Heads and tokens have the order of `view`.
 fn packed(view: &View, batch: usize, tokens: usize) -> Result<View, ArgumentError> {
     let [_, heads, _, dim] = view.shape();
     let [_, by_head, ..] = view.strides();
@@ -242,7 +244,7 @@ impl Run<'_, '_, '_> {
         &self.stream.marks[number % MARKS]
     }
 
-    /// Adds the times of a finished step.
+    /// Adds the times of a step to the times of the run, after waiting for the step to finish.
     pub(super) fn read_times(&mut self, number: usize) -> Result<(), StreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
@@ -263,8 +265,8 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Returns the position of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last key; as
-    /// many queries before the first one would do the same.
+    /// Returns the positions of a step's queries and keys among all queries and keys. Past keys count as additional
+    /// queries before the first one: this moves the diagonal by the length of the past, unless it ends at the last key.
     pub(super) fn lengths(&self, step: &Step) -> Lengths<'_> {
         let past = self.stream.plan.problem.past();
         let [queries, keys] = step.group.len;
@@ -335,7 +337,7 @@ impl Run<'_, '_, '_> {
             .check()
     }
 
-    /// Enqueues the products of a step and their merge, after the copy of its keys.
+    /// Enqueues the products of a step and the merge of their states, to start after the copy of the step's keys.
     fn compute(&mut self, number: usize, step: &Step) -> Result<(), StreamError> {
         if step.first {
             self.bring_queries(step)?;
@@ -419,7 +421,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Waits for the results of a block and returns them.
+    /// Waits for the results of a block and passes them to the caller's function.
     fn hand_out(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let (problem, memory) = (&stream.plan.problem, &stream.memory);
@@ -469,7 +471,7 @@ impl Run<'_, '_, '_> {
     }
 }
 
-/// Returns the number of chunks of a problem's keys.
+/// Returns the number of chunks into which a problem's keys are divided.
 fn problem_chunks(problem: &Problem, keys: usize) -> usize {
     problem.keys().div_ceil(keys.max(1))
 }

@@ -1,23 +1,23 @@
-//! Iterates over the steps of a stream: the pairs of query blocks and key chunks, and the pending states with which
-//! the state of a chunk merges.
+//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk; it states which pending
+//! states merge with the state of the chunk.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
 use std::ops::Range;
 
-/// The sequences of a block of queries.
+/// The sequences to which a block of queries belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Index of the first along the batch axis of the tensors, and their number.
+    /// Batch index of the first sequence in the tensors, and number of sequences.
     pub batch: [usize; 2],
-    /// First query token, and first token of the new keys, in the tensors.
+    /// First query token and first new key token in the tensors.
     pub first: [usize; 2],
-    /// Numbers of queries, and of keys including those of the past, of each of them.
+    /// Number of queries and number of keys (including past keys) in each sequence.
     pub len: [usize; 2],
 }
 
-/// Returns the number of sequences that are resident at once. A whole batch is resident, to keep a device busy;
-/// windows are processed picture by picture, and packed sequences, which differ in length, one by one.
+/// Returns the number of sequences that are resident at once: the complete batch, to keep the device busy. Windows are
+/// processed picture by picture, and packed sequences, which differ in length, one by one.
 pub fn at_once(problem: &Problem) -> usize {
     let spec = problem.spec();
     match (&spec.packed, &spec.windows) {
@@ -30,58 +30,59 @@ pub fn at_once(problem: &Problem) -> usize {
 /// A chunk of keys that is streamed past a block of resident queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The sequences.
+    /// The sequences of the block.
     pub group: Group,
-    /// The resident queries of each of them.
+    /// The resident queries, counted within each sequence.
     pub tokens: Range<usize>,
-    /// The keys of the chunk, counted from the first of the past; empty if no query of the block attends a key.
+    /// The keys of the chunk, counted from the first past key; empty if no query of the block attends a key.
     pub keys: Range<usize>,
-    /// `true` if the block's queries must be transferred.
+    /// `true` for the first step of a block, whose queries must be transferred.
     pub first: bool,
-    /// `true` if the block is done after it.
+    /// `true` for the last step of a block.
     pub last: bool,
     /// Number of pending states with which the state of the chunk merges.
     pub joins: usize,
-    /// Slot of the first of them, which receives the merged state.
+    /// Slot of the first pending state that merges. It receives the merged state.
     pub into: usize,
 }
 
 impl Step {
-    /// Returns the batch indices of its sequences.
+    /// Returns the batch indices of the step's sequences.
     pub fn batch(&self) -> Range<usize> {
         let [first, count] = self.group.batch;
         first..first + count
     }
 
-    /// Returns its queries as tokens of the tensors.
+    /// Returns the step's queries as tokens of the tensors.
     pub fn queries(&self) -> Range<usize> {
         let first = self.group.first[0];
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Returns its keys as tokens of the tensors: of past and new ones, one after another.
+    /// Returns the step's keys as tokens of the past tensor followed by the new tensor.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end
     }
 }
 
-/// Returns the number of slots for the pending states of a row with `chunks` chunks. The state of a chunk merges
-/// with every pending state that completes its subtree before it occupies a slot, so the slots equal the levels of
+/// Returns the number of slots for the pending states of a row with `chunks` chunks. Before the state of a chunk
+/// occupies a slot, it merges with every pending state that completes its subtree. So there is one slot per level of
 /// the tree.
 pub const fn slots(chunks: usize) -> usize {
     let depth = stack::depth(chunks);
     if depth == 0 { 1 } else { depth }
 }
 
-/// The steps of a call, in order: all chunks of the first block of queries, then those of the next.
+/// The steps of a call, in order: all chunks for the first block of queries, then all chunks for the next block.
 #[derive(Debug)]
 pub struct Steps<'a> {
     problem: &'a Problem,
     lengths: &'a Lengths<'a>,
-    /// Number of queries of a block, and of keys of a chunk.
+    /// Number of queries per block, and of keys per chunk.
     extent: [usize; 2],
-    /// Number of sequences of a group, first sequence of the current one, and its first query of the next block.
+    /// Number of sequences per group. `sequence` is the first sequence of the current group, and `token` the first
+    /// query of the next block.
     at_once: usize,
     sequence: usize,
     token: usize,
@@ -93,18 +94,18 @@ pub struct Steps<'a> {
 struct Block {
     group: Group,
     tokens: Range<usize>,
-    /// End of the keys that are streamed past it.
+    /// End of the keys that the block's queries may attend.
     end: usize,
-    /// Remaining chunks that are streamed past it.
+    /// Chunks that remain for the block.
     chunks: Range<usize>,
     first: bool,
-    /// The tree over chunk numbers, which has absorbed the next chunk, and its slot.
+    /// The tree over chunk numbers, which has already absorbed the next chunk. `slot` is the slot of that chunk.
     tree: MergeStack,
     slot: usize,
 }
 
 impl<'a> Steps<'a> {
-    /// Creates the steps of blocks of `rows` queries and chunks of `keys` keys.
+    /// Creates the steps for blocks of `rows` queries and chunks of `keys` keys.
     pub fn new(problem: &'a Problem, lengths: &'a Lengths<'a>, rows: usize, keys: usize) -> Steps<'a> {
         let extent = [rows.max(1), keys.max(1)];
         Steps {
@@ -118,7 +119,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Returns the keys that may be attended by a query of the block, from the first to the last.
+    /// Returns the range from the first to the last key that a query of the block may attend.
     fn keys(&self, group: &Group, tokens: &Range<usize>) -> Range<usize> {
         if self.problem.spec().windows.is_some() {
             // Positions are those of the whole picture.
@@ -134,7 +135,7 @@ impl<'a> Steps<'a> {
         if start < end { start..end } else { 0..0 }
     }
 
-    /// Returns the sequences from the current one on.
+    /// Returns the group of sequences that starts with the current one.
     fn group(&self) -> Group {
         let first = self.problem.sequence(self.lengths, self.sequence);
         let count = match self.problem.spec().packed {
@@ -222,7 +223,7 @@ mod tests {
         spec.check().unwrap()
     }
 
-    /// Returns the tree over leaves `lo..hi` as text, in the merge order of an in-memory stream.
+    /// Returns the tree over leaves `lo..hi` as text, in the merge order of an in-memory run.
     fn tree(lo: usize, hi: usize, end: usize) -> String {
         let mid = usize::midpoint(lo, hi);
         match (hi - lo, mid < end) {

@@ -1,5 +1,5 @@
-//! Checks keys in device memory, used in place, with the same bits as transferred keys; and rejected
-//! addresses.
+//! Checks that keys used in place in device memory lead to the same bits as transferred keys, and that invalid
+//! addresses are rejected.
 
 use super::{DeviceKeys, GpuStream, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
 use super::{StreamKeys, StreamRows, StreamTokens};
@@ -26,7 +26,7 @@ fn noise(seed: u64, n: usize) -> Vec<u8> {
     random::noise(seed, n).flat_map(f32::to_ne_bytes).collect()
 }
 
-/// Returns the outputs of all blocks, one after another.
+/// Runs the stream and returns the outputs of all blocks, one after another.
 fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec<u8>, StreamError> {
     let mut output = Vec::new();
     let mut results = |rows: &StreamRows<'_>| {

@@ -18,7 +18,8 @@ fn problem(queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-/// Queries, keys, values, output, and the states of the rows, one after the other with gaps of `gap` elements.
+/// Positions in one buffer of queries, keys, values, output, and the states' references, sums and weighted sums, with
+/// gaps between them.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
@@ -47,7 +48,7 @@ fn filled(engine: &Engine, parts: &Parts) -> HostBuffer<f32> {
     buffer
 }
 
-/// Runs the plan over tensors in one slice. Returns output, states, and the number of bytes copied.
+/// Runs the plan over tensors in one slice. Returns the bits of output and states, and the number of bytes copied.
 fn run(plan: &Plan, slice: &mut [f32], parts: &Parts, workspace: &mut Workspace) -> (Vec<u32>, usize) {
     let mut rest = &mut *slice;
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Tests of tensors and workspaces in memory of the device.
+//! Tests of tensors and workspaces in device memory.
 
 mod buffers;
 mod tensors;

@@ -1,4 +1,5 @@
-//! Tests of device tensors: same bits as host tensors, the caller's streams, and all errors before a launch.
+//! Tests of device tensors: they lead to the same bits as host tensors, runs use the caller's streams, and every error
+//! is returned before a launch.
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::testing::{bits, gpu_engine, noise};
@@ -69,13 +70,13 @@ impl Fixture {
         }
     }
 
-    /// Returns the output as seen by a reader that does not wait for other streams.
+    /// Returns the output, read in another stream without waiting for the run's stream.
     fn read(&self, context: &Arc<Context>) -> Vec<f32> {
         download(context, &self.y, HEADS * QUERIES * D)
     }
 }
 
-/// Copies to the device; the copy is complete once the stream has been waited for.
+/// Starts a copy to the device, which is complete after `stream` has been synchronised.
 fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
@@ -127,7 +128,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// Runs share their table of sequences, so each has its own lengths.
+/// Enqueues runs that share the workspace's table of sequences, each with other lengths.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
@@ -349,8 +350,8 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
 }
 
-/// Checks that a cache with room for more tokens receives the new rows and keeps the rest, and that a call without
-/// an output computes the same log-sum-exp as one with an output.
+/// Checks that a cache with room for more tokens receives the new rows while its other rows stay unchanged, and that a
+/// call without an output computes the same log-sum-exp as a call with an output.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn caches_on_the_device_are_appended_to_in_place() {
