@@ -50,7 +50,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The error for a name that is not the name of a back end.
+/// Error for a name that no back end has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBackend {
     /// The unknown name.
@@ -58,7 +58,7 @@ pub struct UnknownBackend {
 }
 
 impl UnknownBackend {
-    /// Returns the message without the argument that it is about.
+    /// Returns the error message without the name of the argument in front, so that callers can put another name there.
     pub(crate) fn choice(&self) -> String {
         let names: Vec<&str> = Backend::ALL.iter().rev().map(|backend| backend.name()).collect();
         format!("'{}'; allowed: auto, {}", self.found, names.join(", "))

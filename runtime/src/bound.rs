@@ -1,4 +1,4 @@
-//! The bound plan: a plan with the tensors of a call, ready to run.
+//! Bound plans: plans with the tensors of a call, ready to run.
 
 use crate::backend::Backend;
 use crate::cpu::memory;
@@ -16,7 +16,7 @@ use elsa_core::operands::Operands;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The CPU's call of an operator.
+/// A call of the operator `O` on the CPU.
 type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
 
 /// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
@@ -41,11 +41,11 @@ pub struct Bound<'a, O: Operator> {
     /// Reason why the CPU computes instead of the GPU.
     reason: Option<Reason>,
     plan: &'a Plan<O>,
-    /// Record of the run in the workspace.
+    /// Record of the last run, stored in the workspace.
     pub(crate) ran: &'a mut Option<O::Ran>,
 }
 
-/// The device that computes the call, and the one that stands by.
+/// The prepared call on the CPU, or on the GPU with a standby call on the CPU.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "binding must not allocate")]
 pub(crate) enum Calls<'a, O: Operator> {
@@ -61,8 +61,8 @@ enum Refused {
     Frame(BindError),
 }
 
-/// Returns the memory in which the CPU stands by for a GPU, and grows it if the plan needs more. Growing discards data
-/// that an earlier run left there.
+/// Returns the host memory for the CPU's standby plan, and replaces it if the plan needs more. Replacing the memory
+/// discards data that an earlier run left there.
 fn standing_by<'a, R>(
     plan: &impl CpuPlan,
     memory: &'a mut Option<memory::Memory>,
@@ -81,7 +81,7 @@ fn standing_by<'a, R>(
 
 impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
-    /// memory besides the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
+    /// that the first call of its kind in a GPU's workspace may allocate device memory and host memory in addition.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -99,7 +99,7 @@ impl<O: Operator> Plan<O> {
     /// Binds tensors that have been checked against the problem.
     ///
     /// # Errors
-    /// Returns the errors of [`Plan::bind`], except those of the data.
+    /// Returns the errors of [`Plan::bind`], except for data that do not match the problem.
     pub(crate) fn bind_tensors<'a>(
         &'a self,
         lengths: LengthsOf<'a, O>,
@@ -165,7 +165,7 @@ impl<O: Operator> Plan<O> {
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
 
-    /// Checks that a workspace serves a call with these tensors on the GPU.
+    /// Checks that the workspace belongs to the plan's GPU and is large enough for a call with the `given` tensors.
     pub(crate) fn check_memory(
         &self,
         plan: &O::Gpu,
@@ -175,7 +175,7 @@ impl<O: Operator> Plan<O> {
         memory.check(plan.gpu(), &plan.needs(), plan.room(given))
     }
 
-    /// Returns the GPU's call, or why the CPU computes instead.
+    /// Returns the call on the GPU, or the reason why the CPU must compute instead.
     ///
     /// # Errors
     /// Returns an error if the workspace does not belong to this plan.
@@ -203,12 +203,12 @@ impl<O: Operator> Plan<O> {
 }
 
 impl<O: Operator> Bound<'_, O> {
-    /// Computes the outputs and waits for them. Allocates nothing. The bits do not depend on the number of
-    /// threads, the batch or the repetition.
+    /// Computes the outputs and waits for them. Allocates nothing. The output bits do not depend on the number of
+    /// threads or the batch, and repeated runs return the same bits.
     ///
     /// If the GPU fails, the CPU finishes the call, unless the policy is
-    /// [`Fallback::Fail`](crate::Fallback::Fail). The next run tries the GPU again. A device whose context was
-    /// lost is given a new one, once, which allocates.
+    /// [`Fallback::Fail`](crate::Fallback::Fail). The next run tries the GPU again. If the device has lost its context,
+    /// that run first creates a new context, which allocates; a context is replaced only once.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, if the GPU failed and there is no fallback, or if the call was cancelled
@@ -219,7 +219,8 @@ impl<O: Operator> Bound<'_, O> {
 
     /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
     /// to its memory, and leaves the outputs there. Inputs are copied if no such run succeeded, or if the device has
-    /// lost its memory. This measures a pipeline whose tensors live on the device. On the CPU it is the same as `run`.
+    /// lost its memory. The time is that of a pipeline whose tensors stay on the device. On the CPU, this is
+    /// [`Bound::run`].
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -227,8 +228,8 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run(true)).map(|(report, _)| report)
     }
 
-    /// Runs like [`Bound::run_resident`], and reports the times of the parts if a GPU computed. Two events are
-    /// recorded, so the call takes a little longer. The first call of this kind allocates on a GPU.
+    /// Runs like [`Bound::run_resident`], and if a GPU computed, also returns the times of enqueuing, waiting and
+    /// computing. Two events are recorded, so the call takes a little longer. The first call on a GPU allocates.
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -236,9 +237,10 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.run_timed())
     }
 
-    /// Measures the time on the device per call of `calls` calls, enqueued one behind the other: as a CUDA graph if the
-    /// driver supports graphs, so that the host's part is not measured. Inputs and outputs are those of
-    /// [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first call allocates.
+    /// Measures the mean time on the device over `calls` calls, which are enqueued back to back. If the driver supports
+    /// CUDA graphs, they form one graph, so that the time excludes the host's work. Inputs and outputs stay on the
+    /// device as in [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first
+    /// measurement with a given number of calls allocates.
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -246,7 +248,7 @@ impl<O: Operator> Bound<'_, O> {
         self.compute(|gpu| gpu.time(calls))
     }
 
-    /// Computes by `run` on the GPU, or on the CPU.
+    /// Computes with `run` on the GPU, or on the CPU if the call was bound to the CPU or the GPU fails.
     fn compute<T>(
         &mut self,
         run: impl FnOnce(&mut HostCall<'_, O::Gpu>) -> Result<T, DeviceError>,

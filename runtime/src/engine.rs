@@ -1,4 +1,4 @@
-//! The engine: a back end and its workers. It is independent of operators, which create their plans with it.
+//! The engine: a back end and its workers. It does not depend on any operator; operators use it to create their plans.
 
 use crate::attention::tuned::{TunedFile, Tuning};
 use crate::backend::{Backend, UnknownBackend};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = MAX_WORKERS;
 
-/// Behaviour if the GPU is requested but cannot compute.
+/// Behaviour if the GPU was requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// The CPU computes instead, and the report of the run states why.
@@ -38,19 +38,19 @@ pub enum Fallback {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The back end. `None` takes the one named by the environment variable `ELSA_BACKEND`; if that is unset,
-    /// empty or `auto`, the first one available.
+    /// The back end. `None` uses the back end that the environment variable `ELSA_BACKEND` names; if the variable is
+    /// unset, empty or `auto`, the first available one.
     pub backend: Option<Backend>,
-    /// Number of compute threads, including the caller's. `None` takes every core available to the process. With lent
-    /// threads it is the largest number of workers of a call.
+    /// Number of compute threads, including the caller's. `None` uses every core available to the process. If the host
+    /// lends threads, this is the maximum number of workers per call.
     pub threads: Option<usize>,
-    /// Time that workers, and callers that wait for them, spin before they sleep.
+    /// Time for which idle workers, and callers that wait for workers, spin before they sleep.
     pub spin: Spin,
     /// The cores of the standing threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
-    /// list. Empty leaves them to the system. A caller's thread is never touched.
+    /// list. If the list is empty, the system chooses the cores. The caller's thread is never pinned.
     pub cores: Vec<usize>,
-    /// The real-time priority (`SCHED_FIFO`) of the standing threads, on Linux. `None` inherits the policy of the thread
-    /// that creates the engine. A caller's thread is never touched.
+    /// The real-time priority (`SCHED_FIFO`) of the standing threads, on Linux. `None` inherits the policy of the
+    /// thread that creates the engine. The caller's thread keeps its priority.
     pub priority: Option<u8>,
     /// Threads that the host lends. The engine then has no standing threads.
     pub host: Option<HostThreads>,
@@ -58,8 +58,8 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// The GPU to use, and its context.
     pub cuda: CudaOptions,
-    /// Selects the file of measured kernels and divisions for a GPU. A file that is not valid for this GPU is reported
-    /// by a warning and ignored. Ignored on the CPU.
+    /// The file of measured kernels and divisions for a GPU. If the file is not valid for this GPU, a warning is logged
+    /// and the file is ignored. The CPU uses no such file.
     pub tuned: Tuning,
 }
 
@@ -69,15 +69,15 @@ setters! {
     optional backend: Backend, threads: usize, priority: u8, host: HostThreads,
 }
 
-/// A back end with its workers. Clones share them. Calls from several threads run side by side, except that calls that
-/// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a call
-/// needs.
+/// A back end with its workers. Clones share them. Calls from several threads run concurrently, except that calls that
+/// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a
+/// call needs.
 ///
-/// In a child of `fork` an engine of the parent computes on the CPU, on the calling thread alone and with the same bits;
-/// with [`Fallback::Fail`] a call of a GPU's plan is [`DeviceError::Forked`]. An engine that the child creates has
-/// threads of its own, but no GPU if the parent has used one. Page-locked memory of the parent
-/// ([`Engine::host_buffer`]) must not be used there. At the fork no other thread of the parent may be creating or
-/// dropping engines, plans and workspaces.
+/// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same
+/// bits; with [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the
+/// child creates has its own threads, but no GPU if the parent has used one. The child must not use page-locked memory
+/// of the parent ([`Engine::host_buffer`]). While one thread of the parent forks, no other may create or drop engines,
+/// plans or workspaces.
 ///
 /// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
 ///
@@ -94,12 +94,12 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Inner {
-    /// Instruction set of the CPU, which computes or stands by for the GPU.
+    /// Instruction set that the CPU uses, whether the CPU computes or stands by for the GPU.
     cpu: InstructionSet,
     profile: DeviceProfile,
     pool: Pool,
     gpu: Option<Arc<Gpu>>,
-    /// The tuned file that the GPU was asked to use.
+    /// The tuned file that the options select for the GPU.
     tuned: Option<TunedFile>,
     fallback: Fallback,
     /// Reason why a requested GPU does not compute.
@@ -127,12 +127,12 @@ impl Engine {
     /// Selects the back end and starts the workers.
     ///
     /// If a GPU is requested by name and cannot be used, the result is an error with [`Fallback::Fail`]. With
-    /// [`Fallback::Cpu`] the CPU takes its place, which a warning logs once and every report repeats.
+    /// [`Fallback::Cpu`] the CPU computes instead; a warning is logged once, and every report states the reason.
     ///
     /// # Errors
-    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds, if cores
-    /// or the priority are out of range, not permitted, or given for lent threads, or if the system cannot start a thread.
-    /// No thread is then left.
+    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds, if
+    /// cores or the priority are out of range, not permitted, or given for lent threads, or if the system cannot start
+    /// a thread. Threads that were already started have then ended.
     pub fn new(options: &EngineOptions) -> Result<Engine, PlanError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -201,7 +201,7 @@ impl Engine {
         if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
     }
 
-    /// Returns the instruction set of the CPU, which computes or stands by for the GPU.
+    /// Returns the instruction set that the CPU uses, whether the CPU computes or stands by for the GPU.
     #[must_use]
     pub fn cpu(&self) -> InstructionSet {
         self.inner.cpu
@@ -225,8 +225,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// Queries the free memory of the GPU's device, shared by all processes, in bytes; `None` if no GPU computes. On an
-    /// integrated GPU it is the system's memory.
+    /// Queries the free memory of the GPU in bytes, which all processes share; `None` if no GPU computes. For an
+    /// integrated GPU this is the free memory of the system.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -235,8 +235,8 @@ impl Engine {
         self.inner.gpu.as_ref().map(free).transpose()
     }
 
-    /// Returns the tuned file that the GPU was asked to use, with its contents or the reason that they are not used. `None`
-    /// on the CPU, and if no file was requested.
+    /// Returns the tuned file that the options select for the GPU, with its contents or the reason why they are not
+    /// used. `None` on the CPU, or if no file was requested.
     #[must_use]
     pub fn tuned(&self) -> Option<&TunedFile> {
         self.inner.tuned.as_ref()
@@ -248,7 +248,7 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
     }
 
-    /// Loads every GPU kernel of this build, before plans need them. Does nothing on the CPU.
+    /// Loads every GPU kernel of this build now, so that plans need not load them later. Does nothing on the CPU.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a kernel.
@@ -259,8 +259,8 @@ impl Engine {
         }
     }
 
-    /// Allocates `len` zeros in host memory that the GPU can use, on a 64-byte boundary. Without a GPU it allocates ordinary memory; with
-    /// [`Fallback::Cpu`] also if page-locked memory is not available.
+    /// Allocates `len` zeros in page-locked host memory that the GPU can use, on a 64-byte boundary. Uses ordinary
+    /// memory if there is no GPU, or if page-locked memory is not available and the policy is [`Fallback::Cpu`].
     ///
     /// # Errors
     /// Returns an error if the memory is not available.
@@ -296,15 +296,15 @@ impl Engine {
 
     /// Cancels every call in progress on this engine and its clones. Each of them returns
     /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. Later calls are
-    /// not affected: a cancel between two calls does nothing. May be called by any thread, and does not wait.
+    /// not affected: a cancel between two calls does nothing. Any thread may call this function, which does not wait.
     ///
     /// On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of
-    /// tokens; they start no further task. On a GPU, the kernels and copies that the call has enqueued finish first,
-    /// and a stream enqueues no further part; runs on device tensors, which do not wait, are not cancelled. A source or
-    /// a sink that is running returns first.
+    /// tokens; they start no further task. On a GPU, the call returns when the kernels and copies that it has enqueued
+    /// are finished; a streamed run enqueues no further part. Runs on device tensors are not cancelled, because they
+    /// return without waiting. If a source or a sink of a streamed run is being called, it returns before the run does.
     ///
-    /// Outputs of the call then hold any mixture of old and new elements; nothing else was written. The plan, the
-    /// workspace and calls bound to it remain usable.
+    /// The outputs of a cancelled call contain any mixture of old and new elements; nothing else was written. The plan,
+    /// the workspace and calls bound to it remain usable.
     pub fn cancel(&self) {
         self.inner.pool.cancel();
     }
@@ -314,8 +314,8 @@ impl Engine {
     }
 }
 
-/// Logs once per process that there is no GPU. This is not an error, because none was requested. A log sink may create
-/// an engine, so nothing is held while it is called.
+/// Logs once per process why no GPU is used, at level info because none was requested. The function holds no lock
+/// while it logs, since a log sink may create an engine.
 fn log_absence_once(reason: &DeviceError) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {

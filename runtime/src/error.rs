@@ -86,23 +86,25 @@ pub enum DeviceError {
         /// The failed call.
         source: Box<DeviceError>,
     },
-    /// The PTX of a kernel in this program differs from the built one.
+    /// The embedded PTX of a kernel differs from the PTX that was built.
     #[error("module {kernel}: its compressed PTX is damaged; allowed: the program as it was built")]
     Damaged {
         /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The process is a child, made by `fork`, of the one that initialised the driver. A driver does not work there.
+    /// The process is a child, created by `fork`, of the process that initialised the driver. The driver does not work
+    /// in such a child.
     #[error(
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
     Forked,
-    /// The context was lost, and with it the caller's device memory in which a workspace lies.
+    /// The context was lost, and with it the caller's device memory that contains the workspace.
     #[error(
         "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
     )]
     LostWorkspace,
-    /// A run in the workspace was captured, and the graph would read what this call writes.
+    /// A run in the workspace was captured in a CUDA graph, and this call would change lengths or replace memory that
+    /// the graph uses.
     #[error(
         "workspace: a captured run reads its lengths and uses its memory; allowed: the lengths and outputs of that run, or another workspace"
     )]
@@ -116,7 +118,7 @@ pub enum DeviceError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An option is out of bounds, or excludes another one.
+    /// An option is out of bounds, or cannot be combined with another option.
     #[error(transparent)]
     Option(#[from] ArgumentError),
     /// The problem or the options are not supported, or memory is not available.
@@ -128,19 +130,21 @@ pub enum PlanError {
     /// A streamed run does not support an option, or a feature of the problem.
     #[error("{option}: not in a streamed run; allowed: {allowed}")]
     NotStreamed {
-        /// The option.
+        /// Name of the option or feature.
         option: &'static str,
         /// The allowed values.
         allowed: &'static str,
     },
-    /// The budget of a streamed run exceeds the memory that the machine, a control group or a limit leaves the process.
+    /// The budget of a streamed run exceeds the memory that is available to the process, which the machine, a control
+    /// group or a limit of the process determines.
     #[error(
         "host_budget: {budget} bytes; allowed: at most {available}, which the system leaves this process"
     )]
     Beyond {
         /// The budget in bytes.
         budget: usize,
-        /// Bytes that the process has and may still take.
+        /// Largest allowed budget in bytes: memory that the process needs for other purposes, plus the memory that
+        /// is still available.
         available: u64,
     },
     /// The caller's memory for a workspace is null.
@@ -171,22 +175,22 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// The engine's GPU computes, and it does not have the operator.
+    /// The engine computes on a GPU, which does not support the operator.
     #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
     NotOnGpu {
-        /// The operator.
+        /// Name of the operator.
         operator: &'static str,
     },
-    /// A workspace for no plan.
+    /// A workspace was requested for an empty list of plans.
     #[error("plans: none; allowed: at least one")]
     NoPlan,
-    /// A workspace for plans that compute on different GPUs, or on those of different engines.
+    /// A workspace was requested for plans that compute on different GPUs, or on GPUs of different engines.
     #[error("plans: on GPUs of different engines; allowed: plans of one engine")]
     OtherGpu,
-    /// The caller supplied host memory, but the workspace of the plan is on a device.
+    /// The caller supplied host memory for the workspace of a plan that computes on a GPU.
     #[error("workspace: memory of the host for a plan on a GPU; allowed: one that the plan allocates")]
     OnDevice,
-    /// The caller supplied device memory, but the plan computes on the CPU.
+    /// The caller supplied device memory for the workspace of a plan that computes on the CPU.
     #[error("workspace: memory of a device for a plan on {found}; allowed: a plan on cuda")]
     OnHost {
         /// The back end that computes.
@@ -200,7 +204,7 @@ pub enum PlanError {
         /// The required alignment in bytes.
         alignment: usize,
     },
-    /// The caller's memory is not memory that the plan's device can use.
+    /// The plan's device cannot use the memory at the caller's address.
     #[error(
         "memory: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
     )]
@@ -208,12 +212,12 @@ pub enum PlanError {
         /// The given address.
         address: u64,
     },
-    /// The caller's device memory ends before the given size.
+    /// The allocation that contains the caller's device memory ends before the given size.
     #[error(
         "memory: {found} bytes to the end of its allocation; allowed: at least the {given} that are given"
     )]
     DeviceShort {
-        /// Number of bytes from its address to the end of the allocation.
+        /// Number of bytes from the given address to the end of the allocation.
         found: usize,
         /// The given size in bytes.
         given: usize,
@@ -221,21 +225,21 @@ pub enum PlanError {
     /// The requested back end is not available on this machine or in this build.
     #[error("{argument}: {asked} is absent; allowed here: {present}")]
     BackendAbsent {
-        /// `backend`, or the environment variable that requests the back end.
+        /// Name of the option `backend`, or of the environment variable that requested the back end.
         argument: &'static str,
         /// The requested back end.
         asked: Backend,
         /// Names of the available back ends.
         present: String,
     },
-    /// The GPU was requested and cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
+    /// A GPU was requested but cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda cannot be used: {reason}")]
     Unusable {
         /// Reason why the GPU cannot be used.
         #[source]
         reason: DeviceError,
     },
-    /// The environment variable `ELSA_BACKEND` does not hold the name of a back end.
+    /// The value of the environment variable `ELSA_BACKEND` is not the name of a back end.
     #[error("ELSA_BACKEND: {}", .0.choice())]
     BackendName(#[from] UnknownBackend),
     /// The system could not start a thread.
@@ -248,7 +252,7 @@ pub enum PlanError {
         /// The system's error message.
         reason: String,
     },
-    /// The number of a core is larger than any that the system can name.
+    /// A core number exceeds the largest that the system supports.
     #[error("cores: {found}; allowed: numbers below {max}")]
     CoreRange {
         /// The requested core.
@@ -256,7 +260,7 @@ pub enum PlanError {
         /// The first number that is too large.
         max: usize,
     },
-    /// The system does not let a worker run on a core.
+    /// The system does not allow a worker to run on the requested core.
     #[error("cores: {found}: {reason}; allowed: cores on which the system lets this process run")]
     Core {
         /// The requested core.
@@ -264,7 +268,7 @@ pub enum PlanError {
         /// The system's error message.
         reason: String,
     },
-    /// The system does not give a worker the priority.
+    /// The system does not allow the requested priority for a worker.
     #[error(
         "priority: {found}: {reason}; allowed: at most the process's limit RLIMIT_RTPRIO (ulimit -r), or any with the capability CAP_SYS_NICE"
     )]
@@ -289,7 +293,7 @@ pub enum PlanError {
     /// A file of measured divisions cannot be read.
     #[error("cannot be read: {0}; allowed: a file that elsa tune has written")]
     TunedRead(String),
-    /// No folder is known that could contain the file of measured divisions.
+    /// The folder for the file of measured divisions is unknown, because neither `XDG_CONFIG_HOME` nor `HOME` is set.
     #[error("no folder: neither XDG_CONFIG_HOME nor HOME is set; allowed: a file by name")]
     TunedNoFolder,
     /// A file of measured divisions is invalid or truncated.
@@ -305,19 +309,19 @@ pub enum PlanError {
         /// Actual value on this machine.
         allowed: String,
     },
-    /// A measured division is impossible, or repeats the shape of another one.
+    /// An entry of the file of measured divisions is impossible, or has the shape of an earlier entry.
     #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
     TunedEntry {
         /// Number of the entry in the file, counted from one.
         number: usize,
-        /// Name of its kernel.
+        /// Name of the kernel in the entry.
         kernel: String,
-        /// Number of splits.
+        /// Number of splits in the entry.
         splits: usize,
         /// Reason why the entry is invalid.
         reason: String,
     },
-    /// The division by quorums does not exist, or it does not have the task.
+    /// The division by quorums is invalid, or has no task of the requested number.
     #[error("task: {0}")]
     Task(#[source] ChooseError),
     /// The system refused host memory for a task or its results.
@@ -341,30 +345,31 @@ pub enum BindError {
     /// The data do not match the problem.
     #[error(transparent)]
     Problem(#[from] ArgumentError),
-    /// The workspace is too small, because it belongs to another plan.
+    /// The workspace is smaller than the plan needs, because it was allocated for another plan.
     #[error("workspace: {found} bytes; allowed: at least {needed}, as this plan's own has")]
     Room {
-        /// Size of the memory in bytes.
+        /// Size of the workspace in bytes.
         found: usize,
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// The call outputs states, or no output, and the caller's device memory for the workspace has no room for partial
-    /// states.
+    /// A call that outputs states, or that has no output tensor, needs memory for partial states, for which the
+    /// caller's device memory is too small.
     #[error("workspace: {found} bytes; allowed: at least {needed} where states are given, or no output")]
     StateRoom {
-        /// Size of the memory in bytes.
+        /// Size of the caller's memory in bytes.
         found: usize,
-        /// Number of bytes that such calls need.
+        /// Size in bytes that the call needs.
         needed: usize,
     },
     /// The workspace belongs to a plan of another engine, or to a plan without a GPU.
     #[error("workspace: it has no room on this plan's device; allowed: one that this plan has made")]
     Foreign,
-    /// The call outputs states, or no output, and the memory for partial states exceeds the budget.
+    /// A call that outputs states, or that has no output tensor, needs more memory for partial states than the budget
+    /// allows.
     #[error("budget: {budget} bytes; allowed: at least {needed} where states are given, or no out")]
     Budget {
-        /// Number of bytes needed.
+        /// Number of bytes that the call needs.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
@@ -375,34 +380,34 @@ pub enum BindError {
         /// The back end that computes.
         found: Backend,
     },
-    /// An address is not memory that the plan's device can use.
+    /// The plan's device cannot use the memory at a tensor's address.
     #[error(
         "{argument}: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
     )]
     Address {
         /// Name of the tensor.
         argument: &'static str,
-        /// The address.
+        /// Address of the tensor.
         address: u64,
     },
-    /// An address is not aligned to an element.
+    /// The address of a tensor is not a multiple of its element size.
     #[error("{argument}: address {address:#x}; allowed: a multiple of {alignment}")]
     Alignment {
         /// Name of the tensor.
         argument: &'static str,
-        /// The address.
+        /// Address of the tensor.
         address: u64,
         /// The required alignment: the size of an element in bytes.
         alignment: usize,
     },
-    /// Device memory is too short for its view.
+    /// The allocation that contains a tensor ends before the tensor's view does.
     #[error("{argument}: {found} bytes to the end of its allocation; allowed: at least {needed}")]
     DeviceShort {
         /// Name of the tensor.
         argument: &'static str,
-        /// Number of bytes from its address to the end of the allocation.
+        /// Number of bytes from the tensor's address to the end of the allocation.
         found: usize,
-        /// Number of bytes of the view.
+        /// Size of the view in bytes.
         needed: usize,
     },
     /// The stream belongs to another context.
@@ -413,8 +418,8 @@ pub enum BindError {
     Device(#[from] DeviceError),
 }
 
-/// Error of a run, or of a request for its certificate or statistics. Outputs of a failed run are incomplete and must not be
-/// used.
+/// Error of a run, or of reading the certificate or the statistics of the last run. The outputs of a failed run are
+/// incomplete and must not be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -430,19 +435,20 @@ pub enum RunError {
     /// The system refused host memory for the tensors of a warm-up.
     #[error(transparent)]
     Memory(DeviceError),
-    /// The data do not match the problem of a task, the workspace of a warm-up does not fit, or the GPU failed and there
-    /// is no fallback.
+    /// The data do not match the problem of a quorum task, the workspace of a warm-up belongs to another plan, or the
+    /// GPU failed and there is no fallback.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A call that plans, binds and runs at once could not be planned.
+    /// A function that plans, binds and runs in one call could not create the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The workspace holds no certificate: its last run failed or was of a plan that does not certify, or there was none.
+    /// The workspace contains no certificate: there was no run, the last run failed, or its plan does not certify.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]
     NoRun,
-    /// The workspace holds no statistics of a schedule: its last run failed or followed the exact schedule, or there was none.
+    /// The workspace contains no statistics of a schedule: there was no run, the last run failed, or it followed the
+    /// exact schedule.
     #[error(
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]

@@ -1,11 +1,11 @@
-//! Engine, plans, bound calls and runs of exact attention.
+//! Engines, plans, bound plans and runs of exact attention.
 //!
-//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge), which users depend on instead: its own interface
-//! may change in any version.
+//! This crate is a part of [`elsa-edge`](https://docs.rs/elsa-edge). Depend on that crate instead: the interface of
+//! this one may change in any version.
 //!
-//! An [`Engine`] owns the back end and its workers. A [`Plan`] is created once per shape and holds offsets, never
-//! pointers. A [`Bound`] plan holds the tensors of a call; its run neither allocates nor makes decisions. These types are
-//! written once, over [`operators::Operator`]; each operator has aliases of them here.
+//! An [`Engine`] owns the back end and its workers. A [`Plan`] is created once per shape and contains offsets, never
+//! pointers. A [`Bound`] plan contains the tensors of a call; its run neither allocates nor makes decisions. These
+//! types are generic over [`operators::Operator`], and this crate exports aliases of them for each operator.
 
 mod attention;
 mod backend;
@@ -28,8 +28,8 @@ mod testing;
 mod warm;
 mod workspace;
 
-/// Types shared by all operators: plans, bound calls and workspaces. Each operator has aliases of them in this
-/// crate.
+/// The generic plans, bound plans and workspaces that all operators share. This crate exports aliases of them for each
+/// operator.
 pub mod operators {
     pub use crate::bound::Bound;
     pub use crate::cuda::bound::DeviceBound;

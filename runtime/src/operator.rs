@@ -1,7 +1,7 @@
-//! Defines the interface of an operator to the engine: the types of its problem, its tensors and its plans.
+//! Defines the interface between an operator and the engine: the types of the operator's problem, tensors and plans.
 //!
-//! Planning, binding, staging, fallback and reports are generic over this trait. An operator adds the kernels and the
-//! division of a call among them.
+//! Planning, binding, staging, fallback and reports are generic over the trait [`Operator`]. An operator adds the
+//! kernels and the division of a call among them.
 
 use crate::cpu::plan::CpuPlan;
 use crate::cuda::plan::GpuPlan;
@@ -12,26 +12,26 @@ use std::fmt::Debug;
 
 /// The operands of an operator.
 pub type OperandOf<O> = <<O as Operator>::Problem as Problem>::Operand;
-/// The numbers of a call of an operator.
+/// The lengths and other numbers of a call of an operator.
 pub type LengthsOf<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 
-/// An operator.
+/// An operator, such as attention: its types, checks and records.
 pub trait Operator: Sized + Debug + 'static {
     /// The checked problem.
     type Problem: Problem;
-    /// The input tensors of a call on host tensors.
+    /// The input tensors of a call, in host memory.
     type Inputs<'a>: ByOperand<OperandOf<Self>, Address = *mut u8>;
-    /// The output tensors of a call on host tensors.
+    /// The output tensors of a call, in host memory.
     type Outputs<'a>: ByOperand<OperandOf<Self>, Address = *mut u8>;
-    /// The input tensors of a call on device tensors.
+    /// The input tensors of a call, in device memory.
     type DeviceInputs<'a>: Copy + ByOperand<OperandOf<Self>, Address = u64>;
-    /// The output tensors of a call on device tensors.
+    /// The output tensors of a call, in device memory.
     type DeviceOutputs: Copy + ByOperand<OperandOf<Self>, Address = u64>;
     /// A plan for the CPU.
     type Cpu: CpuPlan<Problem = Self::Problem>;
     /// A plan for a GPU.
     type Gpu: GpuPlan<Problem = Self::Problem>;
-    /// Record of a workspace's last run.
+    /// Record that a workspace stores of its last run.
     type Ran: Debug + Send + Sync;
 
     /// Checks host tensors against the problem.
@@ -44,11 +44,11 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and other numbers of a call on host tensors.
+    /// Returns the lengths and other numbers of a call whose tensors are in host memory.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
-    /// Checks the numbers of a call on device tensors against the problem, and which outputs it has. The addresses of the
-    /// tensors are not checked.
+    /// Checks the numbers and the set of outputs of a call on device tensors against the problem. Does not check the
+    /// addresses of the tensors.
     ///
     /// # Errors
     /// Returns the first mismatch.
@@ -58,11 +58,11 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and other numbers of a call on device tensors.
+    /// Returns the lengths and other numbers of a call whose tensors are in device memory.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 
-    /// Returns the record of a run on the CPU; `stood_by` if it replaced a GPU.
+    /// Returns the record of a run on the CPU. `stood_by` is `true` if the CPU computed in place of a GPU.
     fn ran_on_cpu(_plan: &Self::Cpu, _problem: &Self::Problem, _stood_by: bool) -> Option<Self::Ran> {
         None
     }

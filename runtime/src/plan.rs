@@ -11,19 +11,19 @@ use crate::operator::Operator;
 use crate::problem::Problem;
 use std::sync::Arc;
 
-/// The device that computes, and the one that stands by.
+/// The plan for the CPU, or the plan for the GPU with a standby plan for the CPU.
 #[derive(Clone, Debug)]
 pub(crate) enum Execution<O: Operator> {
     Cpu(O::Cpu),
     Gpu {
         gpu: O::Gpu,
-        /// The CPU's plan for calls on which the GPU fails; `None` with [`Fallback::Fail`].
+        /// Plan for the CPU, which computes calls on which the GPU fails; `None` with [`Fallback::Fail`].
         standby: Option<O::Cpu>,
     },
 }
 
 impl<O: Operator> Execution<O> {
-    /// Returns the CPU's plan, whether it computes or stands by.
+    /// Returns the plan for the CPU, whether the CPU computes or stands by; `None` for a GPU plan without fallback.
     pub fn cpu(&self) -> Option<&O::Cpu> {
         match self {
             Execution::Cpu(cpu) => Some(cpu),
@@ -63,7 +63,7 @@ pub struct Plan<O: Operator> {
     pub(crate) engine: Engine,
     pub(crate) problem: O::Problem,
     pub(crate) execution: Execution<O>,
-    /// Reason why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// Reason why no GPU computes: the requested one is missing, or the engine's GPU does not support the problem.
     /// `None` if a GPU computes, or if the engine has no GPU and none was requested.
     pub(crate) refusal: Option<Arc<PlanError>>,
 }
@@ -73,7 +73,7 @@ impl<O: Operator> Plan<O> {
     /// GPU contains a standby plan for the CPU, and the CPU computes problems that the GPU does not support.
     ///
     /// # Errors
-    /// Returns the error of `cpu`. With [`Fallback::Fail`] also that of `gpu`.
+    /// Returns the error of `cpu`. With [`Fallback::Fail`], returns the error of `gpu`, too.
     pub(crate) fn new(
         engine: &Engine,
         problem: &O::Problem,
@@ -105,7 +105,7 @@ impl<O: Operator> Plan<O> {
         &self.problem
     }
 
-    /// Returns the back end that computes, unless it fails.
+    /// Returns the back end that computes. If it is a GPU that fails, the CPU may compute instead.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match self.execution {
@@ -114,20 +114,21 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the reason why a GPU does not compute: the requested one is missing, or the engine's does not support
-    /// the problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
+    /// Returns the reason why no GPU computes: the requested one is missing, or the engine's GPU does not support the
+    /// problem. `None` if a GPU computes, or if the engine has no GPU and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()
     }
 
-    /// Returns the name of the kernel that computes, on the back end of [`Plan::backend`].
+    /// Returns the name of the kernel that computes on the back end [`Plan::backend`].
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.kernel_of(self.backend())
     }
 
-    /// Returns the plan of a run on `backend`, or the plan that computes if this plan never runs on `backend`.
+    /// Returns the device plan for runs on `backend`. If this plan never runs there, returns the device plan that
+    /// computes.
     pub(crate) fn of(&self, backend: Backend) -> DevicePlan<'_, O> {
         match (&self.execution, backend) {
             (Execution::Cpu(cpu), _) => DevicePlan::Cpu(cpu),
@@ -136,7 +137,7 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the name of the kernel of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the name of the kernel for runs on `backend`, which a run states in its [`Report`](crate::Report).
     #[must_use]
     pub fn kernel_of(&self, backend: Backend) -> &'static str {
         match self.of(backend) {
@@ -145,8 +146,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the size of the workspace in bytes. On a GPU, it is the device memory that a run needs besides inputs
-    /// and outputs.
+    /// Returns the size of the workspace in bytes. On a GPU, this is the device memory that a run needs in addition to
+    /// its inputs and outputs.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         match &self.execution {
@@ -155,8 +156,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the bytes of device memory that hold copies of host tensors during a run, without those that few calls
-    /// have, such as states of rows; zero on the CPU.
+    /// Returns the device memory for copies of host tensors during a run, in bytes; zero on the CPU. Copies of rarely
+    /// used tensors, such as the states of rows, are not counted.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
         match &self.execution {

@@ -1,4 +1,4 @@
-//! Lists the back ends that this build contains and this machine can execute.
+//! Lists the back ends that are available: this build contains them, and this machine can execute them.
 
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};
@@ -7,14 +7,14 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
 impl Backend {
-    /// Returns the CPU kernel that takes any number of queries, if this build contains it and this machine can
-    /// execute it.
+    /// Returns the back end's CPU kernel for any number of queries; `None` if this build lacks the kernel, if this
+    /// machine cannot execute it, or for the GPU.
     pub(crate) fn kernel(self) -> Option<&'static Kernel> {
         let Backend::Cpu(set) = self else { return None };
         registry::attention_for_any(set).filter(|kernel| kernel.is_present())
     }
 
-    /// Returns whether this build contains it and this machine can execute it.
+    /// Returns whether this build contains the back end and this machine can execute it.
     #[must_use]
     pub fn is_present(self) -> bool {
         match self {
@@ -29,15 +29,16 @@ impl Backend {
 pub struct Present {
     /// The back end.
     pub backend: Backend,
-    /// `true` if this build contains it and this machine can execute it.
+    /// `true` if this build contains the back end and this machine can execute it.
     pub present: bool,
-    /// Name of its kernel that takes any number of queries; `None` if it is not available, and for the GPU.
+    /// Name of the back end's kernel for any number of queries; `None` if the back end is not available, and for the
+    /// GPU.
     pub kernel: Option<&'static str>,
-    /// Reason why the GPU is not available.
+    /// Reason why the GPU is not available; `None` if it is, and for the CPU.
     pub absence: Option<DeviceError>,
 }
 
-/// Returns every back end, in order of preference. The GPU is the one of [`CudaOptions::default`].
+/// Returns every back end, in order of preference. The GPU is the one that [`CudaOptions::default`] selects.
 #[must_use]
 pub fn backends() -> Vec<Present> {
     Backend::ALL

@@ -32,10 +32,10 @@ impl fmt::Display for Reason {
 pub struct Report {
     /// The back end that computed.
     pub backend: Backend,
-    /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
+    /// Number of workers that shared the work: threads of the CPU, or thread blocks of the GPU.
     pub workers: usize,
-    /// Number of bytes of tensors that were copied between host and GPU. Zero if all tensors were used where they
-    /// lie, and on the CPU.
+    /// Number of bytes of tensors that were copied between host and GPU. Zero on the CPU, and if the GPU used all
+    /// tensors in place.
     pub copied: usize,
     /// Reason why the CPU computed instead of a GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,

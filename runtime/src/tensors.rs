@@ -1,6 +1,6 @@
-//! Lists the tensors of a call: the memory of each, the direction in which it passes, and its location.
+//! Lists the tensors of a call: their memory, whether runs read or write them, and their location.
 //!
-//! Every operator has a list of operands of its own. What serves all of them (binding, staging, fallback) is generic over it.
+//! Every operator has its own list of operands. Binding, staging and fallback are generic over that list.
 
 use elsa_core::dtype::DType;
 use elsa_core::memory::Memory;
@@ -9,35 +9,35 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Properties that a problem gives a tensor of its calls.
+/// Properties of a tensor that a problem determines for all its calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tensor {
     /// Name in error messages.
     pub argument: &'static str,
-    /// Memory; `None` if the problem does not have it.
+    /// Memory of the elements; `None` if the problem does not have the tensor.
     pub memory: Option<Memory>,
     /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
     /// `true` if a run writes it.
     pub written: bool,
-    /// `true` if a call may do without it.
+    /// `true` if a call may omit it.
     pub optional: bool,
-    /// If runs append to it: the number of tokens that it keeps. They are read, the rest is written.
+    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads; it writes the others.
     pub kept: Option<usize>,
-    /// `true` if few calls have it, so that copies of it have a buffer of their own.
+    /// `true` if calls rarely have it, so that its copies are in a separate buffer.
     pub apart: bool,
-    /// Name of the option of the problem that forbids it, if one does.
+    /// Name of the option of the problem that forbids the tensor; `None` if it is allowed.
     pub forbidden: Option<&'static str>,
 }
 
 impl Tensor {
-    /// Returns the number of bytes that its memory must have; zero if the problem does not have it.
+    /// Returns the size of the tensor's memory in bytes; zero if the problem does not have the tensor.
     pub fn bytes(&self) -> usize {
         self.memory.map_or(0, |memory| memory.bytes())
     }
 }
 
-/// Returns the tensors that a call names, on the host or on a device; `None` for those that it does not have.
+/// Returns the location of every tensor of a call, on the host or on a device; `None` for tensors that the call omits.
 pub fn places<O: Operand, A>(
     inputs: &mut impl ByOperand<O, Address = A>,
     outputs: &mut impl ByOperand<O, Address = A>,
@@ -45,15 +45,15 @@ pub fn places<O: Operand, A>(
     Operands::from_fn(|operand| inputs.place(operand).or_else(|| outputs.place(operand)))
 }
 
-/// The types of the elements of a call's tensors, where the problem leaves them to the call.
+/// The element types of a call's tensors, for problems that leave the types to the call.
 pub type Types<O> = Operands<O, DType>;
 
-/// Returns the types of a call whose tensors are all f32, which are the largest.
+/// Returns the element types of a call whose tensors are all f32, the largest type.
 pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the types that the places of a call state; f32 where they state none.
+/// Returns the element types that the locations of a call's tensors state; f32 for those that state none.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
@@ -61,8 +61,8 @@ pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<
 /// The host tensors of a call, as pointers that both the CPU and a GPU may hold.
 ///
 /// Invariant *tensors*: the data have been checked against a problem. Every non-null pointer is readable for the bytes
-/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nothing else uses their
-/// memory during that time.
+/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nothing else uses
+/// their memory during that time.
 pub struct HostTensors<'a, O: Operand> {
     at: Operands<O, *mut u8>,
     types: Types<O>,
@@ -76,7 +76,7 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 }
 
 impl<'a, O: Operand> HostTensors<'a, O> {
-    /// Takes the tensors of a call, whose data have been checked against its problem.
+    /// Wraps the tensors of a call. Their data must have been checked against the problem.
     pub fn new(
         mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
         mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
@@ -88,22 +88,22 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Takes f32 tensors at these addresses, which have the memory that the problem states for them as long as `'a`.
+    /// Wraps f32 tensors at these addresses. During `'a`, each must have the memory that the problem states for it.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }
 
-    /// Returns the address of the first byte of a tensor; null if the call does not have it. Inputs are only read through it.
+    /// Returns the address of the first byte of a tensor; null if the call omits it. Callers must not write inputs.
     pub fn at(&self, operand: O) -> *mut u8 {
         self.at[operand]
     }
 
-    /// Returns the types of the elements.
+    /// Returns the element types of the tensors.
     pub fn types(&self) -> &Types<O> {
         &self.types
     }
 
-    /// Returns whether the call has each tensor.
+    /// Returns, for each tensor, whether the call has it.
     pub fn given(&self) -> Operands<O, bool> {
         Operands::from_fn(|operand| !self.at[operand].is_null())
     }
@@ -111,8 +111,8 @@ impl<'a, O: Operand> HostTensors<'a, O> {
 
 /// The tensors of a call on a device.
 pub struct DeviceTensors<'a, O: Operand> {
-    /// The device address of each; zero if the call does not have it.
+    /// Device address of each tensor; zero if the call omits it.
     pub at: Operands<O, u64>,
-    /// The types of the elements.
+    /// Element types of the tensors.
     pub types: &'a Types<O>,
 }

@@ -19,7 +19,7 @@ pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     random::noise(seed, count).collect()
 }
 
-/// Returns the bits of every number.
+/// Returns the bit patterns of the numbers, for exact comparison.
 pub fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }

@@ -1,4 +1,4 @@
-//! Runs over tensors of zeros, so that everything that happens once has happened.
+//! Runs a plan over tensors of zeros, so that all one-time work is done.
 
 use crate::cuda::memory::HostBuffer;
 use crate::error::RunError;
@@ -11,11 +11,11 @@ use crate::workspace::Workspace;
 use elsa_core::operands::Operands;
 
 impl<O: Operator> Plan<O> {
-    /// Runs over tensors of zeros in `workspace`, with every tensor that the problem has and the numbers `lengths`, which have
-    /// been checked against it.
+    /// Runs over tensors of zeros in `workspace`, with every tensor that the problem has. The caller has checked
+    /// `lengths` against the problem.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available, or those of [`Plan::bind`] and of
+    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::operators::Bound::run).
     pub(crate) fn run_over_zeros<'a>(
         &'a self,

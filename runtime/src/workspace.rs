@@ -1,4 +1,4 @@
-//! The workspace: the memory in which the runs of a plan work.
+//! The workspace: the memory that runs of a plan need in addition to their tensors.
 
 use crate::cpu::memory;
 use crate::cpu::plan::CpuPlan;
@@ -14,10 +14,10 @@ use crate::problem::Problem;
 use elsa_core::plan::ChooseError;
 use std::sync::Arc;
 
-/// The memory in which the runs of a plan work. A workspace serves one run at a time.
+/// The memory that runs of a plan need in addition to their tensors. Only one run at a time can use a workspace.
 ///
-/// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes on the same device,
-/// regardless of shapes; a larger workspace serves more plans. Host memory that a GPU plan needs in addition is
+/// Any plan can use it that needs at most its size ([`Plan::workspace_bytes`]) and computes on the same device,
+/// regardless of shapes; a larger workspace fits more plans. Host memory that a GPU plan needs in addition is
 /// allocated by binding.
 ///
 /// ```
@@ -45,7 +45,7 @@ pub struct Workspace<O: Operator> {
 pub(crate) enum Memory {
     Cpu(memory::Memory),
     Gpu {
-        /// Device memory, or why it could not be allocated.
+        /// Device memory, or the reason why it could not be allocated.
         gpu: Result<Box<GpuWorkspace>, Arc<DeviceError>>,
         /// Memory for the CPU's standby plan.
         standby: Option<memory::Memory>,
@@ -57,12 +57,13 @@ impl<O: Operator> Workspace<O> {
         Workspace { memory, ran: None }
     }
 
-    /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may
-    /// use it, one at a time.
+    /// Allocates one workspace for several plans, with the size that the most demanding of them needs. Runs of all
+    /// these plans may use it, one at a time.
     ///
     /// # Errors
     /// Returns an error if there is no plan, if two of them compute on different GPUs, or if host memory is not
-    /// available. If a plan has [`Fallback::Fail`], also if device memory is not available, or the device fails.
+    /// available. If a plan has [`Fallback::Fail`], also returns an error if device memory is not available or the
+    /// device fails.
     pub fn shared(plans: &[&Plan<O>]) -> Result<Workspace<O>, PlanError> {
         if plans.is_empty() {
             return Err(PlanError::NoPlan);
@@ -94,7 +95,7 @@ impl<O: Operator> Workspace<O> {
         Ok(Workspace::of(memory))
     }
 
-    /// Waits for pending runs and frees everything. Dropping a workspace does the same, but logs errors instead of
+    /// Waits for pending runs and frees the memory. Dropping a workspace does the same, but logs errors instead of
     /// returning them.
     ///
     /// # Errors
@@ -107,7 +108,7 @@ impl<O: Operator> Workspace<O> {
     }
 }
 
-/// Allocates a workspace of the CPU.
+/// Allocates a workspace of `needed` bytes for the CPU.
 ///
 /// # Errors
 /// Returns an error if the memory is not available.
@@ -115,8 +116,8 @@ pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseEr
     memory::Memory::allocate(needed).ok_or(ChooseError::Memory { needed })
 }
 
-/// Allocates the memory that runs of each of the plans need, including staging, unless the device may use host memory in
-/// place. The plans are those of `gpu`.
+/// Allocates a workspace on `gpu` that is large enough for each of the plans, which all compute there. It includes
+/// the staging, unless the GPU is integrated and may use host memory in place.
 fn allocate<'a, P: GpuPlan + 'a>(
     gpu: &Arc<Gpu>,
     plans: impl Iterator<Item = (&'a P, &'a P::Problem)> + Clone,
@@ -130,11 +131,11 @@ fn allocate<'a, P: GpuPlan + 'a>(
 }
 
 impl<O: Operator> Plan<O> {
-    /// Allocates a workspace.
+    /// Allocates a workspace for this plan.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available. With [`Fallback::Fail`] also if device memory is not
-    /// available, or the device fails.
+    /// Returns an error if host memory is not available. With [`Fallback::Fail`], also if device memory is not
+    /// available or the device fails.
     pub fn workspace(&self) -> Result<Workspace<O>, PlanError> {
         Workspace::shared(&[self])
     }

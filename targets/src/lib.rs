@@ -1,12 +1,12 @@
-//! The boards as data.
+//! Profiles and files of the supported boards.
 //!
-//! Each folder next to this crate's manifest is a board: `profile.toml` (its properties), `toolchain.cmake` and `config.toml` (builds of C++ consumers and of cargo for it), and
-//! `board.md` (instructions for running on it). `required.txt` lists the kernels that must run on every board. This
-//! crate parses profiles and that list, recognises a board from its device
-//! tree and converts a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and
-//! `deploy` use the same data.
+//! Each folder next to this crate's manifest is a board. It contains `profile.toml` (the board's properties),
+//! `toolchain.cmake` and `config.toml` (build settings for CMake and cargo) and `board.md` (instructions for running on
+//! the board). `required.txt` lists the kernels that must run on every board. This crate parses the profiles and that
+//! list, recognises a board from its device tree and converts a profile into the [`DeviceProfile`] that the chooser
+//! reads. `cargo xtask build`, `check` and `deploy` use the same data.
 //!
-//! An unknown fact is missing from the profile and listed in its `unknown`. It is `None` here, and zero in a
+//! A profile omits unknown properties and lists them under `unknown`. They are `None` here, and zero in a
 //! [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
@@ -14,11 +14,11 @@ use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// The files of one board.
+/// The embedded files of one board, and the names by which it is recognised.
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of a module that distinguishes the board from others with the same chip; empty if none is needed.
+    /// Number of the module, if it is needed to distinguish the board from others with the same chip; empty otherwise.
     module: &'static str,
     profile: &'static str,
 }
@@ -35,7 +35,7 @@ macro_rules! files {
     };
 }
 
-/// Kernels that must run on every board.
+/// Text of `required.txt`, the list of kernels that must run on every board.
 const REQUIRED: &str = include_str!("../required.txt");
 
 const FILES: [Files; 5] = [
@@ -46,7 +46,7 @@ const FILES: [Files; 5] = [
     files!("jetson-orin", "tegra234", ""),
 ];
 
-/// Names of all boards, which are those of their folders.
+/// Names of all boards, which are also the names of their folders.
 pub const NAMES: [&str; FILES.len()] = {
     let mut names = [""; FILES.len()];
     let mut i = 0;
@@ -57,11 +57,11 @@ pub const NAMES: [&str; FILES.len()] = {
     names
 };
 
-/// Board whose platform, C library and instruction set apply to the build shared by all boards.
+/// Name of the board whose platform, C library and instruction set determine the build that all boards share.
 pub const REFERENCE: &str = FILES[0].name;
 
 /// Returns the name of the board whose device tree has this `compatible` property: zero-terminated strings, as in
-/// `/proc/device-tree/compatible`. Parses no profile.
+/// `/proc/device-tree/compatible`. Returns `None` for an unknown board. Parses no profile.
 #[must_use]
 pub fn recognised(compatible: &str) -> Option<&'static str> {
     let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
@@ -93,7 +93,7 @@ pub enum Error {
     /// A line of the list of required kernels does not parse.
     #[error("required.txt: {fault}")]
     Required {
-        /// The line, and the allowed format.
+        /// The line in question, and the allowed format.
         fault: String,
     },
 }
@@ -102,19 +102,19 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Board {
-    /// Name of the target, which is that of its folder.
+    /// Name of the board, which is also the name of its folder.
     pub name: String,
     /// Name of the family of modules.
     pub title: String,
     /// System on chip, by its name in the device tree after `nvidia,`.
     pub soc: String,
-    /// Last JetPack release for it, if known.
+    /// Last JetPack release that supports the board, if known.
     pub jetpack: Option<String>,
-    /// Keys of this profile whose value is unknown, as paths such as `gpu.mhz`.
+    /// Keys of the profile whose values are unknown, as paths such as `gpu.mhz`.
     pub unknown: Vec<String>,
     /// Build settings of programs for the board.
     pub build: Build,
-    /// Modules.
+    /// Modules of the family.
     #[serde(default, rename = "module")]
     pub modules: Vec<Module>,
     /// Clusters of cores, starting with the one for which NEON kernels are tuned; empty if unknown.
@@ -128,7 +128,7 @@ pub struct Board {
     /// Modes of nvpmodel; empty if unknown.
     #[serde(default, rename = "power")]
     pub power: Vec<PowerMode>,
-    /// Kernels that must run there, from `required.txt`.
+    /// Kernels that must run on the board, from `required.txt`.
     #[serde(skip)]
     pub required: Vec<Required>,
 }
@@ -137,13 +137,13 @@ pub struct Board {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
-    /// Rust's name of the platform.
+    /// Rust's target triple for the board.
     pub triple: String,
     /// Output of `uname -m` on the board.
     pub machine: String,
-    /// Newest symbol version of the C library that may be used.
+    /// Newest version of the C library (glibc) whose symbols programs may use.
     pub glibc: Version,
-    /// Instruction set that every program may use without detection.
+    /// Instruction set that programs may use without detecting it.
     pub isa: String,
     /// Architecture of a precompiled GPU kernel that runs on the board.
     pub cubin: String,
@@ -152,7 +152,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// Returns the platform in the format of cargo-zigbuild: the triple and the version of the C library.
+    /// Returns the platform in the format of cargo-zigbuild: the triple, a dot, and the version of the C library.
     #[must_use]
     pub fn zig_target(&self) -> String {
         format!("{}.{}", self.triple, self.glibc)
@@ -165,35 +165,35 @@ impl Build {
     }
 }
 
-/// A module of the family.
+/// A module of a board's family.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Module {
     /// Part number.
     pub part: String,
-    /// Name.
+    /// Name of the module.
     pub name: String,
 }
 
-/// A cluster of equal cores.
+/// A cluster of identical cores.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// Name of the core.
+    /// Name of the core design, such as `Cortex-A57`.
     pub core: String,
     /// Number of cores.
     pub count: Option<usize>,
-    /// Level 1 instruction cache of a core.
+    /// Size of a core's level 1 instruction cache.
     pub l1i: Option<usize>,
-    /// Level 1 data cache of a core.
+    /// Size of a core's level 1 data cache.
     pub l1d: Option<usize>,
-    /// Level 2 cache, shared by the cluster.
+    /// Size of the level 2 cache, which the cluster shares.
     pub l2: Option<usize>,
-    /// Highest clock.
+    /// Highest clock of the cores.
     pub mhz: Option<u32>,
 }
 
-/// A CUDA device.
+/// The GPU of a board.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -203,19 +203,20 @@ pub struct Gpu {
     pub capability: Version,
     /// Number of streaming multiprocessors.
     pub sms: Option<usize>,
-    /// Number of FP32 lanes of a streaming multiprocessor.
+    /// Number of FP32 lanes per streaming multiprocessor.
     pub lanes_per_sm: Option<usize>,
-    /// Shared memory available to a block.
+    /// Shared memory available to a thread block.
     pub shared_memory: Option<usize>,
-    /// Shared memory of a streaming multiprocessor.
+    /// Shared memory per streaming multiprocessor.
     pub shared_per_sm: Option<usize>,
-    /// Level 2 cache.
+    /// Size of the level 2 cache.
     pub l2: Option<usize>,
-    /// Highest clock.
+    /// Highest clock of the GPU.
     pub mhz: Option<u32>,
-    /// Assumed time from one kernel to the next, in microseconds; absent if latencies are not predicted.
+    /// Assumed time from the end of one kernel to the start of the next, in microseconds; `None` if latencies are not
+    /// predicted.
     pub launch_us: Option<f64>,
-    /// Assumed share of filled issue slots; absent if latencies are not predicted.
+    /// Assumed fraction of issue slots that are filled; `None` if latencies are not predicted.
     pub efficiency: Option<f64>,
 }
 
@@ -223,17 +224,17 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Size.
+    /// Capacity in bytes.
     pub bytes: Option<u64>,
-    /// Kind.
+    /// Type of memory, such as `LPDDR4`.
     pub kind: Option<String>,
-    /// Width of the bus.
+    /// Width of the memory bus in bits.
     pub bus_bits: Option<u32>,
     /// Bandwidth in 10⁹ bytes per second.
     pub bandwidth_gbs: Option<f64>,
 }
 
-/// A mode of nvpmodel.
+/// A power mode of nvpmodel.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerMode {
@@ -241,13 +242,13 @@ pub struct PowerMode {
     pub id: u32,
     /// Name of the mode.
     pub name: String,
-    /// Cores that are online, and their clocks.
+    /// Description of the cores that are online and their clocks.
     pub cpu: String,
     /// Highest clock of the GPU.
     pub gpu_mhz: u32,
 }
 
-/// A version `major.minor`, with the usual order of versions.
+/// A version `major.minor`; the major number is compared first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Version {
@@ -286,9 +287,9 @@ impl std::fmt::Display for Version {
 /// A kernel that must run on a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Required {
-    /// A micro-kernel of the processor, by its name in the registry.
+    /// A CPU micro-kernel, by its name in the registry.
     Cpu(String),
-    /// A GPU kernel, by the name of its entry in PTX.
+    /// A GPU kernel, by the name of its entry point in PTX.
     Gpu(String),
 }
 
@@ -306,7 +307,7 @@ fn required(text: &str) -> Result<Vec<Required>, String> {
 }
 
 impl Board {
-    /// Reads the board of a folder.
+    /// Returns the board with this name.
     ///
     /// # Errors
     /// Returns an error if no board has the name, or if its files do not parse.
@@ -319,8 +320,8 @@ impl Board {
         Ok(board)
     }
 
-    /// Returns the profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
-    /// number of cores is at least one.
+    /// Returns the profile that the chooser reads, with all cores of the first cluster. Unknown properties are zero,
+    /// except that the number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {
         let cluster = self.cpus.first();

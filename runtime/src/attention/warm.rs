@@ -12,7 +12,7 @@ use elsa_core::attention::{
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use half::{bf16, f16};
 
-/// A tensor of zeros.
+/// A tensor of zeros, of any element type.
 enum Zeros {
     F32(HostBuffer<f32>),
     F16(HostBuffer<f16>),
@@ -71,18 +71,18 @@ impl Open {
     }
 }
 
-/// The tensors of a call, with outputs and states of every row.
+/// The tensors of a call that has every output, and states of every row.
 struct Tensors {
-    /// The inputs that have elements.
+    /// Zeros for every input that the problem has, except the mask and the bias index.
     read: Operands<Option<Zeros>>,
     mask: Option<Open>,
-    /// Every pair has the first entry.
+    /// Indices of a bias table; all refer to its first entry.
     bias_index: Option<HostBuffer<i64>>,
-    /// Output, present keys and present values.
+    /// Memory for the output, the present keys and the present values.
     written: [Option<Zeros>; 3],
-    /// Log-sum-exp, and the arrays of the states.
+    /// Log-sum-exp of the rows, and the three arrays of their states.
     rows: [HostBuffer<f32>; 4],
-    /// Valid keys, and the bounds of packed queries and keys.
+    /// Numbers of valid keys, bounds of packed queries, and bounds of packed keys.
     lists: [Option<HostBuffer<i64>>; 3],
 }
 
@@ -135,7 +135,7 @@ impl Tensors {
         })
     }
 
-    /// Returns the tensors as inputs and outputs, with or without `states`.
+    /// Returns the tensors as inputs and outputs. The outputs include states only if `states` is `true`.
     fn bound(&mut self, states: bool) -> (Inputs<'_>, Outputs<'_>) {
         let [keys, cu_seqlens_q, cu_seqlens_k] = self.lists.each_ref().map(|list| list.as_deref());
         let inputs = Inputs {
@@ -159,21 +159,20 @@ impl Tensors {
 }
 
 impl Plan {
-    /// Runs the plan over its own tensors of zeros, so that the first run in this workspace takes the time of later
-    /// runs, and allocates nothing:
+    /// Runs the plan over tensors of zeros that it allocates. The next run in this workspace then takes no longer than
+    /// later runs, and allocates nothing:
     ///
-    /// - A GPU loads and launches the kernels of every kind of run, with states and without. The workspace
-    ///   allocates the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
+    /// - A GPU has loaded and launched the kernels of every kind of run, with states and without. The workspace has
+    ///   allocated the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
     ///   [`Plan::state_workspace_bytes`]), even if later tensors are used in place. In the caller's memory
-    ///   ([`Plan::workspace_on_device`]) that memory is freed again: runs on device tensors are then ready, and a
-    ///   run on copied host tensors is not.
+    ///   ([`Plan::workspace_on_device`]) the copies are freed again: runs on device tensors are then ready, and a
+    ///   run on copied host tensors allocates.
     /// - On the CPU every worker has been woken.
     ///
-    /// It takes the time of one or two runs, and host memory for the tensors that these write. Creating a plan has
-    /// already loaded the GPU kernels of runs without states; creating a workspace has allocated their memory for
-    /// device tensors, and the staging of a GPU that is not integrated. The contents of the workspace are
-    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report names the reason, like that of a
-    /// run.
+    /// This takes the time of one or two runs, and host memory for their tensors. Creating a plan has already loaded
+    /// the GPU kernels of runs without states. Creating a workspace has allocated the memory that such runs on device
+    /// tensors need and, unless the GPU is integrated, the staging. The contents of the workspace are irrelevant, and
+    /// no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
@@ -202,8 +201,8 @@ impl Plan {
         Ok(report)
     }
 
-    /// Returns `true` if runs in the workspace may output states. With a budget, or in the caller's memory, they
-    /// may not be allowed to.
+    /// Returns `true` if runs in the workspace may output states. A budget, or the size of a workspace in the caller's
+    /// memory, can rule that out.
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {

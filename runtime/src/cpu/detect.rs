@@ -1,10 +1,10 @@
-//! Detects the processor of this machine.
+//! Detects the properties of this machine's processor.
 
 use elsa_core::profile::DeviceProfile;
 use std::fs;
 
-/// Returns the profile of this machine for an engine of `threads` threads. Figures that the system does not report
-/// keep the values of [`DeviceProfile::modest`].
+/// Returns the profile of this machine for an engine with `threads` threads. Properties that the system does not report
+/// keep their values in [`DeviceProfile::modest`].
 pub fn profile(threads: usize) -> DeviceProfile {
     let mut profile = DeviceProfile { cores: threads, ..DeviceProfile::modest() };
     for index in 0..8 {

@@ -1,16 +1,16 @@
 //! Sets the floating-point environment of a thread: rounding, flush-to-zero, traps and flags.
 //!
-//! A host may have changed it on the thread that calls the library: audio and game engines flush subnormal numbers
-//! to zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit the
-//! environment of their creator. The same call would then return other bits on other threads, or raise a signal. So
-//! all arithmetic runs in the default environment ([`in_default`]), and the caller's own is restored afterwards,
-//! including its flags.
+//! The program that calls the library may have changed the environment of its thread: audio and game engines flush
+//! subnormal numbers to zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit
+//! the environment of their creator. Without precautions, one call could return different bits on different threads, or
+//! raise a signal. So all arithmetic runs in the default environment ([`in_default`]), and afterwards the previous
+//! environment is restored, including its flags.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod registers {
     use std::arch::asm;
 
-    /// Control bits and flags.
+    /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
     /// Round to nearest, subnormal numbers preserved, no traps; no flags.
@@ -38,7 +38,7 @@ mod registers {
 mod registers {
     use std::arch::asm;
 
-    /// Control bits and flags.
+    /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
     /// Round to nearest, subnormal numbers preserved, no traps; no flags.
@@ -63,7 +63,7 @@ mod registers {
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod registers {
-    /// Unknown registers, which are left unchanged.
+    /// Stand-in for a processor whose registers are unknown and left unchanged.
     pub type Environment = ();
 
     pub const DEFAULT: Environment = ();
@@ -73,7 +73,7 @@ mod registers {
     pub fn write((): Environment) {}
 }
 
-/// Restores the environment when it is dropped, also by a panic.
+/// Restores the environment when it is dropped, including after a panic.
 struct Restore(registers::Environment);
 
 impl Drop for Restore {
@@ -83,19 +83,19 @@ impl Drop for Restore {
 }
 
 /// Calls `f` in the default floating-point environment of the processor: rounding to nearest, subnormal numbers
-/// preserved, no traps. The thread's own environment is restored afterwards, including its flags.
+/// preserved, no traps. Then restores the thread's previous environment, including its flags.
 pub fn in_default<R>(f: impl FnOnce() -> R) -> R {
     let _restore = Restore(registers::read());
     registers::write(registers::DEFAULT);
     call(f)
 }
 
-/// Sets the default environment for the rest of the thread.
+/// Sets the default environment for this thread until it ends.
 pub fn set_default() {
     registers::write(registers::DEFAULT);
 }
 
-/// Calls `f` out of line, so that no arithmetic of `f` moves in front of the change of the registers.
+/// Calls `f` out of line, so that the compiler cannot move arithmetic of `f` ahead of the change of the registers.
 #[inline(never)]
 fn call<R>(f: impl FnOnce() -> R) -> R {
     f()
@@ -110,13 +110,13 @@ mod tests {
     use std::hint::black_box;
     use std::sync::Mutex;
 
-    /// Flushes subnormal results and operands to zero, and rounds results upwards.
+    /// An environment that flushes subnormal operands and results to zero, and rounds results upwards.
     #[cfg(target_arch = "x86_64")]
     const HOSTILE: registers::Environment = (0x1f80 | 1 << 15 | 1 << 6 | 0b10 << 13, 1);
     #[cfg(target_arch = "aarch64")]
     const HOSTILE: registers::Environment = (1 << 24 | 0b01 << 22, 1);
 
-    /// Returns the bits of a subnormal product, and of a rounded sum.
+    /// Returns the bits of a subnormal product and of a rounded sum, which depend on the environment.
     fn bits() -> [u32; 2] {
         [black_box(1e-30f32) * black_box(1e-10), black_box(1.0f32) + black_box(1e-9)].map(f32::to_bits)
     }

@@ -1,24 +1,26 @@
-//! Runs the workers of a call on threads that the host lends, as tasks of the host's own pool.
+//! Runs the workers of a call on threads that the host program lends, as tasks of its own thread pool.
 //!
-//! A program often has a pool already, which computes other layers of its network. Standing threads of an engine would
-//! compete with it for the cores. A host lends its threads through a function that calls a task for every number below a
-//! count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//! A program often has a thread pool already, which computes the other layers of its network. Standing threads of an
+//! engine would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a
+//! task once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
-//! **The naive way** gives the host a pointer to the job in the caller's frame and trusts it. If the host calls a task twice,
-//! forgets one, or calls one after the call has ended, results are wrong or a dead frame is read.
+//! **The naive way** passes the host a pointer to the job in the caller's frame and trusts the host. If the host calls
+//! a task twice, omits one, or calls one after the call has ended, results are wrong or a dead frame is read.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A task is a number, not a pointer.* It identifies a slot of a static table, and a generation of that slot. An open
-//!    slot admits the calls of its current generation. A task that is called too late, or with an invented number, finds a
-//!    closed slot or another generation, and returns.
-//! 2. *Each worker's number is claimed*, so it runs at most once, regardless of the caller.
-//! 3. *The caller closes the slot when the host returns*, runs unclaimed workers, and waits for the threads inside. So the
-//!    job in its frame outlives every use, and every worker has run exactly once.
-//! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one call
-//!    may make another. If all slots are in use, the caller computes alone.
-//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its call with
-//!    an error.
+//! 1. *A task is a number, not a pointer.* It identifies a slot of a static table and a generation of that slot. An
+//!    open slot admits only tasks of its current generation. A task that is called too late, or has an invented number,
+//!    finds a closed slot or another generation, and returns.
+//! 2. *Each worker's number is claimed*, so its share runs at most once, even if the host calls the task with that
+//!    number again.
+//! 3. *When the host returns, the caller closes the slot*, runs the shares of unclaimed workers, and waits for the
+//!    threads inside the slot. So the job in the caller's frame outlives every use, and every share has run exactly
+//!    once.
+//! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one
+//!    call may make another. If all slots are in use, the caller computes alone.
+//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its call
+//!    with an error.
 
 use super::float;
 use super::spin::spin;
@@ -32,25 +34,26 @@ use std::time::Duration;
 
 /// Largest number of workers of a call.
 pub const MAX_WORKERS: usize = 1024;
-/// Number of calls that may use lent threads at the same time. A power of two.
+/// Largest number of calls that use lent threads at the same time. A power of two.
 const SLOTS: usize = 128;
-/// The bits of a slot's state: the number of threads inside, the open flag, and above them the generation.
+/// Bits of a slot's state that count the threads inside the slot. The next bit is the open flag, and the bits above it
+/// are the generation.
 const INSIDE: u64 = 0xffff;
 const OPEN: u64 = INSIDE + 1;
 const GENERATION: u64 = OPEN << 1;
 
 /// A thread pool of the host, which computes for an engine created with it.
 pub trait ParallelFor: Send + Sync {
-    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all calls
-    /// have returned. Several threads may call it at the same time, even from inside one another.
+    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
+    /// of them have returned. Several threads may call this function at the same time, and a task may call it again.
     ///
-    /// An implementation that violates this slows the call down, but does not change the answer: a number that is called
-    /// twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the call with
-    /// [`RunError::Panicked`].
+    /// An implementation that violates this contract slows the run down, but does not change its result: a number that
+    /// is called twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the
+    /// run with [`RunError::Panicked`].
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
-/// A shared [`ParallelFor`]. Clones are equal to one another, and to nothing else.
+/// A shared [`ParallelFor`]. Only clones of the same value are equal.
 #[derive(Clone)]
 pub struct HostThreads(Arc<dyn ParallelFor>);
 
@@ -76,19 +79,20 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The share of a worker in a call, as lent threads see it: a function of the worker's number. It may be copied, kept and
-/// called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does nothing.
+/// The work of a call, as a function of the worker's number, for threads that the host lends. It may be copied, kept
+/// and called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if the call has
-    /// ended.
+    /// Computes the share of the worker with this number. Does nothing if that share has been started before, if there
+    /// is no such worker, or if the call has ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
 
-    /// Returns the task as a nonzero number, for interfaces without Rust types.
+    /// Returns the task as a nonzero number, which interfaces without Rust types can pass.
     #[must_use]
     pub fn number(self) -> usize {
         self.0
@@ -101,7 +105,7 @@ impl HostTask {
     }
 }
 
-/// A job in the caller's frame.
+/// Pointer to a job in the caller's frame.
 type Job = *const (dyn Fn(usize) + Sync);
 
 /// An entry of the table that admits lent threads to a call.
@@ -109,7 +113,8 @@ struct Slot {
     taken: AtomicBool,
     /// Generation, [`OPEN`] and the number of threads [`INSIDE`].
     state: AtomicU64,
-    /// Written by the caller while the slot is closed and no thread is inside; read by the threads inside.
+    /// The job and its number of workers. The caller writes them while the slot is closed and no thread is inside; the
+    /// threads inside read them.
     job: UnsafeCell<Option<(Job, usize)>>,
     /// One bit for each claimed worker.
     claimed: [AtomicU64; MAX_WORKERS / 64],
@@ -138,7 +143,8 @@ impl Slot {
         }
     }
 
-    /// Enters the slot in its generation, runs a worker's share if it is unclaimed, and leaves.
+    /// Enters the slot if it is open in this generation, runs the worker's share unless it has been claimed, and
+    /// leaves.
     fn visit(&self, generation: u64, worker: usize) {
         // A task stores as many bits of the generation as fit next to the number of the slot.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
@@ -156,7 +162,7 @@ impl Slot {
         }
     }
 
-    /// Runs a worker's share unless it has been claimed. The thread is inside, or it is the owner's.
+    /// Runs a worker's share unless it has been claimed. The calling thread must be inside the slot or own it.
     fn claim(&self, worker: usize) {
         // SAFETY: written before the slot was opened, and not again before all threads have left.
         let Some((job, workers)) = (unsafe { *self.job.get() }) else { return };
@@ -188,7 +194,7 @@ impl Slot {
         HostTask((generation as usize).wrapping_mul(SLOTS) | index)
     }
 
-    /// Waits until no thread is inside. The slot is closed.
+    /// Waits until no thread is inside the slot, which must be closed.
     fn wait(&self, limit: Duration) {
         let empty = || self.state.load(Ordering::Acquire) & INSIDE == 0;
         if spin(limit, empty) {
@@ -203,7 +209,7 @@ impl Slot {
 
 impl HostThreads {
     /// Calls `job(i)` once for every `i` below `workers`, at most [`MAX_WORKERS`], on threads of the host and on the
-    /// caller's, and waits for all calls, spinning for `limit` before it sleeps.
+    /// calling thread. Then waits for all of them, spinning for at most `limit` before it sleeps.
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.
@@ -324,7 +330,7 @@ mod tests {
         });
     }
 
-    /// Checks that threads may outlive the call, which may end before they start.
+    /// Checks that lent threads may start and end after their call has ended.
     #[test]
     fn hosts_that_return_early() {
         let threads = Arc::new(Mutex::new(Vec::new()));
@@ -339,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Checks that a call waits for a worker that has started, even if its host does not.
+    /// Checks that a call waits for a worker that has started, even if the host returns early.
     #[test]
     fn a_call_outlives_its_workers() {
         let (started, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -388,7 +394,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 3 * 19);
     }
 
-    /// Makes another call from a thread of the host that waits for its tasks.
+    /// Checks that a host's thread which waits for its tasks, and a task itself, may make further calls.
     #[test]
     fn calls_nest_and_run_side_by_side() {
         let nested = Arc::new(Mutex::new(None::<Arc<Pool>>));
@@ -413,7 +419,7 @@ mod tests {
         nested.lock().unwrap().take();
     }
 
-    /// Checks that callers beyond the number of slots compute alone.
+    /// Checks that callers compute alone when all slots are in use.
     #[test]
     fn more_calls_than_slots() {
         fn deep(pool: &Pool, depth: usize, total: &AtomicUsize) {
@@ -453,7 +459,7 @@ mod tests {
         assert_eq!(calls.into_inner(), 3);
     }
 
-    /// Runs threads that call the latest task again and again while calls begin and end, so that many tasks come too late.
+    /// Checks calls while other threads keep calling the latest task, often after its call has ended.
     #[test]
     fn a_storm_of_tasks() {
         let latest = Arc::new(AtomicUsize::new(0));

@@ -8,12 +8,12 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left
-    /// unchanged.
+    /// Creates a workspace in the caller's memory, which needs at least [`Plan::workspace_bytes`] bytes and no
+    /// alignment. The workspace occupies the first [`Plan::workspace_bytes`] bytes and sets them to zero; later bytes
+    /// stay unchanged.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, too short, or longer than the address space allows, or if the plan
+    /// Returns an error if the memory is null, too short, or extends beyond the address space, or if the plan
     /// computes on a GPU.
     ///
     /// # Safety
@@ -32,7 +32,7 @@ impl<O: Operator> Plan<O> {
 /// Checks the caller's memory for a workspace of `needed` bytes.
 ///
 /// # Errors
-/// Returns an error if the memory is null, too short, or longer than the address space allows.
+/// Returns an error if the memory is null, too short, or extends beyond the address space.
 fn check_lent(memory: *const u8, bytes: usize, needed: usize) -> Result<(), PlanError> {
     let (found, address) = (bytes, memory.addr() as u64);
     if memory.is_null() {

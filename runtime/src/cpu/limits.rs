@@ -1,18 +1,18 @@
 //! Measures the memory that is still available to this process.
 //!
-//! Linux hands out addresses freely, and pages on first use. When no pages are left, or a control group has reached its
-//! limit, it kills a process instead of refusing the memory, and no error can be handled. So a plan queries the available
-//! memory first, and all memory is touched once before the first product.
+//! Linux reserves addresses freely, and provides pages only on first use. When no pages are left, or a control group
+//! has reached its limit, Linux kills a process instead of refusing memory, so the program cannot handle an error.
+//! Therefore a plan queries the available memory first, and a run touches all its memory before it computes anything.
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**
 //!
 //! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), because the system drops them on demand.
-//! 2. *A control group and every group above it may have limits*, of version 2 (`memory.max`) or of version 1
-//!    (`memory.limit_in_bytes`). Inactive file pages that a group has read do not count against it.
-//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond those the system
-//!    refuses memory.
-//! 4. *Unreadable information imposes no limit*: a missing file, or a file whose text has another format. Numbers do not
-//!    wrap.
+//! 2. *A control group and every group above it may have limits*, in version 2 (`memory.max`) or version 1
+//!    (`memory.limit_in_bytes`). Inactive file pages that a group has read count as available.
+//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond these
+//!    limits the system refuses memory.
+//! 4. *Unreadable information imposes no limit*: a missing file, or a file in an unknown format. Arithmetic saturates
+//!    instead of wrapping.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,13 +20,13 @@ use std::io::Read;
 /// Largest number of bytes read from a system file.
 const LONGEST: u64 = 1 << 20;
 
-/// The limit on the memory of a process.
+/// Kind of limit on the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryLimit {
-    /// The free memory of the machine.
+    /// The available memory of the machine.
     Machine,
-    /// A control group (cgroup) of the process, or one above it.
+    /// The limit of the process's control group (cgroup), or of a group above it.
     ControlGroup,
     /// The process's limit on its address space (`RLIMIT_AS`).
     AddressSpace,
@@ -47,17 +47,17 @@ impl MemoryLimit {
     }
 }
 
-/// The memory that is still available to this process, and the limit that applies.
+/// The memory that is still available to this process, and the tightest limit on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
     /// Number of bytes.
     pub bytes: u64,
-    /// The limit that applies.
+    /// The limit that leaves the least memory, which determines `bytes`.
     pub limit: MemoryLimit,
 }
 
-/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and its own
-/// limits. Returns `None` if the system reports nothing, as on systems other than Linux.
+/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and the
+/// limits of the process. Returns `None` if the system reports none of them, as on systems other than Linux.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -67,7 +67,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     })
 }
 
-/// Returns that memory for a system whose files `read` returns.
+/// Returns the memory that is available to the process on a system whose files `read` returns.
 fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory> {
     let machine = read("/proc/meminfo").and_then(|text| machine(&text));
     let groups = read("/proc/self/cgroup").zip(read("/proc/self/mountinfo"));
@@ -89,15 +89,15 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory
     .min_by_key(|found| found.bytes)
 }
 
-/// Returns the available bytes of a machine with this `/proc/meminfo`. Kernels before 3.14 do not report them; the result is
-/// then the sum of free pages and file pages.
+/// Returns the available memory of a machine in bytes, from the text of its `/proc/meminfo`. Kernels before 3.14 do not
+/// report it; the result is then the sum of free pages and file pages.
 fn machine(meminfo: &str) -> Option<u64> {
     let of = |name| kilobytes(meminfo, name);
     let old = || Some(of("MemFree")?.saturating_add(of("Buffers")?).saturating_add(of("Cached")?));
     of("MemAvailable").or_else(old)
 }
 
-/// Returns the bytes of the line `name:  N kB` of a text.
+/// Returns the number of the line `name:  N kB` of a text, in bytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut words = line.split_whitespace();
@@ -105,7 +105,8 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     (unit == "kB").then(|| number.saturating_mul(1024))
 }
 
-/// Returns the soft limit of the line `name  SOFT  HARD  bytes` of `/proc/self/limits`; `None` if it has no limit.
+/// Returns the soft limit in the line `name  SOFT  HARD  bytes` of `/proc/self/limits`; `None` if the limit is
+/// `unlimited`.
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -135,8 +136,8 @@ impl Group {
     }
 }
 
-/// Returns the folders of the groups of a process and of all groups above, from its `/proc/self/cgroup` and
-/// `/proc/self/mountinfo`.
+/// Returns the folders of a process's control groups and of all groups above them. `groups` and `mounts` are the texts
+/// of its `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -169,8 +170,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// Returns the mounted folder and the mount point of a line of `/proc/self/mountinfo`, if it mounts control groups of this
-/// version that count memory.
+/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` unless the line mounts
+/// control groups of this version that count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // number parent device ROOT POINT options [field]... - TYPE source OPTIONS
     let (before, after) = line.split_once(" - ")?;
@@ -185,7 +186,8 @@ fn mount(line: &str, version: u8) -> Option<(String, String)> {
     counts.then(|| (unescaped(root), unescaped(point)))
 }
 
-/// Unescapes a path of `mountinfo`, in which a blank, a tab, a line feed and a backslash are octal numbers after a backslash.
+/// Unescapes a path of `mountinfo`, which encodes blank, tab, line feed and backslash as a backslash and an octal
+/// number.
 fn unescaped(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

@@ -1,25 +1,27 @@
-//! Host memory: workspaces of f32 values, allocated or lent by the caller, and zero bytes of any type.
+//! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for any type.
 
 use elsa_core::room::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
 
-/// Alignment of [`Bytes`], and of the values of a [`Memory`]: a cache line.
+/// Alignment of [`Bytes`] and of the values of a [`Memory`], in bytes: a cache line.
 const LINE: usize = 64;
 
-/// The storage of the values.
+/// Storage of the values of a [`Memory`].
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]), from its first line on.
+    /// The caller's memory, from its first aligned address on. It stays valid while the value lives (clause *lent* of
+    /// [`Memory::lent`]).
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values starting at a line, initially zero. Only its size determines which plans can use it.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Any plan can use it that needs at most
+/// its size.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
-    /// Number of values from the first line on.
+    /// Number of values from the first aligned address on.
     room: usize,
 }
 
@@ -29,7 +31,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Returns the number of values of a workspace of `bytes` bytes. One line of it is for alignment.
+    /// Returns the number of f32 values in a workspace of `bytes` bytes, after subtracting 64 bytes for alignment.
     const fn room_of(bytes: usize) -> usize {
         bytes.saturating_sub(LINE) / size_of::<f32>()
     }
@@ -44,8 +46,8 @@ impl Memory {
         Some(Memory { values: Values::Owned(values), room })
     }
 
-    /// Creates a workspace in the first `needed` bytes of the caller's memory, and sets its values to zero. The rest is left
-    /// unchanged. Returns `None` if the memory is null or shorter.
+    /// Creates a workspace in the first `needed` bytes of the caller's memory, and sets its values to zero. Later bytes
+    /// stay unchanged. Returns `None` if the memory is null or shorter than `needed`.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the value is dropped.
@@ -62,7 +64,8 @@ impl Memory {
         Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Returns the size of the workspace in bytes, in the same terms as the size that a plan requires.
+    /// Returns the size of the workspace in bytes, including those for alignment, for comparison with the size that a
+    /// plan needs.
     pub fn bytes(&self) -> usize {
         self.room * size_of::<f32>() + LINE
     }
@@ -88,10 +91,11 @@ impl Memory {
     }
 }
 
-/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` returns each by its number.
+/// Writes a list of `count` entries into a span of the workspace that begins at `base`. `entry` returns the entry with
+/// a given index.
 ///
 /// # Safety
-/// - *room*: for `'a`, the span has room for the list, is aligned to a line, and nothing else uses it.
+/// - *room*: for `'a`, the span has room for the list and is aligned to a cache line, and nothing else uses it.
 pub unsafe fn write_list<'a, T: Copy>(
     base: *mut f32,
     span: Span,
@@ -111,7 +115,7 @@ pub unsafe fn write_list<'a, T: Copy>(
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
-    /// Allocated with `layout`, unless that is empty.
+    /// Allocated with `layout`, unless that layout has no bytes.
     data: NonNull<u8>,
     layout: Layout,
 }
@@ -133,7 +137,7 @@ impl Bytes {
         Some(Bytes { data: NonNull::new(data)?, layout })
     }
 
-    /// Writes zeros, so that every page is provided.
+    /// Writes zeros to all bytes, so that the system provides every page now.
     pub fn touch(&mut self) {
         // SAFETY: the bytes belong to this value, which is borrowed exclusively.
         unsafe { self.data.write_bytes(0, self.layout.size()) };

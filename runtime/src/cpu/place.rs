@@ -1,11 +1,11 @@
-//! Places the standing threads: cores and priority.
+//! Places the standing threads: sets their cores and priority.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 
-/// Number of cores that a set of cores can name (`CPU_SETSIZE`).
+/// Number of cores that a Linux CPU set can represent (`CPU_SETSIZE`).
 const MAX_CORES: usize = 1024;
-/// The priorities of `SCHED_FIFO`.
+/// Range of the priorities of `SCHED_FIFO`.
 const PRIORITIES: std::ops::RangeInclusive<u8> = 1..=99;
 
 /// The cores and the priority of standing threads.
@@ -35,7 +35,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Returns the name of an option that is set; `None` if the system places the threads.
+    /// Returns the name of an option that is set, `cores` or `priority`; `None` if the system chooses both.
     pub fn option(&self) -> Option<&'static str> {
         match (self.cores.is_empty(), self.priority) {
             (false, _) => Some("cores"),
@@ -44,7 +44,7 @@ impl Placement {
         }
     }
 
-    /// Places the calling thread, which is the standing thread with that index, counted from one.
+    /// Places the calling thread, which is standing thread number `index`, counted from one.
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.
@@ -88,7 +88,7 @@ mod system {
     }
 }
 
-/// Unsupported placement, which [`Placement::new`] rejects.
+/// Placement on systems other than Linux, which [`Placement::new`] rejects before these functions are called.
 #[cfg(not(target_os = "linux"))]
 mod system {
     pub fn pin(_: usize) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The CPU's side of an operator.
+//! Interfaces that an operator implements for the CPU: its plan and its calls.
 
 use super::memory::Memory;
 use super::pool::Crew;
@@ -7,23 +7,23 @@ use crate::problem::Problem;
 use crate::tensors::HostTensors;
 use std::fmt::Debug;
 
-/// The decisions for runs on the CPU that are made once per shape.
+/// An operator's plan for the CPU: the decisions that are made once per shape.
 pub trait CpuPlan: Clone + Debug + Send + Sync {
-    /// The problem.
+    /// The problem of the operator.
     type Problem: Problem;
-    /// A checked call.
+    /// A checked call, ready to run.
     type Call<'a>: CpuCall
     where
         Self: 'a;
 
-    /// Returns the size of a workspace in bytes.
+    /// Returns the workspace size that runs need, in bytes.
     fn bytes(&self) -> usize;
 
     /// Returns the name of the kernel.
     fn kernel(&self) -> &'static str;
 
-    /// Checks the memory against the plan and prepares the call. Tensors and lengths have been checked against the
-    /// problem. The engine ensures that the instruction set of the plan's kernel is present.
+    /// Checks that the memory is large enough and prepares the call. The caller has checked tensors and lengths against
+    /// the problem, and the engine has checked that the processor has the instruction set of the plan's kernel.
     ///
     /// # Errors
     /// Returns an error if the memory is too small.
@@ -44,6 +44,6 @@ pub trait CpuCall: Debug + Send {
     /// Returns an error if a worker panicked, or if the call was cancelled.
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError>;
 
-    /// Returns the number of workers that share the work if the pool has enough.
+    /// Returns the number of workers that share the work, if the pool has that number.
     fn workers(&self) -> usize;
 }

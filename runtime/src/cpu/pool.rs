@@ -1,17 +1,17 @@
 //! The workers of an engine: the caller, and standing threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
-//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data, so any
-//!    number of such calls run concurrently.
-//! 2. *One floating-point environment.* Every worker, including the caller, computes in the default one ([`float`]), so bits
-//!    do not depend on which worker computes a task.
-//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and takes none of the locks
-//!    that a thread of the parent may have held.
-//! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
-//!    usable.
-//! 5. *A cancel ends the calls that have begun, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
-//!    the count with its value at the start. Nothing is cleared, so no call can lose another's cancel, and a cancel between
-//!    two calls does nothing.
+//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data,
+//!    so any number of such calls run concurrently.
+//! 2. *One floating-point environment.* Every worker, including the caller, computes in the default environment
+//!    ([`float`]), so bits do not depend on which worker computes a task.
+//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and acquires no lock that
+//!    a thread of the parent may have held.
+//! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool
+//!    remains usable.
+//! 5. *A cancel ends the calls in progress, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
+//!    the count with its value at the start. The count is never reset, so no call can miss a cancel because of another
+//!    call, and a cancel between two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -29,8 +29,8 @@ enum Others {
     Host(HostThreads),
 }
 
-/// The workers of an engine. Dropping it ends standing threads. In a child of the process that created it, the caller is the
-/// only worker.
+/// The workers of an engine. Dropping the pool ends its standing threads. In a forked child of the process that created
+/// the pool, the caller is the only worker.
 pub struct Pool {
     /// Process to which the workers belong.
     process: Process,
@@ -51,7 +51,7 @@ impl Pool {
     /// Creates a pool of `workers` workers with standing threads, and starts `workers − 1` of them.
     ///
     /// # Errors
-    /// Returns an error if the system cannot start a thread, or refuses its place.
+    /// Returns an error if the system cannot start a thread, or refuses the requested core or priority.
     pub fn standing(workers: usize, spin: Spin, placement: &Placement) -> Result<Pool, PlanError> {
         let others = Others::Standing(Standing::new(workers, spin.limit(), placement)?);
         Ok(Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) })
@@ -68,8 +68,8 @@ impl Pool {
         if self.process.is_current() { self.workers } else { 1 }
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all calls. Callers
-    /// on several threads queue if they need several workers of the standing threads.
+    /// Calls `task(i)` once for every `i` below `workers`, which is clamped to the number of threads, and waits for all
+    /// calls. Callers on several threads queue if they need several standing threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -83,18 +83,18 @@ impl Pool {
         }
     }
 
-    /// Cancels every call that has begun and not ended.
+    /// Cancels every call that is in progress.
     pub fn cancel(&self) {
         self.cancels.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Starts a call.
+    /// Begins a call and returns its workers.
     pub fn begin(&self) -> Crew<'_> {
         Crew { pool: self, began: self.cancels.load(Ordering::Relaxed) }
     }
 }
 
-/// The workers of a pool in one call, from its beginning to its end.
+/// The workers of a pool for the duration of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Crew<'a> {
     pool: &'a Pool,
@@ -111,13 +111,13 @@ impl Crew<'_> {
     /// Checks that the call was not cancelled.
     ///
     /// # Errors
-    /// Returns an error if it was cancelled.
+    /// Returns [`RunError::Cancelled`] if it was.
     pub fn check(&self) -> Result<(), RunError> {
         if self.is_cancelled() { Err(RunError::Cancelled) } else { Ok(()) }
     }
 
-    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and no more after
-    /// the call was cancelled.
+    /// Calls `task(worker, item)` once for every item below `items`. The workers take one item at a time, and stop
+    /// taking items when the call is cancelled.
     ///
     /// # Errors
     /// Returns an error if a call of `task` panicked, or if the call was cancelled.
@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    /// Checks that the end of a call orders the writes of its workers before the reads of its caller. ThreadSanitizer
-    /// detects if it does not.
+    /// Checks that the caller of a finished call sees the writes of its workers. ThreadSanitizer reports a race if it
+    /// does not.
     #[test]
     fn what_workers_wrote_is_there_when_a_call_is_over() {
         const WORKERS: usize = 4;
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
     }
 
-    /// Checks that a call for one worker does not wait for a call for several.
+    /// Checks that a call for one worker does not wait for a concurrent call for several workers.
     #[test]
     fn calls_of_one_worker_take_no_turn() {
         let pool = standing(2).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(in_time, Ok((0, 0)));
     }
 
-    /// Checks that a cancel ends calls that have begun, before the next item, and no call that begins later.
+    /// Checks that a cancel ends the calls in progress before their next item, and does not affect later calls.
     #[test]
     fn a_cancel_ends_the_calls_that_have_begun_and_no_other() {
         for threads in [1, 2] {
@@ -332,7 +332,8 @@ mod tests {
         }
     }
 
-    /// Forks while another thread is in a call of the pool; the child has no threads of the pool.
+    /// Forks while another thread is in a call of the pool, and checks that the child computes without the pool's
+    /// threads.
     #[cfg(all(unix, not(miri)))]
     #[test]
     fn a_child_of_fork_computes_alone() {

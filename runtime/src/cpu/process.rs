@@ -1,10 +1,12 @@
 //! Distinguishes a process from the children that `fork` creates.
 //!
 //! A child has a copy of its parent's memory, but only the thread that called `fork`; and a driver that the parent
-//! initialised does not work in it. Values that depend on either record the [`Process`] in which they were created.
+//! initialised does not work in the child. Values that depend on threads or the driver record the [`Process`] in which
+//! they were created.
 //!
 //! **The naive way** compares process numbers, which takes a system call each time, and numbers are reused. Here
-//! the C library calls a function in every child, which counts forks, so a comparison is a load from memory.
+//! the C library calls a function in every child, which increments a count of forks, so a comparison only loads that
+//! count from memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +25,13 @@ impl Process {
         if is_counted() { Process(FORKS.load(Ordering::Relaxed)) } else { Process(std::process::id().into()) }
     }
 
-    /// Returns `true` for the current process.
+    /// Returns `true` if this is the process that runs now.
     pub fn is_current(self) -> bool {
         self == Process::current()
     }
 }
 
-/// Returns `true` if forks are counted. If they cannot be, the process number replaces the count.
+/// Returns `true` if forks are counted. If the C library refuses the function, the process number replaces the count.
 fn is_counted() -> bool {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     *COUNTED.get_or_init(register)

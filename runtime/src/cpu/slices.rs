@@ -1,4 +1,4 @@
-//! The slices of a call's host tensors, as long as its problem says.
+//! Returns the host tensors of a call as slices, with the lengths that its problem states.
 
 use crate::problem::Problem;
 use crate::tensors::HostTensors;
@@ -10,10 +10,11 @@ fn count<P: Problem>(problem: &P, tensors: &HostTensors<'_, P::Operand>, operand
     problem.tensor(operand, tensors.types()[operand]).memory.map_or(0, |memory| memory.elements)
 }
 
-/// Returns the elements of an input; none if the call does not have it.
+/// Returns the elements of an input; `None` if the call omits it.
 ///
 /// # Safety
-/// - The tensors have been checked against the problem. The elements of this one are of type `T`, and a run only reads them.
+/// - The tensors have been checked against the problem. The elements of `operand` are of type `T`, and a run only reads
+///   them.
 pub unsafe fn slice<'a, P: Problem, T>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,
@@ -24,10 +25,10 @@ pub unsafe fn slice<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts(data.cast(), n) })
 }
 
-/// Returns the elements of an input, of the call's type; none if the call does not have it.
+/// Returns the elements of an input, with the element type of the call; `None` if the call omits it.
 ///
 /// # Safety
-/// - As for [`slice()`], with elements of the call's type.
+/// - The clauses of [`slice()`], with the element type of the call.
 pub unsafe fn elements<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,
@@ -43,11 +44,11 @@ pub unsafe fn elements<'a, P: Problem>(
     }
 }
 
-/// Returns the elements of an output; none if the call does not have it.
+/// Returns the elements of an output; `None` if the call omits it.
 ///
 /// # Safety
-/// - The tensors have been checked against the problem. The elements of this one are of type `T`, a run writes them, and the
-///   result is the only one of the tensor in use.
+/// - The tensors have been checked against the problem. The elements of `operand` are of type `T`, a run writes them,
+///   and no other slice of this tensor is in use.
 pub unsafe fn slice_mut<'a, P: Problem, T>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,
@@ -58,10 +59,10 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
 }
 
-/// Returns the elements of an output, of the call's type; none if the call does not have it.
+/// Returns the elements of an output, with the element type of the call; `None` if the call omits it.
 ///
 /// # Safety
-/// - As for [`slice_mut`], with elements of the call's type.
+/// - The clauses of [`slice_mut`], with the element type of the call.
 pub unsafe fn elements_mut<'a, P: Problem>(
     problem: &P,
     tensors: &HostTensors<'a, P::Operand>,

@@ -1,9 +1,9 @@
-//! Waits without sleeping, for a while.
+//! Waits for another thread by spinning, for a limited time.
 
 use std::time::{Duration, Instant};
 
-/// Time for which a waiting thread spins without yielding. After that it offers its processor to other threads,
-/// which may include the one that it waits for, if the system has put both on the same processor.
+/// Time for which a waiting thread spins without yielding. After that it yields its processor to other threads. If the
+/// system has placed both threads on one processor, the thread that it waits for can then run.
 const ALONE: Duration = Duration::from_micros(20);
 /// Number of spins between two reads of the clock.
 const SPINS_PER_LOOK: u32 = 32;
@@ -20,14 +20,14 @@ pub enum Spin {
 }
 
 impl Default for Spin {
-    /// Returns 200 µs, the usual distance between successive layers of a network.
+    /// Returns 200 µs, the usual time between two successive layers of a network.
     fn default() -> Spin {
         Spin::For(Duration::from_micros(200))
     }
 }
 
 impl Spin {
-    /// Returns the time.
+    /// Returns the longest time to spin; zero for [`Spin::Never`].
     pub(crate) fn limit(self) -> Duration {
         match self {
             Spin::Never => Duration::ZERO,
@@ -36,7 +36,7 @@ impl Spin {
     }
 }
 
-/// Spins until `ready`, for at most `limit`. Returns `true` if it is ready.
+/// Spins until `ready` returns `true`, for at most `limit`. Returns `false` if the time ran out.
 pub fn spin(limit: Duration, ready: impl Fn() -> bool) -> bool {
     if limit.is_zero() {
         return ready();

@@ -2,22 +2,23 @@
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can take
+//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Both can take
 //! longer than a small call.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next phase
-//!    of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the number of busy
-//!    workers; then they sleep.
+//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next
+//!    phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the
+//!    number of busy workers; then they sleep.
 //! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
 //!    processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if it
-//!    has seen the current generation. The last busy worker acquires the lock of the waiting caller before it notifies.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before every
-//!    worker has finished with it. Nothing is allocated per job.
-//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was granted
-//!    before it counts; if one was refused, all end.
+//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only
+//!    if it has seen the current generation. The last busy worker acquires the lock under which the caller waits before
+//!    it notifies the caller.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
+//!    every worker has finished with it. Nothing is allocated per job.
+//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was
+//!    granted before it counts as started; if one was refused, all threads end.
 
 use super::float;
 use super::place::Placement;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes of stack of a standing thread.
+/// Stack size of a standing thread in bytes.
 const STACK: usize = 256 << 10;
 
 type Task = *const (dyn Fn(usize) + Sync);
@@ -51,7 +52,7 @@ unsafe impl Send for Job {}
 struct Shared {
     /// Time for which a thread spins before it sleeps.
     limit: Duration,
-    /// The current generation and its job; no job when the pool closes.
+    /// The current generation and its job; the job is absent when the pool closes.
     job: Mutex<(u64, Option<Job>)>,
     start: Condvar,
     generation: AtomicU64,
@@ -62,7 +63,8 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// Standing threads. Dropping the value ends them. A child of the process that created them has none.
+/// Standing threads. Dropping the value ends them. They do not exist in a forked child of the process that created
+/// them.
 pub struct Standing {
     /// Process to which the threads belong.
     process: Process,
@@ -71,7 +73,7 @@ pub struct Standing {
     turn: Mutex<()>,
 }
 
-/// Reports of threads that were placed: their number, and the first refusal.
+/// Reports of threads that have tried to set their core and priority: their number, and the first refusal.
 #[derive(Default)]
 struct Reports {
     state: Mutex<(usize, Option<PlanError>)>,
@@ -104,11 +106,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Standing {
-    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit` before
-    /// they sleep.
+    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit`
+    /// before they sleep.
     ///
     /// # Errors
-    /// Returns an error if the system cannot start a thread, or refuses its placement. All threads have then ended.
+    /// Returns an error if the system cannot start a thread, or refuses its core or priority. All threads have then
+    /// ended.
     pub fn new(workers: usize, limit: Duration, placement: &Placement) -> Result<Standing, PlanError> {
         let shared = Arc::new(Shared {
             limit,
@@ -149,8 +152,9 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most the number given to [`Standing::new`],
-    /// and waits for all calls. Callers on several threads queue. The process must be the one that created the threads.
+    /// Calls `task(i)` once for every `i` below `workers` and waits for all calls. `workers` is at least two and at
+    /// most the number given to [`Standing::new`]. Callers on several threads queue. The process must be the one that
+    /// created the threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.

@@ -14,22 +14,22 @@ use elsa_core::operands::Operands;
 use std::sync::Arc;
 
 impl<O: Operator> Plan<O> {
-    /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
-    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and
+    /// Binds tensors in device memory, which are used in place. Runs enqueue their work in `stream`, or in a stream of
+    /// the workspace if `stream` is `None`, and do not wait for it. Later runs in the same workspace, of any plan and
     /// in any stream, execute after that work. There is no fallback, because the CPU cannot read device memory.
     /// Page-locked host memory may be passed by its device address ([`HostBuffer::device_address`]).
     ///
-    /// If the stream is being captured, the run becomes part of its CUDA graph. The run then waits for earlier ones
-    /// in the workspace, because the stream cannot. The caller must order launches of the graph with other runs in
-    /// the workspace. Their lengths remain those of the captured run.
+    /// If the stream is being captured, the run becomes part of its CUDA graph. A captured stream cannot wait for
+    /// earlier runs in the workspace, so the run itself waits for them. The caller must order launches of the graph
+    /// with other runs in the workspace. A launch uses the lengths that were bound when the run was captured.
     ///
     /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
     ///
     /// # Errors
     /// Returns an error if
     /// - the plan computes on the CPU,
-    /// - an address is not memory of the plan's device and context, is misaligned, or is followed by too few bytes
-    ///   of its allocation,
+    /// - an address is not memory of the plan's device and context, is misaligned, or is too close to the end of its
+    ///   allocation,
     /// - the stream belongs to another context,
     /// - the lengths do not match the problem,
     /// - the workspace belongs to another plan,
@@ -37,7 +37,7 @@ impl<O: Operator> Plan<O> {
     ///
     /// # Safety
     /// - Until every run has been waited for, the tensors stay allocated, nothing writes the inputs, and nothing
-    ///   uses the outputs, except in the same stream.
+    ///   uses the outputs, except work in the same stream.
     /// - No output shares memory with another tensor of the call.
     pub unsafe fn bind_device<'a>(
         &'a self,
@@ -78,7 +78,7 @@ impl<O: Operator> DeviceBound<'_, O> {
     /// Enqueues the computation and returns without waiting for it. Allocates nothing.
     ///
     /// # Safety
-    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) hold until the stream has been waited for.
+    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) remain true until the stream has been waited for.
     ///
     /// # Errors
     /// Returns the error that the device reports. There is no fallback.

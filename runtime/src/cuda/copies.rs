@@ -1,11 +1,11 @@
-//! The memory of copies of host tensors.
+//! The device memory and host memory that copies of host tensors need.
 
 use crate::tensors::Tensor;
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Tensors that few calls have are in a buffer of their
-/// own, one after the other.
+/// The layout of device memory that holds copies of host tensors. Copies of rarely used tensors ([`Tensor::apart`]) are
+/// in a separate buffer, back to back, and have no offset here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
@@ -15,7 +15,7 @@ pub struct Staging<O: Operand> {
 }
 
 impl<O: Operand> Staging<O> {
-    /// Lays out the staging. Returns `None` if its size overflows.
+    /// Computes the layout for these tensors. Returns `None` if its size overflows.
     pub fn of(tensors: &Operands<O, Tensor>) -> Option<Staging<O>> {
         let (mut at, mut bytes) = (Operands::default(), 0usize);
         for (at, tensor) in at.values_mut().zip(tensors.values()).filter(|(_, tensor)| !tensor.apart) {
@@ -29,16 +29,16 @@ impl<O: Operand> Staging<O> {
 /// Memory for copies of the host tensors of a problem, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// Device memory for the tensors that calls usually have.
+    /// Device memory for the tensors that most calls have.
     pub staging: usize,
-    /// Device memory for the tensors that few calls have.
+    /// Device memory for the rarely used tensors ([`Tensor::apart`]).
     pub apart: usize,
-    /// Host memory for an output that is copied back row by row.
+    /// Host memory for the largest output that is copied back row by row.
     pub bounce: usize,
 }
 
 impl Copies {
-    /// Computes the memory for copies of `tensors`; `usize::MAX` where a size overflows.
+    /// Computes the memory for copies of `tensors`. A size that overflows is `usize::MAX`.
     pub fn of<O: Operand>(tensors: &Operands<O, Tensor>) -> Copies {
         let apart = tensors.values().filter(|tensor| tensor.apart).map(Tensor::bytes);
         let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());
@@ -50,9 +50,9 @@ impl Copies {
     }
 }
 
-/// Returns the view of an output that is copied back row by row. Such an output has gaps, which a call must not
-/// write, or a run also reads it, so it must keep its contents until the run has succeeded. `None` for other
-/// outputs, and if the call appends to it.
+/// Returns the view of an output that is copied back row by row; `None` for other tensors. Such an output has gaps,
+/// which a call must not write, or a run also reads it, so that it must keep its contents until the run has succeeded.
+/// Outputs that a call appends to are never copied row by row.
 pub fn rows_of(tensor: &Tensor) -> Option<View> {
     let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }

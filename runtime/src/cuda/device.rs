@@ -11,7 +11,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::operands::{Location, Operands};
 use std::marker::PhantomData;
 
-/// The tensors of a call in device memory; `None` for those that it does not have.
+/// The locations of a call's tensors in device memory; `None` for tensors that the call omits.
 type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
 
 /// A call on device tensors. Runs enqueue work and do not wait for it.
@@ -20,7 +20,7 @@ pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
     launches: Launches,
     stream: RawStream,
-    /// `true` if the stream is the caller's, who may capture it.
+    /// `true` if the stream belongs to the caller, who may capture it.
     lent: bool,
     borrowed: PhantomData<&'a ()>,
 }
@@ -45,7 +45,7 @@ fn check_address(
     })
 }
 
-/// Checks the address of a tensor. Returns its device address, or zero if the call does not have it.
+/// Checks the address of a tensor. Returns its device address, or zero if the call omits an optional tensor.
 fn check(entered: &Entered<'_>, tensor: &Tensor, address: Option<u64>) -> Result<u64, BindError> {
     let argument = tensor.argument;
     let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
@@ -63,10 +63,10 @@ fn check(entered: &Entered<'_>, tensor: &Tensor, address: Option<u64>) -> Result
 }
 
 impl<'a> DeviceCall<'a> {
-    /// Checks addresses and stream, and prepares the launches. Lengths have been checked against the problem.
+    /// Checks the addresses and the stream, and prepares the launches. The caller has checked the lengths.
     ///
     /// # Errors
-    /// Returns an error if something does not match the problem, or if the device fails.
+    /// Returns an error if a tensor or the stream does not fit the problem, or if the device fails.
     pub fn new<P: GpuPlan>(
         plan: &P,
         problem: &P::Problem,
@@ -102,7 +102,7 @@ impl<'a> DeviceCall<'a> {
         Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
     }
 
-    /// Returns the memory of the call.
+    /// Returns the workspace of the call.
     pub fn workspace(&mut self) -> &mut GpuWorkspace {
         self.workspace
     }
@@ -113,8 +113,8 @@ impl<'a> DeviceCall<'a> {
     }
 
     /// Enqueues the computation, after the pending work of earlier runs in the workspace, in any stream. If the
-    /// stream is being captured, the computation becomes part of its graph. It cannot wait for work that is not
-    /// captured, so this call does; the caller must order launches of the graph.
+    /// stream is being captured, the computation becomes part of its graph. A captured stream cannot wait for work
+    /// outside the capture, so this function waits for earlier runs; the caller must order launches of the graph.
     ///
     /// # Safety
     /// The bound tensors stay allocated until the stream has been waited for.

@@ -2,16 +2,16 @@
 //!
 //! # What tests and users can control
 //!
-//! - libcuda is found by the system's loader, so `LD_LIBRARY_PATH` can substitute another one. It is opened once
+//! - The system's loader finds libcuda, so `LD_LIBRARY_PATH` can substitute another library. It is opened once
 //!   per process, and must export every symbol in the table of [`super::driver`].
 //! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
-//! - `cuInit` is called for every engine; `cuModuleLoadDataEx` when the first plan of a context needs a kernel;
-//!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace`, `Plan::warm` and the first bind that needs more memory;
-//!   `cuCtxSynchronize` before a host buffer is freed. A run on host tensors calls `cuMemcpyHtoDAsync_v2`,
-//!   `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
-//! - Code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run creates
-//!   a new one with `cuCtxCreate_v2`, once in the lifetime of an engine; after that the CPU computes.
+//! - Every engine calls `cuInit`. The first plan in a context that needs a kernel calls `cuModuleLoadDataEx`.
+//!   `Plan::workspace`, `Plan::warm` and the first bind that needs more memory call `cuMemAlloc_v2` and
+//!   `cuMemHostAlloc`. `cuCtxSynchronize` precedes the freeing of a host buffer. A run on host tensors calls
+//!   `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
+//! - Error code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
+//!   creates a new one with `cuCtxCreate_v2`, once in the lifetime of an engine; after that the CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
@@ -32,7 +32,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaOptions {
-    /// Device number, in the order of the driver. Ignored with [`CudaContext::Current`].
+    /// Device number, in the driver's order. Ignored with [`CudaContext::Current`].
     pub device: usize,
     /// The context in which the GPU computes.
     pub context: CudaContext,
@@ -60,11 +60,11 @@ pub enum CudaContext {
 pub struct LoadedKernel {
     /// Name of the kernel.
     pub name: &'static str,
-    /// `cubin`, or `ptx` if the driver compiled it.
+    /// Format that was loaded: `cubin`, or `ptx` if the driver compiled the kernel.
     pub form: &'static str,
     /// Version of the PTX instruction set of the kernel.
     pub isa: &'static str,
-    /// Time to load it in milliseconds, including compilation.
+    /// Time to load the kernel in milliseconds, including compilation.
     pub ms: f64,
 }
 
@@ -75,13 +75,13 @@ pub struct DeviceInfo {
     pub name: String,
     /// CUDA version of the driver, `(major, minor)`.
     pub driver: (u32, u32),
-    /// Size of its memory in bytes.
+    /// Size of the device's memory in bytes.
     pub memory: usize,
     /// The description of the device that the chooser uses.
     pub profile: GpuProfile,
 }
 
-/// A device with its context.
+/// The GPU of an engine: a device, its context and the kernels loaded there.
 #[derive(Debug)]
 pub struct Gpu {
     device: Device,
@@ -93,7 +93,7 @@ pub struct Gpu {
 #[derive(Debug)]
 struct State {
     context: Arc<Context>,
-    /// `true` if `context` has replaced a lost one.
+    /// `true` if `context` has replaced a lost context.
     second: bool,
     functions: Vec<(Function, LoadedKernel)>,
 }
@@ -120,7 +120,7 @@ impl Gpu {
         Ok((device, current))
     }
 
-    /// Opens the driver and the device, and enters the context once.
+    /// Opens the driver and the device, and enters the context once to check that it works.
     ///
     /// # Errors
     /// Returns an error if the GPU cannot be used.
@@ -151,21 +151,21 @@ impl Gpu {
         &self.info.profile
     }
 
-    /// Locks the state. Nothing is logged while the lock is held, neither here nor by a drop: a log sink may call
-    /// this library.
+    /// Locks the state. Holders of the lock must log nothing, neither directly nor through a drop, because a log sink
+    /// may call this library.
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state, if `context` is in use.
+    /// Locks the state if `context` is still the one in use.
     fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
         context.usable()?;
         let state = self.state();
         if Arc::ptr_eq(&state.context, context) { Ok(state) } else { Err(DeviceError::Lost) }
     }
 
-    /// Returns the context. A lost context is replaced once.
+    /// Returns the context in use. Replaces a lost context with a new one, but only once.
     ///
     /// # Errors
     /// Returns the error that the driver reports, [`DeviceError::Lost`] if a second context is lost, or
@@ -216,8 +216,8 @@ impl Gpu {
         Ok(function)
     }
 
-    /// Loads the cubin if the build has one and the driver accepts it, else the PTX. Returns the module and its
-    /// form.
+    /// Loads a kernel's cubin if the build has one and the driver accepts it, and otherwise its PTX. Returns the module
+    /// and the name of the format.
     fn module(
         &self,
         context: &Arc<Context>,
@@ -266,7 +266,7 @@ impl Gpu {
     }
 }
 
-/// Finds a kernel that has been loaded.
+/// Returns the kernel if it has been loaded.
 fn find(state: &State, kernel: &GpuKernel) -> Option<Function> {
     let mut functions = state.functions.iter();
     functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())

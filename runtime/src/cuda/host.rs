@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 pub struct CallTimes {
     /// Time in which the host enqueues the work.
     pub enqueue: Duration,
-    /// Time in which the host then waits for the device.
+    /// Time for which the host then waits for the device.
     pub wait: Duration,
-    /// Time on the device, between an event before the work and one after it.
+    /// Time on the device, from an event before the work to an event after it.
     pub device: Duration,
 }
 
-/// The operands of a plan.
+/// The operand type of a plan's problem.
 type OperandOf<P> = <<P as GpuPlan>::Problem as Problem>::Operand;
 
 /// A call on host tensors.
 ///
-/// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nothing else
-/// uses the outputs during that time.
+/// Invariant *placed*: the address and size of every placed tensor are those of a slice that lives for `'a`. Nothing
+/// else uses the outputs during that time.
 pub struct HostCall<'a, P: GpuPlan> {
     plan: &'a P,
     problem: &'a P::Problem,
@@ -39,16 +39,16 @@ pub struct HostCall<'a, P: GpuPlan> {
     workspace: &'a mut GpuWorkspace,
     placed: Operands<OperandOf<P>, Placed>,
     launches: Launches,
-    /// `true` if `placed` and `launches` belong to the workspace's context.
+    /// `true` if `placed` and `launches` are valid for the workspace's current context.
     prepared: bool,
-    /// `true` if the staging holds the inputs.
+    /// `true` if the staging contains the inputs of this call.
     staged: bool,
-    /// Number of bytes that the last run copied between the tensors and the device.
+    /// Number of bytes that the last run copied between the host tensors and the device.
     copied: usize,
-    /// Events before and after the work of a timed run; `None` before the first.
+    /// Events before and after the work of a timed run; `None` until the first timed run.
     clock: Option<[Event; 2]>,
-    /// Calls that are launched together, and their number, after their time was measured and if the driver has
-    /// graphs.
+    /// Graph of the consecutive calls that [`HostCall::time`] has measured, and their number; `None` before a
+    /// measurement, or if the driver has no graphs.
     replay: Option<(Graph, usize)>,
 }
 
@@ -62,8 +62,8 @@ impl<P: GpuPlan> std::fmt::Debug for HostCall<'_, P> {
 }
 
 impl<'a, P: GpuPlan> HostCall<'a, P> {
-    /// Places the tensors, which must have been checked against the problem, and prepares the launches. `guarded`
-    /// says that the CPU recomputes the call if the GPU fails.
+    /// Places the tensors, which must have been checked against the problem, and prepares the launches. `guarded` is
+    /// `true` if the CPU recomputes the call when the GPU fails.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -94,12 +94,12 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         })
     }
 
-    /// Returns the memory of the call.
+    /// Returns the workspace of the call.
     pub fn workspace(&mut self) -> &mut GpuWorkspace {
         self.workspace
     }
 
-    /// Returns the number of bytes that the last run copied between the tensors and the device.
+    /// Returns the number of bytes that the last run copied between the host tensors and the device.
     pub fn copied(&self) -> usize {
         self.copied
     }
@@ -109,9 +109,9 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.launches.blocks()
     }
 
-    /// Computes the outputs and waits for them, and for pending work of earlier runs in the workspace. With
-    /// `resident` the staged inputs of an earlier run of this call are reused, and outputs in the staging stay
-    /// there. Inputs are staged in any case if no run has staged them, or if the device's memory was lost since.
+    /// Waits for earlier runs in the workspace, computes the outputs and waits for them. If `resident`, the run reuses
+    /// the inputs that an earlier run of this call has staged, and leaves outputs in the staging there. It stages the
+    /// inputs if no run has done so, or if the device's memory has been lost since.
     ///
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
@@ -120,8 +120,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(resident, false).map(|_| ())
     }
 
-    /// Runs like [`HostCall::run`] with `resident`, and reports the time by activity. The first run of this kind
-    /// allocates.
+    /// Runs like [`HostCall::run`] with `resident`, and returns the times by activity. The first timed run allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -129,9 +128,9 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(true, true)
     }
 
-    /// Returns the time on the device of `calls` consecutive calls. They are enqueued as a graph, which excludes
-    /// the host's overhead, if the driver has graphs and the launches are plain. Inputs are reused as in a resident
-    /// run. The first measurement of a number of calls allocates.
+    /// Returns the mean time on the device over `calls` consecutive calls. They are enqueued as one graph, which
+    /// excludes the host's overhead, if the driver has graphs and the launches are plain ([`Launches::is_plain`]).
+    /// Inputs are reused as in a resident run. The first measurement with a given number of calls allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -225,8 +224,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         Ok(CallTimes { enqueue: enqueued - start, wait: over - enqueued, device })
     }
 
-    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
-    /// Returns the number of copied bytes, including those of outputs that are copied back row by row.
+    /// Enqueues a run. If `reused`, inputs are not copied to the device; if `resident`, outputs are not copied back.
+    /// Returns the number of copied bytes, including outputs that are copied back row by row later.
     fn enqueue(
         &self,
         entered: &Entered<'_>,
@@ -278,7 +277,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         Ok(bytes)
     }
 
-    /// Copies outputs back row by row: outputs with gaps, which are not written, and outputs that the run also
+    /// Copies outputs back row by row: outputs with gaps, which must not be overwritten, and outputs that the run also
     /// reads.
     fn copy_rows(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         let written = self.placed.values().filter(|tensor| tensor.written);
@@ -308,7 +307,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 }
 
-/// Finds a place for the tensors and lists the launches.
+/// Places the tensors on the device and lists the launches of a run.
 fn prepare<P: GpuPlan>(
     plan: &P,
     problem: &P::Problem,

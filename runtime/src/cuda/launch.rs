@@ -1,17 +1,18 @@
 //! Lists the launches of a run: kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four things, all except the last in one stream, in this order:
+//! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
 //!
-//! 1. *The table* of the workspace, such as that of sequences, is copied to the device if the list requests it. The operator
-//!    has written it on the host, after waiting for the copy of an earlier run that may still read it
-//!    ([`GpuWorkspace::table`]).
+//! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
+//!    The operator has written the table on the host, after waiting for the copy of an earlier run that may still read
+//!    it ([`GpuWorkspace::table`]).
 //! 2. *The kernels before the fork*.
-//! 3. *The kernels after it*.
-//! 4. *A concurrent kernel* in its own stream, which begins at the fork and for which the run's stream waits at the end. It
-//!    uses the SMs that the other kernels leave idle.
+//! 3. *The kernels after the fork*.
+//! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
+//!    It uses the SMs that the other kernels leave idle.
 //!
-//! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no decision
-//! and allocates nothing. Parameters are stored in the list, one after another, in the form that the kernels expect.
+//! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
+//! decision and allocates nothing. Parameters are stored in the list, one after another, with the layout that the
+//! kernels expect.
 
 use super::driver::{Entered, Function, RawStream};
 use super::workspace::GpuWorkspace;
@@ -20,19 +21,19 @@ use std::ffi::c_void;
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// Largest number of kernels of a run.
+/// Largest number of kernels in a list.
 const MOST_KERNELS: usize = 48;
-/// Largest number of bytes of parameters of a run.
+/// Largest total size of the parameters in a list, in bytes.
 const MOST_BYTES: usize = 6144;
-/// Alignment of parameters.
+/// Alignment of stored parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// Numbers of blocks and of threads per block of a launch.
+/// Number of thread blocks in a launch, and of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Number of blocks; with zero blocks nothing is launched.
+    /// Number of thread blocks; a kernel with zero blocks is not launched.
     pub blocks: u32,
-    /// Number of threads of a block.
+    /// Number of threads per block.
     pub threads: u32,
 }
 
@@ -44,7 +45,7 @@ struct Kernel {
     parameter: usize,
 }
 
-/// Parameters of kernels.
+/// Memory in which the parameters of the kernels are stored.
 #[repr(align(16))]
 struct Parameters([MaybeUninit<u8>; MOST_BYTES]);
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Parameters {
     }
 }
 
-/// A parameter stored in [`Launches`]. Several kernels may use it.
+/// Offset of a parameter that is stored in [`Launches`]. Several kernels may use the same parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored(usize);
 
@@ -63,13 +64,13 @@ pub struct Stored(usize);
 /// Invariant *parameters*: every kernel's parameter offset is the offset of a stored value.
 #[derive(Debug)]
 pub struct Launches {
-    /// Device address of the table's copy, and its size in bytes.
+    /// Device address to which the table is copied, and the number of bytes to copy.
     table: (u64, usize),
     kernels: heapless::Vec<Kernel, MOST_KERNELS>,
-    /// The concurrent kernel, and the number of kernels that precede it.
+    /// The concurrent kernel, and the number of kernels before the fork.
     beside: Option<(Kernel, usize)>,
     parameters: Parameters,
-    /// Number of bytes of parameters.
+    /// Number of parameter bytes in use.
     used: usize,
     /// Number of thread blocks that share the work.
     blocks: usize,
@@ -89,7 +90,8 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all kernels.
+    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all
+    /// kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
@@ -118,7 +120,7 @@ impl Launches {
     /// Returns an error if the list is full.
     ///
     /// # Safety
-    /// - *parameter*: `parameter` is stored in this list, and the function's only parameter is of its type.
+    /// - *parameter*: `parameter` is stored in this list, and has the type of the function's only parameter.
     pub unsafe fn push(
         &mut self,
         function: &Function,
@@ -129,10 +131,10 @@ impl Launches {
         self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
     }
 
-    /// Adds the kernel that runs concurrently with those appended from here on. There is at most one.
+    /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one.
     ///
     /// # Safety
-    /// - *parameter*, as for [`Launches::push`].
+    /// - *parameter*: as for [`Launches::push`].
     pub unsafe fn fork(&mut self, function: &Function, grid: Grid, parameter: Stored) {
         let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
         self.beside = Some((kernel, self.kernels.len()));
@@ -148,21 +150,21 @@ impl Launches {
         self.blocks
     }
 
-    /// Returns the size in bytes of the table that a run copies.
+    /// Returns the number of table bytes that a run copies.
     pub fn table_bytes(&self) -> usize {
         self.table.1
     }
 
-    /// Returns `true` if everything is enqueued in one stream and reads no host memory.
+    /// Returns `true` if a run uses a single stream and reads no host memory.
     pub fn is_plain(&self) -> bool {
         self.table.1 == 0 && self.beside.is_none()
     }
 
-    /// Enqueues the whole run. `captured` says that the stream is being captured.
+    /// Enqueues the work of one run. `captured` is `true` if the stream is being captured.
     ///
     /// # Safety
-    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been laid
-    /// out and filled on both sides.
+    /// *room* and *alive* for every address in the parameters, including those in the workspace. The table of the
+    /// workspace has been laid out and filled, both on the host and on the device.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

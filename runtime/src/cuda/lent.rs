@@ -9,23 +9,25 @@ use crate::plan::{Execution, Plan};
 use crate::workspace::{Memory, Workspace, allocate_on_host};
 
 impl<O: Operator> Plan<O> {
-    /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
-    /// calls of attention that output states or no output require `Plan::state_workspace_bytes`. `memory` is its device
-    /// address; zero with no bytes is valid for a plan that needs none. Runs on device tensors in this workspace allocate no
-    /// device memory. Runs on host tensors that are not used in place still allocate their staging.
+    /// Creates a workspace in the caller's device memory. `memory` is its device address, a multiple of 256, and
+    /// `bytes` its size, at least [`Plan::workspace_bytes`]; attention calls that output states, or have no output
+    /// tensor, need `Plan::state_workspace_bytes`. A plan that needs no memory accepts address zero with no bytes. Runs
+    /// on device tensors in this workspace allocate no device memory. Runs on host tensors still allocate staging for
+    /// tensors that the device cannot use in place.
     ///
-    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or the CPU completes
-    /// them, until the caller creates another workspace.
+    /// If the device's context is lost, the memory is lost with it. Calls then return [`DeviceError::LostWorkspace`],
+    /// or the CPU completes them, until the caller creates another workspace.
     ///
     /// [`DeviceError::LostWorkspace`]: crate::DeviceError::LostWorkspace
     ///
     /// # Errors
     /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
-    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device fails.
+    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
+    /// fails.
     ///
     /// # Safety
-    /// - *lent*: nothing else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for pending
-    ///   runs.
+    /// - *lent*: nothing else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for
+    ///   pending runs.
     pub unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Workspace<O>, PlanError> {
         let Execution::Gpu { gpu: plan, standby } = &self.execution else {
             return Err(PlanError::OnHost { found: self.backend() });

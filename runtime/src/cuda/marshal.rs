@@ -1,16 +1,17 @@
-//! Converts numbers and views to the form that kernels of any operator expect.
+//! Converts numbers and views to the representation that the kernels of all operators expect.
 
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::cuda::tensor::{TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
-/// Converts a view at a device address.
+/// Describes a view whose first element is at the device address `data`.
 pub fn tensor(view: &View, data: u64) -> Tensor {
     let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
     Tensor { data, batch, head, token }
 }
 
-/// Returns `true` if rows of `dim` elements can be accessed four elements at a time, unless they are too far apart.
+/// Returns `true` if the address, the strides and `dim` allow rows to be accessed four elements at a time. Callers also
+/// check that rows are close enough together.
 pub fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
@@ -18,12 +19,12 @@ pub fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
         && dim.is_multiple_of(4)
 }
 
-/// Converts a count, which the chooser has checked to fit.
+/// Converts a count to `i32`. The chooser has checked that it fits.
 pub fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Returns the kernels' number of an element type.
+/// Returns the number by which the kernels identify an element type.
 pub const fn dtype(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => TYPE_F32,

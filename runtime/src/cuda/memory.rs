@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. Zero bytes represent zero in
-/// each.
+/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. In each of them, zero bytes
+/// represent the number zero.
 pub trait Element: sealed::Sealed + Copy {}
 
 mod sealed {
     /// # Safety
-    /// Every bit pattern is a value, and the alignment is at most 64.
+    /// Every bit pattern is a valid value, and the alignment is at most 64 bytes.
     pub unsafe trait Sealed {}
 }
 
@@ -28,10 +28,10 @@ macro_rules! element {
 element!(f32, f16, bf16, u8, i64);
 
 /// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked: an
-/// integrated GPU uses tensors in any part of such memory in place, and other GPUs copy them faster than ordinary
-/// memory. Without a GPU the memory is ordinary, so the same program runs on both.
+/// integrated GPU uses tensors in any part of the slice in place, and other GPUs copy them faster than from ordinary
+/// memory. Without a GPU the memory is ordinary, so that the same program runs with and without one.
 ///
-/// Dropping page-locked memory waits for all work of the GPU's context, because an enqueued run may use it.
+/// Dropping page-locked memory waits for all work in the GPU's context, because enqueued work may use it.
 #[derive(Debug)]
 pub struct HostBuffer<T: Element> {
     memory: Memory,
@@ -47,7 +47,7 @@ enum Memory {
 }
 
 impl<T: Element> HostBuffer<T> {
-    /// Allocates zeros, page-locked if there is a context, and provides every page.
+    /// Allocates zeros, page-locked if there is a context, and makes the system provide every page.
     pub(crate) fn new(context: Option<&Arc<Context>>, len: usize) -> Result<HostBuffer<T>, DeviceError> {
         let Some(context) = context else {
             let mut buffer = HostBuffer::ordinary(len)?;
@@ -79,15 +79,14 @@ impl<T: Element> HostBuffer<T> {
         matches!(self.memory, Memory::Pinned(_))
     }
 
-    /// Returns the address of the first element on the GPU, for [`Plan::bind_device`](crate::Plan::bind_device);
-    /// the other elements follow in the same order as on the host. `None` if the memory is ordinary, or if the
-    /// buffer is empty.
+    /// Returns the device address of the first element, for [`Plan::bind_device`](crate::Plan::bind_device). The other
+    /// elements follow as on the host. `None` if the memory is ordinary, or if the buffer is empty.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         self.device
     }
 
-    /// Returns the address of the first element on the host, aligned to 64 bytes; dangling if the buffer is empty.
+    /// Returns the host address of the first element, aligned to 64 bytes; dangling if the buffer is empty.
     #[must_use]
     pub fn data(&self) -> *mut T {
         match &self.memory {

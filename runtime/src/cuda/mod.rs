@@ -1,10 +1,10 @@
-//! NVIDIA GPUs: the driver, a device with its context, host memory that it can use, and calls of any operator: their working
-//! memory, the copies of host tensors, and the launches of a run.
+//! Runs operators on NVIDIA GPUs: the driver, a device with its context, host memory that a device can use, the working
+//! memory of calls, copies of host tensors, and the launches of a run.
 //!
-//! An operator fills a list of launches ([`launch`]) when tensors are bound, and chooses the size of a workspace
-//! ([`workspace`]). Host tensors are copied to the device before the kernels and back after them, and the run waits, because
-//! the caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors
-//! are used in place, and such a run only enqueues ([`device`]).
+//! An operator fills a list of launches ([`launch`]) when tensors are bound, and states the workspace size that it
+//! needs ([`workspace`]). A run on host tensors copies them to the device before the kernels and back after them, and
+//! waits, because the caller reads the outputs next ([`host`]). An integrated GPU uses page-locked memory in place
+//! ([`staging`]). A run on device tensors uses them in place and only enqueues its work ([`device`]).
 
 pub mod bound;
 pub mod copies;

@@ -1,4 +1,4 @@
-//! The GPU's side of an operator.
+//! Interface that an operator implements for a GPU: its plan.
 
 use super::gpu::Gpu;
 use super::launch::Launches;
@@ -12,37 +12,37 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The decisions for runs on a GPU that are made once per shape.
+/// An operator's plan for a GPU: the decisions that are made once per shape.
 pub trait GpuPlan: Clone + Debug + Send + Sync {
-    /// The problem.
+    /// The problem of the operator.
     type Problem: Problem;
 
-    /// Returns the GPU of the plan.
+    /// Returns the GPU on which the plan runs.
     fn gpu(&self) -> &Arc<Gpu>;
 
     /// Returns the name of the kernel that computes.
     fn kernel(&self) -> &'static str;
 
-    /// Returns the workspace that runs need.
+    /// Returns the workspace sizes that runs need.
     fn needs(&self) -> Needs;
 
-    /// Returns the bytes that a call needs of a workspace in the caller's device memory, if more than
-    /// [`GpuPlan::needs`].
+    /// Returns the size that a workspace in the caller's device memory needs for a call with the `given` tensors, in
+    /// bytes. It may exceed the size in [`GpuPlan::needs`], which is the default.
     fn room(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> usize {
         let _ = given;
         self.needs().scratch
     }
 
-    /// Checks that the plan supports a call with these tensors.
+    /// Checks that the plan supports a call with the `given` tensors.
     ///
     /// # Errors
-    /// Returns an error if it does not, so that the CPU computes instead.
+    /// Returns an error if it does not. With a fallback, the CPU then computes the call.
     fn allows(&self, given: &Operands<<Self::Problem as Problem>::Operand, bool>) -> Result<(), BindError> {
         let _ = given;
         Ok(())
     }
 
-    /// Lists everything that a run launches, and fills the workspace's table on the host.
+    /// Lists the launches of a run, and fills the workspace's table on the host.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -55,12 +55,12 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     ) -> Result<Launches, DeviceError>;
 }
 
-/// The plan of an operator that no GPU computes. There is none.
+/// Plan type for an operator that no GPU supports. It has no values.
 #[derive(Clone, Copy, Debug)]
 pub struct NoGpu<P>(Infallible, PhantomData<P>);
 
 impl<P> NoGpu<P> {
-    /// Returns nothing, as there is no plan.
+    /// Proves to the compiler that this code cannot be reached, since no plan exists.
     pub fn absurd(&self) -> ! {
         match self.0 {}
     }
@@ -92,7 +92,7 @@ impl<P: Problem> GpuPlan for NoGpu<P> {
     }
 }
 
-/// The device tensors of an operator that no GPU computes. There are none.
+/// Type of the device tensors for an operator that no GPU supports. It has no values.
 #[derive(Clone, Copy, Debug)]
 pub enum NoTensors {}
 

@@ -1,4 +1,4 @@
-//! Unpacks the PTX of a kernel to text.
+//! Unpacks a kernel's compressed PTX to text.
 
 use crate::error::DeviceError;
 use elsa_kernels::cuda::registers::{self, CLASSES};
@@ -6,11 +6,11 @@ use elsa_kernels::cuda::{GpuKernel, Ptx};
 use lzma_rust2::LzipReader;
 use std::io::{self, ErrorKind, Read};
 
-/// Returns the PTX of a kernel, with its terminating zero.
+/// Returns the PTX text of a kernel, with a terminating zero byte.
 ///
 /// # Errors
-/// Returns [`DeviceError::Damaged`] if its stream is not the one that was built, and [`DeviceError::HostMemory`] if
-/// the system refuses memory for it.
+/// Returns [`DeviceError::Damaged`] if the compressed stream differs from the one that was built, and
+/// [`DeviceError::HostMemory`] if the system refuses memory for the text.
 pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     let Ptx { bytes, packed, .. } = kernel.ptx;
     let memory = |bytes| move |_| DeviceError::HostMemory { bytes };
@@ -26,7 +26,7 @@ pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
 }
 
-/// Appends the packed text of a module. Reads the compressed stream to its end, which contains the checksum.
+/// Appends the packed text of a module to `packed`. Reads the compressed stream to its end, where its checksum is.
 fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     let mut reader = LzipReader::new(ptx.lzip);
     let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
@@ -36,8 +36,8 @@ fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     if whole { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Appends a text with its register numbers restored; does not write beyond the capacity of `text`. Returns `None`
-/// for a text that uses a register without an earlier definition, or that is longer.
+/// Unpacks a text: restores its register numbers and appends it to `text`, at most up to the capacity. Returns `None`
+/// if the text uses a register before its definition, or is longer than the capacity.
 fn unpack(packed: &[u8], text: &mut Vec<u8>) -> Option<()> {
     // The registers of each class, in order of last use.
     let mut recent = CLASSES.map(|_| Vec::<u32>::new());
@@ -72,8 +72,8 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// Returns a kernel whose module is compressed with others but is not the first of them, in the shortest
-    /// stream.
+    /// Returns a kernel whose module shares a compressed stream with others and is not the first there. Of all such
+    /// kernels, it has the shortest stream.
     fn among_others() -> GpuKernel {
         let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
@@ -94,7 +94,7 @@ mod tests {
             .collect()
     });
 
-    /// Splits a text into words and the pieces between them.
+    /// Splits a text into words and the text between them.
     fn pieces(text: &str) -> impl Iterator<Item = &str> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._%$".contains(c);
         text.split_inclusive(move |c| !is_word(c)).flat_map(move |part| {

@@ -1,4 +1,4 @@
-//! Places the host tensors of a call on the device: in place if the device can use them, else as copies in the staging.
+//! Places the host tensors of a call on the device: in place if the device can use their memory, otherwise as copies.
 
 use super::copies::{Copies, Staging, rows_of};
 use super::gpu::Gpu;
@@ -10,16 +10,16 @@ use elsa_core::view::View;
 use std::ops::Range;
 use std::ptr;
 
-/// A host tensor and its place on the device.
+/// A host tensor and its location on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
-    /// Address of its first byte on the host.
+    /// Host address of the first byte.
     pub data: *mut u8,
     /// Number of bytes; zero for an absent tensor.
     pub bytes: usize,
     /// Size of an element in bytes.
     pub size: usize,
-    /// Address on the device; zero for an absent tensor.
+    /// Device address of the tensor or its copy; zero for an absent tensor.
     pub device: u64,
     /// `true` if the device uses it in place.
     pub mapped: bool,
@@ -27,9 +27,9 @@ pub struct Placed {
     pub read: bool,
     /// `true` if a run writes it.
     pub written: bool,
-    /// View of the tensor, if it is copied back row by row, after everything else is done.
+    /// View of the tensor if it is copied back row by row, after all other work; otherwise `None`.
     pub rows: Option<View>,
-    /// View of the tensor and the number of tokens that it keeps, if the call appends to it.
+    /// View of the tensor, and the number of leading tokens that it keeps, if the call appends to it; otherwise `None`.
     pub append: Option<(View, usize)>,
 }
 
@@ -47,13 +47,14 @@ impl Placed {
         append: None,
     };
 
-    /// Returns `true` if it is copied.
+    /// Returns `true` if a copy on the device is used.
     fn is_copied(&self) -> bool {
         self.bytes > 0 && !self.mapped
     }
 }
 
-/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps that are as long as the view allows.
+/// Calls `each` with the element ranges that the rows of `tokens` occupy. Each range is contiguous and as long as the
+/// view allows.
 ///
 /// # Errors
 /// Returns the first error of `each`.
@@ -80,8 +81,8 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Finds a place for every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so
-/// tensors that a run both reads and writes are copied.
+/// Assigns every tensor a location on the device, and allocates the staging. In a `guarded` call, tensors that a run
+/// both reads and writes are copied, because the CPU needs their old contents to recompute if the GPU fails.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

@@ -1,4 +1,4 @@
-//! The working memory of the runs of a plan on a GPU.
+//! The workspace of runs on a GPU: device memory, host memory and streams.
 
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
@@ -6,22 +6,24 @@ use super::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
-/// Alignment of a workspace in device memory, which the offsets of its layout preserve.
+/// Alignment in bytes of a workspace in device memory. The offsets of its layout preserve it.
 const ALIGNMENT: usize = 256;
 
-/// Workspace that runs of a plan need, in bytes.
+/// Sizes of the workspace that runs of a plan need, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Device memory.
     pub scratch: usize,
-    /// A table that the host writes and a run copies to the device. It grows when it is opened.
+    /// Table that the host writes and a run copies to the device. [`GpuWorkspace::open_table`] enlarges it if
+    /// necessary.
     pub table: usize,
-    /// Records that the host reads from device memory after a run, and a second stream for the run. They grow as well.
+    /// Records in device memory that the host reads after a run. If there are any, the run has a second stream, too.
+    /// [`GpuWorkspace::reserve_records`] enlarges them if necessary.
     pub records: usize,
 }
 
 impl Needs {
-    /// Returns the needs of two plans that share a workspace.
+    /// Returns sizes that are sufficient for both plans.
     #[must_use]
     pub fn max(self, other: Needs) -> Needs {
         Needs {
@@ -32,46 +34,47 @@ impl Needs {
     }
 }
 
-/// The working memory of the runs of a plan, on one device.
+/// The workspace of runs on one device.
 ///
 /// Fields are dropped in order, so pending work is waited for before its memory is freed.
 #[derive(Debug)]
 pub struct GpuWorkspace {
-    /// Enqueued work of runs on device tensors.
+    /// Enqueued work of runs on device tensors that has not been waited for.
     pub pending: Pending,
     /// The device of the engine that created the workspace.
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Memory that every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra follows it.
+    /// Device memory that every run needs, at the offsets of the plan's layout. In the caller's memory it also contains
+    /// the additional memory of some calls.
     pub scratch: DeviceBuffer,
-    /// Additional memory of some calls, unless the scratch is lent.
+    /// Additional device memory that some calls need; `None` in the caller's memory.
     extra: Option<DeviceBuffer>,
-    /// Copies of host tensors on the device.
+    /// Device memory for copies of host tensors.
     pub staging: Option<DeviceBuffer>,
-    /// Copies of host tensors that few calls have.
+    /// Device memory for copies of rarely used host tensors.
     pub apart: Option<DeviceBuffer>,
-    /// The table on the host.
+    /// The table on the host, which a run copies to the device.
     pub table: PinnedBuffer,
-    /// Host copy of an output with gaps, before its rows are copied to the caller.
+    /// Host copy of an output, from which its rows are copied to the caller's tensor.
     pub bounce: Vec<u8>,
-    /// Recorded after the copy of the table to the device.
+    /// Event that is recorded after the copy of the table to the device.
     pub uploaded: Event,
-    /// Use of the workspace by graphs.
+    /// Records which parts of the workspace CUDA graphs use.
     pub graph: Graph,
-    /// The stream of the concurrent kernel, if a plan has one.
+    /// Stream and events of the concurrent kernel, if a plan has one.
     pub beside: Option<Beside>,
-    /// Records that are read after a run.
+    /// Host copy of the records of the last run.
     records: Vec<f32>,
 }
 
-/// A stream for concurrent work.
+/// A stream for a concurrent kernel, with its events.
 #[derive(Debug)]
 pub struct Beside {
     pub stream: Stream,
-    /// Recorded when the inputs of a run are ready.
+    /// Event that is recorded when the inputs of the kernel are ready.
     pub inputs: Event,
-    /// Recorded after the work.
+    /// Event that is recorded after the kernel.
     pub done: Event,
 }
 
@@ -82,7 +85,7 @@ impl Beside {
     }
 }
 
-/// Allocates zeros in host memory.
+/// Allocates `len` zeros in host memory.
 fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     let mut values = Vec::new();
     let bytes = len.saturating_mul(size_of::<f32>());
@@ -91,20 +94,20 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// Use of a workspace by graphs of captured runs. The library is not notified when such a graph is destroyed, so this lasts
-/// as long as the workspace.
+/// The use of a workspace by the graphs of captured runs. The library does not learn when such a graph is destroyed, so
+/// the use lasts as long as the workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Graph {
-    /// Number of bytes of the table that a graph copies to the device from host memory, which keep their values.
+    /// Number of leading bytes of the host table that graphs copy to the device. These bytes must keep their values.
     pub table: usize,
     /// `true` if the last copy of the table was captured, so nothing can wait for it.
     pub uploads: bool,
-    /// `true` if a run was captured, whose memory is not replaced.
+    /// `true` if a run was captured. The memory that its graph uses must then not be replaced.
     any: bool,
 }
 
 impl Graph {
-    /// Records a run, which copies `table` bytes of the table.
+    /// Records a run that copies `table` bytes of the table, and the capture that contains the run, if any.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -117,28 +120,29 @@ impl Graph {
     }
 }
 
-/// State of the enqueued work.
+/// State of the work that a workspace has enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// No work, or it has been waited for.
+    /// There is no work, or it has been waited for.
     None,
     /// Work that is pending in a stream.
     Enqueued,
-    /// Work that is a part of a graph.
+    /// Work became part of the graph of this capture.
     Captured(Capture),
 }
 
-/// Enqueued work that has not been waited for. The work of a graph is only waited for within its capture.
+/// Enqueued work that has not been waited for. Only streams in the same capture can wait for captured work.
 #[derive(Debug)]
 pub struct Pending {
     context: Arc<Context>,
-    /// Recorded after all of the work.
+    /// Event that is recorded after all of the work.
     done: Event,
     work: Work,
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream, which `capture` captures. If that fails, waits for the stream.
+    /// Marks the end of the work in the stream. `capture` is the capture of the stream, if any. If marking fails
+    /// without a capture, waits for the stream.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -161,8 +165,8 @@ impl Pending {
         marked
     }
 
-    /// Makes the stream, which `capture` captures, wait for the pending work before any work that is enqueued from here on.
-    /// Work of another capture is not waited for.
+    /// Makes work that is enqueued in the stream from here on wait for the pending work. `capture` is the capture of
+    /// the stream, if any; the stream does not wait for work of another capture.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -205,7 +209,7 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Allocates the memory that runs need.
+    /// Creates a workspace of these sizes and allocates its memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -218,11 +222,11 @@ impl GpuWorkspace {
     /// Creates a workspace in the caller's device memory.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the device
-    /// fails.
+    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
+    /// device fails.
     ///
     /// # Safety
-    /// - *lent*, of [`DeviceBuffer::lent`].
+    /// - *lent*: the clause of [`DeviceBuffer::lent`].
     pub unsafe fn lent(
         gpu: &Arc<Gpu>,
         needs: Needs,
@@ -256,7 +260,7 @@ impl GpuWorkspace {
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates everything that every run needs except the scratch.
+    /// Creates a workspace around its scratch memory: streams, events, the table and the records.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
@@ -282,13 +286,13 @@ impl GpuWorkspace {
         })
     }
 
-    /// Returns the number of bytes of records.
+    /// Returns the size of the records in bytes.
     fn record_bytes(&self) -> usize {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates memory for copies of host tensors, except those that few calls have, unless it is already allocated. Device
-    /// memory only if `staged`.
+    /// Allocates memory for copies of the host tensors that most calls have, unless it exists: host memory for copying
+    /// back row by row and, if `staged`, device memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -304,7 +308,7 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates device memory for copies of the host tensors that few calls have, unless it is already allocated.
+    /// Allocates device memory for copies of rarely used host tensors, unless it exists.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -312,13 +316,13 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost by one in a new context. It has the size of the lost one, so it remains
-    /// valid for the same plans. Returns `true` if it was replaced; it then holds no tensors. Memory of the caller is not
-    /// replaced.
+    /// Replaces a workspace whose context was lost with one in a new context. It has the same size, so it remains
+    /// valid for the same plans, but contains no tensors. Returns `true` if the workspace was replaced. A workspace in
+    /// the caller's memory is not replaced.
     ///
     /// # Errors
-    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not available,
-    /// or if the device fails.
+    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
+    /// available, or if the device fails.
     pub fn revive(&mut self) -> Result<bool, DeviceError> {
         let lost = self.context.is_lost();
         if lost {
@@ -331,8 +335,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan. Memory of the caller must
-    /// have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan that needs `needs`. If
+    /// it is in the caller's memory, it must have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -350,11 +354,13 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Prepares the table on the host for writing `bytes` bytes: waits for the copy of an earlier run, unless a graph copies
-    /// it. Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
+    /// Prepares the host table for writing `bytes` bytes and returns its address. First waits for the copy of an
+    /// earlier run, unless a graph makes that copy. The caller must not change bytes that graphs copy
+    /// ([`Graph::table`]).
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if memory is not available. A table that graphs copy does not grow.
+    /// Returns an error if the device fails, if memory is not available, or if the table is too small and graphs copy
+    /// it.
     pub fn open_table(&mut self, bytes: usize) -> Result<*mut u8, DeviceError> {
         if !self.graph.uploads {
             let entered = self.context.enter()?;
@@ -369,7 +375,7 @@ impl GpuWorkspace {
         Ok(self.table.data())
     }
 
-    /// Allocates `bytes` bytes of records that are read after a run, and the second stream, unless they exist.
+    /// Allocates host memory for `bytes` bytes of records, and the second stream, unless they exist.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -383,9 +389,9 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates additional memory of some calls, unless it is already allocated. Waits for pending work if that may use a
-    /// smaller one. In the caller's memory it begins at offset `after`, where [`GpuWorkspace::check`] has found room for it.
-    /// Returns its address.
+    /// Allocates the additional memory of some calls, unless it exists, and returns its address. Waits for pending work
+    /// before it replaces memory that is too small. In the caller's memory, the additional memory begins at offset
+    /// `after`; [`GpuWorkspace::check`] has checked the size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -403,10 +409,10 @@ impl GpuWorkspace {
         Ok(self.extra.as_ref().map_or(0, DeviceBuffer::address))
     }
 
-    /// Waits for pending runs and copies `len` records, which begin at offset `at` of the scratch, to the host.
+    /// Waits for pending runs and copies `len` f32 records, which begin at byte `at` of the scratch, to the host.
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if its memory no longer belongs to the run.
+    /// Returns an error if the device fails, or if the workspace no longer contains the records of the run.
     pub fn fetch(&mut self, at: usize, len: usize) -> Result<&mut [f32], DeviceError> {
         self.context.usable()?;
         self.pending.wait()?;
@@ -435,10 +441,10 @@ impl GpuWorkspace {
         closed.into_iter().collect()
     }
 
-    /// Waits for pending work and frees everything.
+    /// Waits for pending work and frees all memory, streams and events.
     ///
     /// # Errors
-    /// Returns the first error that the driver reports. The rest is freed nevertheless.
+    /// Returns the first error that the driver reports. Everything else is freed nevertheless.
     pub fn close(self) -> Result<(), DeviceError> {
         let GpuWorkspace {
             mut pending, stream, scratch, extra, staging, apart, table, uploaded, beside, ..

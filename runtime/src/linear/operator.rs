@@ -15,21 +15,23 @@ use std::convert::Infallible;
 #[derive(Clone, Copy, Debug)]
 pub struct Linear;
 
-/// A plan of linear attention: a problem with every decision that does not depend on pointers. Created by
-/// [`Engine::linear_plan`](crate::Engine::linear_plan), bound to the tensors of any number of calls.
+/// A plan of linear attention: a problem with every decision that does not depend on pointers.
+/// [`Engine::linear_plan`](crate::Engine::linear_plan) creates it, and it can be bound to the tensors of any number of
+/// calls.
 pub type LinearPlan = plan::Plan<Linear>;
-/// The memory in which the runs of a plan of linear attention work. A workspace serves one run at a time.
+/// The memory that runs of a linear attention plan need in addition to their tensors. Only one run at a time can use
+/// it.
 pub type LinearWorkspace = workspace::Workspace<Linear>;
 /// A plan of linear attention with the host tensors of a call. It may run any number of times.
 pub type LinearBound<'a> = bound::Bound<'a, Linear>;
 /// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
 pub type LinearDeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Linear>;
 
-/// The input tensors of a call of linear attention as device addresses of the first element of each view, and the bounds of
-/// packed sequences in host memory. Shapes and strides are those of the problem.
+/// The input tensors of a linear attention call: the device address of the first element of each view, and the bounds
+/// of packed sequences in host memory. Shapes and strides are those of the problem.
 pub type LinearDeviceInputs<'a> = InputTensors<'a, u64, u64>;
-/// The output tensors of a call of linear attention as device addresses of the first element. Shapes and strides are those of
-/// the problem. A call writes the output, the present states, or both.
+/// The output tensors of a linear attention call: the device address of the first element of each view. Shapes and
+/// strides are those of the problem. A call writes the output, the present states, or both.
 pub type LinearDeviceOutputs = OutputTensors<u64, u64>;
 
 impl problem::Problem for Problem {

@@ -3,8 +3,8 @@
 use elsa_core::linear::Form;
 use elsa_core::setters;
 
-/// Options of a plan of linear attention. All forms are exact algebra; they differ in the order of operations, and so in
-/// speed, memory and the last bits.
+/// Options of a plan of linear attention. All forms compute the same function exactly; they differ in the order of
+/// operations, and so in speed, memory and the last bits.
 ///
 /// ```
 /// # use elsa_core::linear::Form;
@@ -14,16 +14,18 @@ use elsa_core::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinearPlanOptions {
-    /// The order of operations. `None` takes the one that is expected to be fastest, by the problem and the device's
-    /// crossovers alone: neither the number of threads nor the batch changes it.
+    /// The order of operations. `None` selects the form that is expected to be fastest. That choice depends only on the
+    /// problem and the device's crossovers, not on the number of threads or the batch. The exception is a GPU on which
+    /// the chunks of the batch need more than the budget, or without one a quarter of the memory: it computes token by
+    /// token.
     pub form: Option<Form>,
-    /// Tokens of a chunk: a multiple of 8 from 8 to 256. `None` takes the one that is expected to be fastest. A GPU has chunks
-    /// of 16 tokens; there it is the distance between the states of [`Form::Chunk`], rounded up to whole chunks, which changes
-    /// no bit.
+    /// Tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected to be
+    /// fastest. A GPU always has chunks of 16 tokens; there the option sets the distance between the stored states of
+    /// [`Form::Chunk`], rounded up to a multiple of 16, which changes no bit.
     pub chunk: Option<usize>,
-    /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` takes a number by the tokens.
+    /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives the number from the tokens.
     pub parts: Option<usize>,
-    /// Largest workspace, in bytes; `None` is unlimited.
+    /// Largest allowed workspace in bytes; `None` is unlimited.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,

@@ -14,12 +14,12 @@ use elsa_core::linear::bound::Executed;
 use elsa_core::linear::plan::Choice;
 use elsa_core::linear::{Form, Inputs, Outputs, Problem};
 
-/// The order of operations of a plan of linear attention.
+/// The order of operations in a run of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearDivision {
-    /// The form.
+    /// The form of the computation.
     pub form: Form,
-    /// Tokens of a chunk.
+    /// Number of tokens per chunk.
     pub chunk: usize,
     /// Maximum number of parts of a sequence that are computed in parallel.
     pub parts: usize,
@@ -27,8 +27,8 @@ pub struct LinearDivision {
 
 impl Engine {
     /// Creates a plan of linear attention: decides everything that depends on the shape. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
-    /// calls that the GPU does not support.
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU
+    /// computes calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
@@ -42,8 +42,8 @@ impl Engine {
         LinearPlan::new(self, problem, |gpu| GpuPlan::new(gpu, problem, options), cpu)
     }
 
-    /// Computes one call with default options. A program that repeats a shape is faster with a plan
-    /// ([`Engine::linear_plan`]), whose runs allocate nothing.
+    /// Plans and computes one call with default options. Programs that repeat a shape should create a plan instead
+    /// ([`Engine::linear_plan`]); its runs are faster and allocate nothing.
     ///
     /// ```
     /// # use elsa_core::{dtype::{DType, Elements}, linear::{Inputs, Outputs, Rule, Spec}, view::View};
@@ -78,13 +78,14 @@ impl Engine {
 }
 
 impl LinearPlan {
-    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the chooser's decisions for the CPU, whether it computes or stands by; `None` for a GPU plan without
+    /// fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// Returns the order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the order of operations of runs on `backend`, which a run states in its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
         match self.of(backend) {
@@ -99,7 +100,8 @@ impl LinearPlan {
         }
     }
 
-    /// Returns the inputs of the error bound of a run on `backend`, for a sequence of `tokens` tokens.
+    /// Returns the properties of a run on `backend`, over a sequence of `tokens` tokens, that determine its error
+    /// bound.
     #[must_use]
     pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
         match self.of(backend) {
@@ -108,7 +110,7 @@ impl LinearPlan {
         }
     }
 
-    /// Returns the choice for the GPU; `None` if the CPU computes.
+    /// Returns the chooser's decisions for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

@@ -1,4 +1,4 @@
-//! Runs plans of linear attention once over tensors of zeros, so that everything that happens only once is done.
+//! Runs a plan of linear attention over tensors of zeros, so that all one-time work is done.
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
@@ -7,12 +7,12 @@ use crate::report::Report;
 use crate::workspace::Memory;
 
 impl LinearPlan {
-    /// Runs over tensors of zeros in `workspace`. The first run in it then takes as long as later runs, and allocates
-    /// nothing: every worker has been woken, and a GPU has launched its kernels and holds the device memory for copies of
-    /// host tensors. In a workspace in the caller's memory, that device memory is freed again.
+    /// Runs over tensors of zeros in `workspace`. Its next run then takes no longer than later runs and allocates
+    /// nothing: every worker has been woken, and a GPU has launched its kernels and allocated the device memory for
+    /// copies of host tensors. If the workspace is in the caller's memory, that device memory is freed again.
     ///
-    /// It takes as long as a run, and host memory for the tensors. Contents of the workspace do not matter, and no tensor of
-    /// the caller's is used. If a GPU fails, the report names the reason, as that of a run does.
+    /// This takes the time of one run, and host memory for the tensors. The contents of the workspace are irrelevant,
+    /// and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and

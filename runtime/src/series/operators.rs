@@ -1,4 +1,4 @@
-//! Recurrence, selective scan and convolution as operators of the engine.
+//! Recurrence, selective scan and convolution, which are operators of the engine.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
@@ -21,17 +21,20 @@ pub struct Selective;
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution;
 
-/// A plan of a recurrence: a problem with every decision that does not depend on pointers.
+/// A plan of a recurrence: a problem with every decision that does not depend on pointers. It can be bound to the
+/// tensors of any number of calls.
 pub type RecurrencePlan = plan::Plan<Recurrence>;
-/// A plan of a selective scan: a problem with every decision that does not depend on pointers.
+/// A plan of a selective scan: a problem with every decision that does not depend on pointers. It can be bound to the
+/// tensors of any number of calls.
 pub type SelectivePlan = plan::Plan<Selective>;
-/// A plan of a causal convolution: a problem with every decision that does not depend on pointers.
+/// A plan of a causal convolution: a problem with every decision that does not depend on pointers. It can be bound to
+/// the tensors of any number of calls.
 pub type ConvolutionPlan = plan::Plan<Convolution>;
-/// The memory in which the runs of a plan of a recurrence work. A workspace serves one run at a time.
+/// The memory that runs of a recurrence plan need in addition to their tensors. Only one run at a time can use it.
 pub type RecurrenceWorkspace = workspace::Workspace<Recurrence>;
-/// The memory in which the runs of a plan of a selective scan work. A workspace serves one run at a time.
+/// The memory that runs of a selective scan plan need in addition to their tensors. Only one run at a time can use it.
 pub type SelectiveWorkspace = workspace::Workspace<Selective>;
-/// The memory in which the runs of a plan of a convolution work. A workspace serves one run at a time.
+/// The memory that runs of a convolution plan need in addition to their tensors. Only one run at a time can use it.
 pub type ConvolutionWorkspace = workspace::Workspace<Convolution>;
 /// A plan of a recurrence with the host tensors of a call. It may run any number of times.
 pub type RecurrenceBound<'a> = bound::Bound<'a, Recurrence>;
@@ -42,13 +45,14 @@ pub type ConvolutionBound<'a> = bound::Bound<'a, Convolution>;
 
 /// The input tensors of a recurrence in device memory. Shapes and strides are those of the problem.
 pub type RecurrenceDeviceInputs = recurrence::InputTensors<DeviceElements, u64>;
-/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; parameters are dense
-/// f32.
+/// The input tensors of a selective scan in device memory. Shapes and strides are those of the problem; parameters are
+/// dense f32.
 pub type SelectiveDeviceInputs = selective::InputTensors<DeviceElements, u64>;
-/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; parameters are dense f32.
+/// The input tensors of a convolution in device memory. Shapes and strides are those of the problem; parameters are
+/// dense f32.
 pub type ConvolutionDeviceInputs = convolution::InputTensors<DeviceElements, u64>;
 
-/// Makes an operator of a module of `elsa_core::series`.
+/// Implements [`Operator`] for a module of `elsa_core::series`.
 macro_rules! operator {
     ($operator:ident, $module:ident, $device:ty) => {
         impl Operator for $operator {

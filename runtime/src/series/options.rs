@@ -1,4 +1,4 @@
-//! Options of plans of series.
+//! Options of recurrence, selective scan and convolution plans.
 
 use elsa_core::series::convolution::Method;
 use elsa_core::setters;
@@ -12,13 +12,15 @@ use elsa_core::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecurrenceOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
+    /// changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Number of parts into which the tokens are divided, for few channels and many tokens. The state before each part is
-    /// computed first, then all parts in parallel. `None` means a single pass on the CPU; on a GPU it derives the number
-    /// from the tokens, the channels and the device. The number changes the order of operations and so the last bits.
+    /// Number of parts into which the tokens are divided, which helps if there are few channels and many tokens. The
+    /// state before each part is computed first, then all parts in parallel. `None` means a single pass on the CPU; on
+    /// a GPU it derives the number from the tokens, the channels and the device. The number changes the order of
+    /// operations and so the last bits.
     pub parts: Option<usize>,
 }
 
@@ -31,12 +33,13 @@ pub struct RecurrenceOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SelectiveOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
+    /// changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Number of parts into which a GPU divides the tokens; `None` derives it from the tokens, the channels and the device.
-    /// It changes the order of operations and so the last bits. The CPU makes a single pass.
+    /// Number of parts into which a GPU divides the tokens; `None` derives it from the tokens, the channels and the
+    /// device. The number changes the order of operations and so the last bits. The CPU always makes a single pass.
     pub gpu_parts: Option<usize>,
 }
 
@@ -50,12 +53,14 @@ pub struct SelectiveOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvolutionOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
+    /// changes no bit.
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// The method; `None` selects the faster one on the CPU, by count ([`method`](elsa_core::series::plan::method())),
-    /// and on a GPU the direct method, which is the only one there.
+    /// The method. On the CPU, `None` selects the method with fewer operations
+    /// ([`method`](elsa_core::series::plan::method())). A GPU only supports the direct method, which `None` selects
+    /// there.
     pub method: Option<Method>,
 }
 

@@ -1,4 +1,4 @@
-//! Plans series, and reports the properties of their plans.
+//! Plans recurrences, selective scans and convolutions, and reports the properties of their plans.
 
 use super::cpu::plan::{CpuPlan, kernel};
 use super::cpu::{OnCpu, Transforms};
@@ -20,16 +20,16 @@ use elsa_core::series::plan::{
 use elsa_core::series::{recurrence, selective};
 use elsa_kernels::cuda::series::PRECISION;
 
-/// Properties of a run that affect its error bound and its bits.
+/// Properties of a run that determine its error bound and its bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesDivision {
-    /// Parts of the tokens; one where they are passed once.
+    /// Number of parts into which the tokens are divided; one for a single pass.
     pub parts: usize,
-    /// Method of a convolution.
+    /// Method of a convolution; irrelevant for other operators.
     pub method: Method,
-    /// Length of the transforms of a convolution by FFT; otherwise zero.
+    /// Length of the transforms of a convolution by FFT; zero for everything else.
     pub fft_length: usize,
-    /// Accuracy of the kernel's functions.
+    /// Accuracy of the elementary functions in the kernel.
     pub precision: Precision,
 }
 
@@ -57,8 +57,9 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the parts are out of bounds, or if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a count is beyond the GPU's kernel, or if the GPU fails.
+    /// Returns an error if the number of parts is out of bounds, or if the smallest workspace exceeds the budget or
+    /// overflows. With [`Fallback::Fail`](crate::Fallback::Fail) also if a size exceeds the limits of the GPU's kernel,
+    /// or if the GPU fails.
     pub fn recurrence_plan(
         &self,
         problem: &recurrence::Problem,
@@ -79,12 +80,13 @@ impl Engine {
     }
 
     /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
-    /// GPU contains a standby plan for the CPU, which also computes problems that the GPU does not support: states of
-    /// more than 128 numbers.
+    /// GPU contains a standby plan for the CPU. The CPU also computes problems that the GPU does not support, which
+    /// have states of more than 128 numbers.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a count is beyond the GPU's kernel, or if the GPU fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a size exceeds the limits of the GPU's kernel, or if the GPU
+    /// fails.
     pub fn selective_plan(
         &self,
         problem: &selective::Problem,
@@ -105,13 +107,13 @@ impl Engine {
     }
 
     /// Creates a plan for a causal convolution of each channel, which is linear attention with a relative decay. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, which also
-    /// computes problems that the GPU does not support: convolutions by FFT, which the options may request, and which
-    /// are faster above 16,384 weights per token.
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The CPU also
+    /// computes convolutions by FFT, which the GPU does not support. The options may request the FFT, and above 16,384
+    /// weights per token it is chosen because it is faster.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not compute the convolution, or fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the convolution, or fails.
     pub fn convolution_plan(
         &self,
         problem: &convolution::Problem,
@@ -151,7 +153,7 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Returns the division of a run on `backend`, the back end of its [`Report`](crate::Report).
+    /// Returns the properties of runs on `backend`, which a run states in its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
@@ -168,13 +170,14 @@ where
         }
     }
 
-    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the chooser's decisions for the CPU, whether it computes or stands by; `None` for a GPU plan without
+    /// fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&SeriesChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// Returns the choice for the GPU; `None` if the CPU computes.
+    /// Returns the chooser's decisions for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&SeriesGpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)

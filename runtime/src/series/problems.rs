@@ -1,11 +1,11 @@
-//! Describes the problems of series to plans, staging and fallback.
+//! Implements the trait [`Problem`] for the problems of the per-channel operators.
 
 use crate::problem::Problem;
 use crate::tensors::Tensor;
 use elsa_core::dtype::DType;
 use elsa_core::series::{convolution, recurrence, selective};
 
-/// Makes the problem of a module of `elsa_core::series` known.
+/// Implements [`Problem`] for the problem of a module of `elsa_core::series`.
 macro_rules! problem {
     ($module:ident) => {
         impl Problem for $module::Problem {

@@ -1,33 +1,33 @@
-//! Copies a box of rows of a tensor, and describes its layout in a buffer.
+//! Copies a box of rows from a tensor to a buffer, and describes the box's layout there.
 
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A box of rows of a tensor, and its layout in a buffer. Counts and strides are in elements of `size` bytes; row `(b, h, t)`
-/// of the box is stored `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
+/// A box of rows of a tensor, and its layout in a buffer. Counts and strides are in elements of `size` bytes. Row
+/// `(b, h, t)` of the box begins at element `at + b·to[0] + h·to[1] + t·to[2]` of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Excerpt {
     /// The tensor.
     pub tensor: View,
     /// Size of an element in bytes.
     pub size: usize,
-    /// Batch, head and token of the first row.
+    /// Batch index, head and token of the first row.
     pub first: [usize; 3],
-    /// Number of rows along each axis.
+    /// Number of rows along the batch, heads and tokens.
     pub count: [usize; 3],
-    /// Index of the first element of each row.
+    /// Index within a row of the tensor at which the excerpt begins.
     pub start: usize,
-    /// Number of elements of each row.
+    /// Number of elements that the excerpt contains of each row.
     pub len: usize,
-    /// Strides in the buffer along each axis.
+    /// Strides of batch, heads and tokens in the buffer.
     pub to: [usize; 3],
-    /// Index of the first row in the buffer.
+    /// Index in the buffer at which the first row begins.
     pub at: usize,
 }
 
 impl Excerpt {
-    /// Returns the strides of a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens are in the
-    /// same order as in the tensor, so contiguous elements remain contiguous.
+    /// Returns the strides of batch, heads and tokens in a buffer for at most `room` rows of `len` elements along each
+    /// axis. Heads and tokens are in the same order as in the tensor, so that contiguous elements remain contiguous.
     #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();
@@ -38,7 +38,8 @@ impl Excerpt {
         }
     }
 
-    /// Calls `each(offset in the tensor, place in the buffer)`, both in bytes, for every piece that is contiguous in both.
+    /// Calls `each(offset in the tensor, range in the buffer)`, both in bytes, for every piece that is contiguous in
+    /// both.
     ///
     /// # Errors
     /// Returns the first error of `each`.
@@ -85,14 +86,14 @@ impl Excerpt {
         Some(self.at * self.size..end)
     }
 
-    /// Returns the byte of the tensor at which the first row begins.
+    /// Returns the offset in bytes at which the first row of the excerpt begins in the tensor.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let [batch, head, token] = self.first;
         ((self.tensor.row(batch, head, token) + self.start) * self.size) as u64
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the excerpt.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.count.iter().product::<usize>() * self.len * self.size
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use elsa_core::view::Layout;
 
-    /// Copies an excerpt and checks every element.
+    /// Copies an excerpt in pieces, and checks every element and the number of pieces.
     fn check(layout: Layout, dims: &[usize], first: [usize; 3], count: [usize; 3], pieces: usize) {
         let tensor = View::dense("x", layout, dims, None).unwrap();
         let data: Vec<u8> = (0..tensor.extent()).map(|i| (i % 251) as u8).collect();

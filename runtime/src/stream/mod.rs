@@ -1,5 +1,4 @@
-//! Streams work that is larger than memory through two buffers: the next part is read while the current one is
-//! computed.
+//! Streams work that is larger than memory through two buffers: while one part is computed, the next one is read.
 
 mod excerpt;
 mod prefetch;

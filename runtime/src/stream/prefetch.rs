@@ -1,7 +1,7 @@
-//! Fills one buffer in a thread while the other is computed.
+//! Fills one buffer in a separate thread while the caller computes the contents of another.
 //!
-//! **The naive loop** reads a part and computes it, one after another, so the storage device idles while the
-//! processor works, and vice versa:
+//! **The naive loop** reads a part and then computes it, so the storage device idles while the processor works, and
+//! vice versa:
 //!
 //! ```text
 //! for each part:   read it     compute it
@@ -9,13 +9,13 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Part `i + 1` is read while part `i` is computed.* Two buffers allow no more overlap than that: the time is
-//!    the longer of reading and computing, part by part.
+//! 1. *Part `i + 1` is read while part `i` is computed.* With two buffers, no more can overlap: each step takes
+//!    the longer of the two times.
 //! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
-//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure on either side closes the channels
-//!    on which the other waits.
-//! 4. *Times are measured where they pass*: reading in the thread, computing and waiting in the caller. The caller
-//!    only waits for reads that are not hidden, including that of the first part.
+//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure in the reader or the caller closes the
+//!    channels on which the other waits.
+//! 4. *Each thread measures its own times*: the reader the time for reading, the caller the times for computing and
+//!    waiting. The caller waits only for reads that no computation hides, including the first.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,16 +26,16 @@ use std::time::{Duration, Instant};
 /// Size of the reader's stack in bytes.
 const STACK: usize = 256 << 10;
 
-/// Time of a call, by activity.
+/// Times of a call, and the numbers of bytes and parts that it read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Time from the first read to the end.
+    /// Time from the start of the first read to the end of the call.
     pub total: Duration,
-    /// Time of reading, most of it hidden by the computation.
+    /// Total time of reading, including reads that overlap with the computation.
     pub read: Duration,
-    /// Time of computing.
+    /// Total time of computing.
     pub compute: Duration,
-    /// Time of waiting for reads, with nothing to compute.
+    /// Time for which the caller waited for a read and had nothing to compute.
     pub wait: Duration,
     /// Number of bytes read.
     pub bytes: u64,
@@ -65,13 +65,14 @@ impl Times {
     }
 }
 
-/// A message of the reader: a part in a buffer, or an error.
+/// A message of the reader: a part with the buffer that contains it, or an error.
 type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
 
-/// Reads `parts` in order, each with `read` into one of `buffers`, and calls `compute` for each. Another thread
-/// reads the next part at the same time. `read` returns the number of bytes that it has read.
+/// Calls `read` for each of `parts`, in order, with one of `buffers`, and then `compute` with the part and the buffer.
+/// A separate thread reads the next part while the calling thread computes. `read` returns the number of bytes that it
+/// has read.
 ///
-/// The thread has ended when the call returns, so a read that never returns blocks the call.
+/// The reading thread ends before this function returns, so a read that never returns blocks the call.
 ///
 /// # Errors
 /// Returns the first error of `read` or `compute`, in the order of parts; no later part is computed, and at most
@@ -143,8 +144,8 @@ where
     })
 }
 
-/// Reads part after part into buffers as they become free, until the parts end, a read fails, or the receiver is
-/// gone.
+/// Reads one part after another into buffers as they become free, until no part is left, a read fails, or the caller no
+/// longer receives.
 fn forward<'b, P, B, E>(
     parts: &mut impl Iterator<Item = P>,
     read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
@@ -176,7 +177,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Reads each number into the buffer, and sums the computed ones.
+    /// Streams the squares of the numbers below `n`, and returns their sum and the times. Reading fails at the number
+    /// `fails`, and computing at `stops`.
     fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> io::Result<(u64, Times)> {
         let mut sum = 0;
         let times = prefetch(
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// Checks that the next part is read while one is computed, but not a later one.
+    /// Checks that the next part is read while one is computed, and no part after it.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);

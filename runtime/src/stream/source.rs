@@ -1,4 +1,4 @@
-//! Sources of the bytes of tensors, and their destinations.
+//! Sources from which the bytes of tensors are read, and destinations to which they are written.
 
 use super::excerpt::Excerpt;
 use std::io;
@@ -9,11 +9,11 @@ use std::ops::Range;
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
-    /// Fills `to` with the bytes of tensor `name` from byte `offset` on. A tensor's bytes are those of its elements in
-    /// memory, little-endian, without a header.
+    /// Fills `to` with the bytes of tensor `name` from byte `offset` on. The bytes of a tensor are its elements as
+    /// stored in memory, little-endian, without a header.
     ///
     /// # Errors
-    /// Returns the cause if the bytes cannot be read. A tensor that ends early is
+    /// Returns the cause if the bytes cannot be read. If a tensor ends early, returns
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     fn read(&mut self, name: N, offset: u64, to: &mut [u8]) -> io::Result<()>;
 }
@@ -26,17 +26,17 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
 
 /// Destination of the bytes of outputs: files, a network, a callback. `N` names an output.
 pub trait Sink<N> {
-    /// Takes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is handed over once;
-    /// bytes between rows are not.
+    /// Writes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is passed exactly
+    /// once; bytes between rows are never passed.
     ///
     /// # Errors
-    /// Returns an error if the bytes cannot be taken.
+    /// Returns the cause if the bytes cannot be written.
     fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Records that all outputs of a unit have been passed. Units are finished in order.
+    /// Records that all outputs of a unit have been written. Units finish in order.
     ///
     /// # Errors
-    /// Returns the cause if that fails.
+    /// Returns the cause if recording fails.
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let _ = unit;
         Ok(())
@@ -52,33 +52,34 @@ impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
     }
 }
 
-/// Error of a piece of a tensor that was not read or written.
+/// Error of reading or writing a piece of a tensor.
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes from byte {offset} on: {source}")]
 pub struct PieceError {
-    /// Offset of the first byte of the piece in its tensor.
+    /// Offset in the tensor of the first byte of the piece.
     pub offset: u64,
-    /// Number of bytes.
+    /// Size of the piece in bytes.
     pub bytes: usize,
     /// Cause of the failure.
     pub source: io::Error,
 }
 
 impl PieceError {
-    /// Creates the error of a piece outside the buffer.
+    /// Creates the error for a piece that is not within the buffer.
     fn outside(offset: u64, place: &Range<usize>) -> PieceError {
         PieceError { offset, bytes: place.len(), source: io::ErrorKind::UnexpectedEof.into() }
     }
 }
 
-/// Source of the rows of tensors. Every [`Source`] is one: pieces are requested that are consecutive in the tensor and
-/// in memory. A source that generates its rows, or stores them in another form than a tensor, supplies whole boxes.
+/// Source of the rows of tensors. Every [`Source`] implements this trait: it reads one piece after another, each
+/// contiguous in the tensor and in the buffer. A source that generates its rows, or stores them in another layout than
+/// the tensor's, implements this trait itself and supplies whole boxes.
 pub trait RowSource<N> {
-    /// Fills the rows of `excerpt`, which are arranged in `to` as it describes. Excerpts without rows are
-    /// requested, too.
+    /// Fills the rows of `excerpt` in the buffer `to`, in the layout that the excerpt describes. May also be called for
+    /// excerpts without rows.
     ///
     /// # Errors
-    /// Returns any error that keeps the rows from being read.
+    /// Returns an error if a row cannot be read.
     fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
 }
 
@@ -94,23 +95,23 @@ impl<N: Copy, S: Source<N>> RowSource<N> for S {
     }
 }
 
-/// Destination of the rows of outputs. Every [`Sink`] is one: it receives pieces that are consecutive in the tensor
-/// and in memory.
+/// Destination of the rows of outputs. Every [`Sink`] implements this trait: it receives one piece after another, each
+/// contiguous in the tensor and in the buffer.
 pub trait RowSink<N> {
-    /// Receives the rows of `excerpt`, which are arranged in `from` as it describes. Every row is passed
-    /// once.
+    /// Writes the rows of `excerpt` from the buffer `from`, in the layout that the excerpt describes. Every row is
+    /// passed exactly once.
     ///
     /// # Errors
-    /// Returns any error that keeps the rows from being stored.
+    /// Returns an error if a row cannot be written.
     fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
-    /// Finishes a unit, like [`Sink::finished`].
+    /// Records that all outputs of a unit have been written, like [`Sink::finished`].
     ///
     /// # Errors
-    /// Returns the cause if that fails.
+    /// Returns the cause if recording fails.
     fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
 
-    /// Counts a computed part, like [`Sink::advanced`].
+    /// Records that one more part has been computed, like [`Sink::advanced`].
     fn part_computed(&mut self);
 }
 

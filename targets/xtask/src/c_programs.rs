@@ -1,8 +1,9 @@
-//! The C and C++ programs of `tests/capi`: where they are, and how they compile.
+//! The C and C++ programs of `tests/capi`: their folder, and the flags for compiling them.
 
-/// Their folder.
+/// Folder of the programs.
 pub const SOURCES: &str = "tests/capi";
-/// Flags under which they compile.
+/// Compiler flags for the programs.
 pub const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-/// Libraries that a static link needs besides this one; the packages name the same.
+/// System libraries that a program linked with the static library needs. The CMake and pkg-config packages name the
+/// same ones.
 pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";

@@ -3,7 +3,7 @@
 use crate::setup;
 use crate::shell::{Run, Tree};
 
-/// Builds `target/guide`; opens its first page if `open` is set.
+/// Builds the guide in `target/guide`, and opens its first page in a browser if `open` is `true`.
 ///
 /// # Errors
 /// Returns an error if mdBook cannot be installed or refuses a page.

@@ -1,9 +1,9 @@
-//! Files and folders, whose errors name them.
+//! Reads and writes files and folders. Every error names the path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the error of a file or a folder, in words.
+/// Returns a function that turns an I/O error into a message with this path.
 pub fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
@@ -18,7 +18,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(at(path))
 }
 
-/// Makes a folder and those above it.
+/// Creates a folder and its missing parents.
 pub fn folder(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(at(path))
 }
@@ -31,7 +31,7 @@ pub fn empty(path: &Path) -> Result<(), String> {
     folder(path)
 }
 
-/// Writes a file, and makes its folder.
+/// Writes a file, after creating its folder if necessary.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
     path.parent().map_or(Ok(()), folder)?;
     fs::write(path, bytes).map_err(at(path))

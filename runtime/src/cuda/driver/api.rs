@@ -13,11 +13,11 @@ macro_rules! api {
         #[allow(non_snake_case, reason = "the names are the driver's")]
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
-            /// Missing from some drivers.
+            /// The function that releases a primary context; `None` if the driver lacks it.
             pub cuDevicePrimaryCtxRelease: Option<unsafe extern "C" fn(CUdevice) -> c_uint>,
-            /// Missing from some drivers.
+            /// The functions for captured streams; `None` if the driver lacks one of them.
             pub capture: Option<CaptureApi>,
-            /// Missing from some drivers.
+            /// The functions for graphs; `None` if the driver lacks one of them.
             pub graph: Option<GraphApi>,
         }
 
@@ -71,7 +71,7 @@ pub struct CaptureApi {
 }
 
 /// The functions that record graphs and launch them. `cuGraphInstantiate` has the signature of CUDA 10 and 11 in every
-/// driver; that of CUDA 12 is a macro for another name.
+/// driver; the header of CUDA 12 redirects that name to a function with another signature.
 #[allow(non_snake_case, reason = "the names are the driver's")]
 pub struct GraphApi {
     pub cuStreamBeginCapture_v2: unsafe extern "C" fn(CUstream, c_uint) -> c_uint,
@@ -171,7 +171,7 @@ pub mod jit {
 
 /// Flags for page-locked memory that every context can use, mapped into the address space of devices.
 pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
-/// Flag for a stream that does not wait for the default stream.
+/// Flag for a stream that does not synchronise with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag for a context whose waiting threads block instead of spinning.
 pub const CONTEXT_BLOCKING: c_uint = 4;
@@ -179,5 +179,5 @@ pub const CONTEXT_BLOCKING: c_uint = 4;
 pub const EVENT_TIMING: c_uint = 0;
 /// Flag for an event that records no time.
 pub const EVENT_NO_TIMING: c_uint = 2;
-/// Lowest supported compute capability, which is that of the PTX.
+/// Lowest supported compute capability, for which the PTX is compiled.
 pub const CAPABILITY: (u32, u32) = (5, 3);

@@ -1,14 +1,14 @@
 //! Streams that are captured as CUDA graphs.
 //!
-//! A captured stream executes nothing: enqueued work becomes part of a graph, which its owner launches later, any number of
-//! times. Three rules of the driver apply to a library that works in it.
+//! A captured stream executes nothing: enqueued work becomes part of a graph, which the owner of the stream launches
+//! later, any number of times. The driver imposes three rules on a library that works in such a stream.
 //!
-//! 1. A captured stream cannot wait for work that is not captured, and nothing outside the capture can wait for an event
+//! 1. A captured stream cannot wait for work outside the capture, and nothing outside the capture can wait for an event
 //!    recorded in it.
-//! 2. During a capture, a thread must not make calls that might disturb captures: allocations, loading of modules, waiting
+//! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
 //!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
-//! 3. A stream that waits for an event of the capture takes part in it, and the first stream must wait for it before the
-//!    capture ends.
+//! 3. A stream that waits for an event of the capture becomes part of it, and the originally captured stream must wait
+//!    for it before the capture ends.
 
 use super::api::Api;
 use super::context::{Entered, log_error};
@@ -20,16 +20,17 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture(u64);
 
-/// The driver's number for a stream that is not captured.
+/// The driver's status of a stream that is not captured.
 const NOT_CAPTURED: u32 = 0;
-/// The driver's number for the mode that permits calls which might disturb captures.
+/// The driver's number for the mode *relaxed*, which permits calls that might disturb captures.
 const RELAXED: u32 = 2;
 
 impl RawStream {
-    /// Returns the capture in which the stream takes part; `None` if it is not captured.
+    /// Returns the capture that the stream belongs to; `None` if it is not captured.
     ///
     /// # Errors
-    /// Returns the error that the driver reports: for the default stream, also if a captured stream waits for it.
+    /// Returns the error that the driver reports. For the default stream, the driver reports one if another stream that
+    /// waits for it is being captured.
     pub fn capture(self, entered: &Entered<'_>) -> Result<Option<Capture>, DeviceError> {
         let Some(api) = &entered.context.api().capture else { return Ok(None) };
         let (mut status, mut id) = (NOT_CAPTURED, 0);
@@ -40,17 +41,17 @@ impl RawStream {
     }
 }
 
-/// The mode *relaxed* of this thread, which ends when the value is dropped.
+/// Keeps this thread in the mode *relaxed* until the value is dropped.
 pub struct Relaxed<'a> {
     entered: &'a Entered<'a>,
-    /// The mode to which the thread returns.
+    /// The mode that is restored.
     mode: u32,
     thread: PhantomData<*const ()>,
 }
 
 impl Entered<'_> {
-    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of this
-    /// library do not disturb any: none uses the default stream, and none waits for captured work.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of
+    /// this library disturb none, since they neither use the default stream nor wait for captured work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -65,7 +66,7 @@ impl Entered<'_> {
     }
 }
 
-/// Replaces the mode of this thread. Returns the previous one.
+/// Sets the mode of this thread and returns the previous one, or the driver's error code.
 fn exchange(api: &Api, mut mode: u32) -> Result<u32, u32> {
     let Some(api) = &api.capture else { return Ok(mode) };
     // SAFETY: *room*: a number.

@@ -1,4 +1,4 @@
-//! Contexts, and the proof that one is current.
+//! Contexts, and the proof that a context is current.
 
 use super::api::{Api, CONTEXT_BLOCKING, code};
 use super::device::{Device, Driver};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Device {
-    /// Retains the primary context of the device, which the whole process shares.
+    /// Retains the primary context of the device, which all libraries in the process share.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -22,7 +22,7 @@ impl Device {
         Ok(Context::new(self, raw, Origin::Primary))
     }
 
-    /// Creates a new context. Logs nothing.
+    /// Creates a new context. Logs nothing, so a caller may hold a lock.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -68,13 +68,13 @@ impl Device {
 enum Origin {
     /// The device's primary context, retained.
     Primary,
-    /// Created by [`Device::fresh`].
+    /// A context that [`Device::fresh`] created.
     Own,
     /// The caller's context, which is not released.
     Callers,
 }
 
-/// A context, which threads may share.
+/// A context, which several threads may use.
 #[derive(Debug)]
 pub struct Context {
     device: Device,
@@ -101,8 +101,8 @@ impl Context {
     /// Checks that the context may be passed to the driver.
     ///
     /// # Errors
-    /// Returns [`DeviceError::Lost`] if it is lost, or [`DeviceError::Forked`] in a child of the process that created
-    /// it.
+    /// Returns [`DeviceError::Lost`] if it is lost, or [`DeviceError::Forked`] in a forked child of the process that
+    /// created it.
     pub fn usable(&self) -> Result<(), DeviceError> {
         self.device.driver.usable()?;
         if self.is_lost() { Err(DeviceError::Lost) } else { Ok(()) }
@@ -112,7 +112,7 @@ impl Context {
         self.device.driver.api
     }
 
-    /// Converts a status code to a result, and marks the context as lost if the code implies it.
+    /// Converts a status code to a result, and marks the context as lost if the code is in [`code::STICKY`].
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DeviceError> {
         if code::STICKY.contains(&code) {
             self.lost.store(true, Ordering::Release);
@@ -156,7 +156,7 @@ impl Drop for Context {
     }
 }
 
-/// Logs an error that a drop cannot return.
+/// Logs an error that occurs in a drop, which cannot return it.
 pub(super) fn log_error(done: Result<(), DeviceError>) {
     if let Err(e) = done {
         log::debug!("while releasing a GPU resource: {e}");

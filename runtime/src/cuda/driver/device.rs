@@ -54,7 +54,8 @@ impl Driver {
         (version / 1000, version % 1000 / 10)
     }
 
-    /// Checks that this process has initialised the driver. A child of `fork` must not call the driver of its parent.
+    /// Checks that this process has initialised the driver. A child of `fork` must not use the driver that its parent
+    /// has initialised.
     ///
     /// # Errors
     /// Returns [`DeviceError::Forked`] in such a child.
@@ -66,7 +67,7 @@ impl Driver {
         if code == 0 { Ok(()) } else { Err(DeviceError::Call { call, code, name: self.name(code) }) }
     }
 
-    /// Returns the driver's name for an error code.
+    /// Returns the driver's name for an error code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     fn name(self, code: u32) -> &'static str {
         let mut text: *const c_char = ptr::null();
         // SAFETY: *room*: a pointer.
@@ -131,7 +132,7 @@ impl Device {
         Ok(until_zero(&name))
     }
 
-    /// Returns the size of its memory in bytes.
+    /// Returns the size of the device's memory in bytes.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -143,7 +144,7 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Returns the description of the device that the chooser uses. Figures that the driver does not report are
+    /// Returns the description of the device that the chooser uses. Properties that the driver does not report are
     /// zero.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Records work as graphs, which are launched any number of times with one call of the driver.
+//! Records work as graphs, which one call to the driver launches, any number of times.
 
 use super::api::GraphApi;
 use super::context::{Context, Entered, log_error};
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUgraphExec;
 use std::ptr;
 use std::sync::Arc;
 
-/// The driver's number for a capture during which every thread may make any call.
+/// The driver's number for the mode of a capture that permits every thread to make any call.
 const RELAXED: u32 = 2;
 
 /// A graph that can be launched.
@@ -22,11 +22,11 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl RawStream {
-    /// Records the work that `work` enqueues in this stream of `context`, without executing it. Returns `None` if
-    /// the driver has no graphs.
+    /// Records the work that the closure `work` enqueues in this stream of `context`, without executing it. Returns
+    /// `None` if the driver has no graphs.
     ///
     /// # Errors
-    /// Returns the error of `work`, or that of the driver.
+    /// Returns the error of `work`, or the error that the driver reports.
     pub fn graph_of(
         self,
         entered: &Entered<'_>,

@@ -21,7 +21,7 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Allocates `bytes` bytes. Zero bytes need no allocation.
+    /// Allocates `bytes` bytes. An empty buffer makes no call to the driver.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -42,7 +42,7 @@ impl DeviceBuffer {
         Ok(DeviceBuffer { context, owned: Some(address), address, bytes, lent: false })
     }
 
-    /// Wraps the caller's device memory, which is not freed. Its contents are arbitrary.
+    /// Wraps the caller's device memory. The buffer neither initialises nor frees it.
     ///
     /// # Safety
     /// - *lent*: the `bytes` bytes at `address` are memory that the context can use, and nothing else uses them
@@ -51,7 +51,7 @@ impl DeviceBuffer {
         DeviceBuffer { context: context.clone(), owned: None, address, bytes, lent: true }
     }
 
-    /// Returns `true` if the memory is the caller's.
+    /// Returns `true` if the memory belongs to the caller.
     pub fn is_lent(&self) -> bool {
         self.lent
     }
@@ -78,7 +78,7 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
-    /// Allocates `bytes` zero bytes. Zero bytes need no allocation.
+    /// Allocates `bytes` bytes and sets them to zero. An empty buffer makes no call to the driver.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -114,7 +114,7 @@ impl PinnedBuffer {
         entered.mapped(self.data().expose_provenance() as u64, self.bytes)
     }
 
-    /// Waits for all work of the context, so that none uses the buffer.
+    /// Waits for all work in the context, after which no work uses the buffer.
     ///
     /// # Errors
     /// Returns the error that the driver reports, including errors of earlier work.

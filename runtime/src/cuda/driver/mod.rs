@@ -1,20 +1,20 @@
-//! Calls the NVIDIA driver. This is the only module that names its API.
+//! Calls the NVIDIA driver. Only this module uses the names of its API.
 //!
 //! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
 //! machine may have no driver, an old one, or one that fails.
 //!
 //! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the
-//!    first call. A missing function is an error that names it. A driver of CUDA 10.2 exports all of them.
-//! 2. *Status codes stay integers.* A newer driver returns codes that an older binding's enumeration lacks, and
-//!    reading those as that enumeration is undefined behaviour.
+//!    first call. If one is missing, the error names it. A driver of CUDA 10.2 exports all of them.
+//! 2. *Status codes stay integers.* A newer driver returns codes that the enumeration of an older binding lacks, and
+//!    reading such a code as that enumeration is undefined behaviour.
 //! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an
 //!    `Entered` as proof, and dropping it restores the thread's previous context.
-//! 4. *A context can be lost*, after an error from which the driver cannot recover. No resource of a lost context
-//!    is passed to the driver again; the driver frees its memory with the context.
-//! 5. *A context belongs to one process.* In a child of `fork` nothing is passed to the driver of the parent; every
-//!    use is [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
-//! 6. *Resources of a workspace have a `close`* that returns the driver's error. Dropping them does the same and
-//!    logs the error.
+//! 4. *A context can be lost* after an error from which the driver cannot recover. No resource of a lost context
+//!    is passed to the driver again; the driver frees their memory with the context.
+//! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent: every
+//!    use returns [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
+//! 6. *Resources of a workspace have a function `close`*, which returns the driver's error. Dropping a resource also
+//!    releases it, but logs the error.
 //!
 //! # Contract
 //!
@@ -22,8 +22,8 @@
 //! - *signatures*: the functions of `Api` have the types that the driver's header declares.
 //! - *current*: the context of the resource is current, which an [`Entered`] of the same context proves.
 //! - *handle*: the handle was returned by the driver and has not been released.
-//! - *room*: a pointer is valid for as many bytes as are read or written through it.
-//! - *lent*: the caller's device memory is valid, and nothing else uses it, as long as its buffer exists.
+//! - *room*: a pointer is valid for all bytes that are read or written through it.
+//! - *lent*: while its buffer exists, the caller's device memory is valid, and nothing else uses it.
 //! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or its context is
 //!   lost.
 

@@ -5,7 +5,7 @@ use super::context::Entered;
 use crate::error::DeviceError;
 
 impl Entered<'_> {
-    /// Returns the free memory of the device, in bytes. On an integrated device it is the system's.
+    /// Returns the free memory of the device in bytes. On an integrated device this is the system's free memory.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -17,7 +17,7 @@ impl Entered<'_> {
         Ok(free)
     }
 
-    /// Returns the allocation of device memory that contains `address`, as its start and its size in bytes; `None`
+    /// Returns the start and the size in bytes of the device memory allocation that contains `address`; `None`
     /// if the address is not device memory of this context.
     pub fn allocation(&self, address: u64) -> Option<(u64, usize)> {
         let api = self.context.api();
@@ -35,8 +35,8 @@ impl Entered<'_> {
         (code == 0).then_some((base, bytes))
     }
 
-    /// Returns the device address of `bytes` bytes at `address`; `None` unless that is host memory which the device
-    /// can use in place.
+    /// Returns the device address of the `bytes` bytes of host memory at `address`; `None` if the device cannot use
+    /// them in place.
     pub fn mapped(&self, address: u64, bytes: usize) -> Option<u64> {
         let last = address.checked_add(bytes.checked_sub(1)? as u64)?;
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
@@ -52,12 +52,12 @@ impl Entered<'_> {
         (first != 0 && end.checked_sub(first)? == last - address).then_some(first)
     }
 
-    /// Returns the device address of `needed` bytes at `address`, which are device memory of this context or host
-    /// memory that the device can use in place.
+    /// Returns the device address of the `needed` bytes at `address`, which may be device memory of this context or
+    /// host memory that the device can use in place.
     ///
     /// # Errors
-    /// Returns the number of bytes to the end of the allocation if those are fewer, or `None` if the device cannot use
-    /// the address.
+    /// Returns `Some` with the number of bytes to the end of the allocation if that is less than `needed`, or `None` if
+    /// the device cannot use the address.
     pub fn usable_at(&self, address: u64, needed: usize) -> Result<u64, Option<usize>> {
         let Some((base, bytes)) = self.allocation(address) else {
             return self.mapped(address, needed).ok_or(None);

@@ -1,6 +1,6 @@
-//! Releases the resources of a context: by `close`, which returns the driver's error, or by a drop, which logs it.
+//! Releases the resources of a context: through `close`, which returns the driver's error, or on drop, which logs it.
 
-/// Implements the release of a resource: `$free` is the driver function, `$field` the handle.
+/// Implements the release of a resource by the driver function `$free`, which takes the handle in the field `$field`.
 macro_rules! resource {
     ($name:ident, $free:ident, $field:ident) => {
         impl $name {

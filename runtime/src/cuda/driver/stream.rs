@@ -59,7 +59,7 @@ impl RawStream {
     /// Enqueues a copy of `bytes` bytes from the host to the device.
     ///
     /// # Safety
-    /// *room* for `bytes` on both sides, *alive*.
+    /// *room* for `bytes` bytes on the host and on the device, *alive*.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -81,7 +81,7 @@ impl RawStream {
     /// Enqueues a copy of `bytes` bytes from the device to the host.
     ///
     /// # Safety
-    /// *room* for `bytes` on both sides, *alive*.
+    /// *room* for `bytes` bytes on the host and on the device, *alive*.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -144,7 +144,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates a stream that does not wait for the default stream.
+    /// Creates a stream that does not synchronise with the default stream.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -181,7 +181,7 @@ impl Event {
         Event::with_flags(context, EVENT_NO_TIMING)
     }
 
-    /// Creates an event that has not been recorded, and that stores the time when it is.
+    /// Creates an event that has not been recorded. Recording it also stores the time.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -212,7 +212,7 @@ impl Event {
         entered.check("cuEventRecord", code)
     }
 
-    /// Makes the stream wait for the event before any work that is enqueued from here on. The caller does not wait.
+    /// Makes work that is enqueued in the stream from here on wait for the event. The calling thread does not wait.
     /// An event that has not been recorded counts as done.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Event {
         entered.check("cuEventSynchronize", code)
     }
 
-    /// Returns the milliseconds on the device since `earlier`. Both must be timed events that are done.
+    /// Returns the time on the device since `earlier`, in milliseconds. Both must be timed events that are done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -32,8 +32,8 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the memory against the plan. Inputs and outputs must have been checked against the problem. The
-    /// instruction set of the plan's kernel is present, which the engine ensures.
+    /// Creates the call and checks that the workspace is large enough. Inputs and outputs must have been checked
+    /// against the problem. The engine has made sure that the processor has the instruction set of the plan's kernel.
     ///
     /// # Errors
     /// Returns an error if the workspace is too small.

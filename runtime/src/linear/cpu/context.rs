@@ -29,14 +29,14 @@ impl Tensor {
         self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
     }
 
-    /// Returns the distance from one token to the next, in elements.
+    /// Returns the distance from one token to the next, in elements of the tensor.
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }
 }
 
-/// Rows of f32 values: address of the first, and the distances from one token, and from one head, to the next. They count
-/// f32 values and may be negative.
+/// Rows of f32 values: the address of the first row, and the distances between successive tokens and successive heads.
+/// Distances are in f32 values and may be negative.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub data: *mut f32,
@@ -45,10 +45,10 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// No rows.
+    /// Value for absent rows.
     pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
 
-    /// Returns these rows from token `t` and column `x` on.
+    /// Returns the same rows without the first `t` tokens and the first `x` columns.
     pub fn from(self, t: usize, x: usize) -> Rows {
         if self.data.is_null() {
             return self;
@@ -57,16 +57,16 @@ impl Rows {
     }
 }
 
-/// The columns of a state before any token: the first value, and the distance from one row to the next.
+/// Columns of the state before the first token: the address of their first value, and the distance between rows.
 #[derive(Clone, Copy)]
 pub(super) struct Past {
-    /// Null stands for zeros.
+    /// Address of the first value; null if the values are zeros.
     pub data: *const f32,
     pub stride: usize,
 }
 
 impl Past {
-    /// Returns these columns from column `x` on.
+    /// Returns the same columns without the first `x`.
     pub fn from(self, x: usize) -> Past {
         if self.data.is_null() {
             return self;
@@ -75,17 +75,18 @@ impl Past {
     }
 }
 
-/// A stretch of tokens of a head: a sequence, a state of it, and tokens, counted in the order in which they pass.
+/// A stretch of tokens: a sequence, one of its states, and a range of tokens, counted in the order in which they update
+/// the state.
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,
-    /// The state, which is the head of values.
+    /// Index of the state, which is also the head of the values.
     pub state: usize,
-    /// Tokens.
+    /// Range of tokens, in the order in which they update the state.
     pub tokens: Range<usize>,
-    /// `true` if the last token of the sequence passes first.
+    /// `true` if the last token of the sequence updates the state first.
     pub reverse: bool,
-    /// Strips of the state.
+    /// Range of the strips of the state that are computed.
     pub strips: Range<usize>,
     /// The workers of the call, which may be cancelled.
     pub crew: Crew<'a>,
@@ -95,8 +96,8 @@ pub(super) struct Stretch<'a> {
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
 /// - *inputs*: every row of every input that is present is readable for its head size, in elements of its type.
-/// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor share
-///   no element. Those of a present state that holds the past are readable, too.
+/// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor
+///   share no element. If a present state also holds the past state, its rows are readable, too.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -151,8 +152,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows of the outputs of a state's readers in the shared region of sums, from the first token of the
-    /// sequence on.
+    /// Returns the rows in the shared region of sums for the outputs of the heads that read a state. The first row is
+    /// that of the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

@@ -1,4 +1,4 @@
-//! CPU plan: everything decided and allocated once per shape.
+//! The plan for the CPU: everything that is decided once per shape.
 
 use crate::engine::Engine;
 use crate::linear::options::LinearPlanOptions;
@@ -16,7 +16,7 @@ pub struct CpuPlan {
     pub layout: Layout,
 }
 
-/// Returns the memory that the kernel needs for a choice.
+/// Returns the scratch memory that the kernel needs for a choice.
 fn rooms(c: &Choice) -> Rooms {
     Rooms {
         head: head_room(c.chunk, c.rows, c.readers, c.gates, c.rule.is_delta(), c.pass),

@@ -1,22 +1,24 @@
-//! Scans in two levels: parts of a sequence fold to affine maps, a scan over them computes the state before each part, and
-//! each part is computed from it.
+//! Scans in two levels. The tokens of each part of a sequence are folded to an affine map, a scan over the maps
+//! computes the state before each part, and the outputs of each part are computed from that state.
 //!
-//! The tokens of a part map the state before it to `A S + b`. Earlier first, `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
+//! The tokens of a part map the state `S` before the part to `A S + b`. Two successive parts combine to
+//! `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
 //!
-//! **The naive way** scans over tokens, each an element of `[d_k, d_k + d_v]`.
+//! **The naive way** scans over tokens; each element of the scan is a matrix `[d_k, d_k + d_v]`.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Parts, not tokens.* The elements are few, and both passes over the tokens are those of the other forms.
-//! 2. *`A` is a state.* The columns of a state are independent, so `A` is the result of applying the tokens to the unit
-//!    matrix with zeros as values: the same kernel folds both. If all rows are independent, one column of ones is
-//!    enough.
-//! 3. *A row cleared by a gate of `−∞` is cleared for every earlier state*, by selection. A second column starts as NaN
-//!    and distinguishes such a row from one whose product of gates underflows. The tokens of a delta rule read all
-//!    rows, so there a row is cleared by the first of them, or every row by one. The gates decide this, not a column of
-//!    zeros in `A`, which may result from decay: only a cleared row may be NaN.
-//! 4. *No `A` for the first part.* An element that begins with the sequence contains its past state, and is always the
-//!    earlier side of a merge. So its `A` is neither folded nor multiplied.
+//! 1. *Parts, not tokens.* There are few elements, and both passes over the tokens use the code of the other forms.
+//! 2. *`A` is computed like a state.* The columns of a state are independent, so `A` is the result of applying the
+//!    tokens to the unit matrix with zeros as values: the same kernel computes `A` and `b`. If all rows are
+//!    independent, one column of ones is enough.
+//! 3. *A row cleared by a gate of `−∞` is cleared for every earlier state*, by selection instead of multiplication. A
+//!    second column of `A` starts as NaN and distinguishes such a row from one whose product of gates underflows. The
+//!    tokens of a delta rule read all rows. There, the gates of the first token clear single rows, and a later token
+//!    clears rows only if its gates clear all of them. The gates decide this, not a column of zeros in `A`, which may
+//!    result from decay: only clearing a row removes a NaN of the earlier state.
+//! 4. *No `A` for the first part.* An element that begins with the sequence contains the effect of the past state, and
+//!    is always the earlier operand of `⊕`. So its `A` is neither computed nor multiplied.
 
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
@@ -74,12 +76,12 @@ pub(super) fn run(
     Ok(())
 }
 
-/// A head whose parts are in the workspace.
+/// A head whose parts are being computed in the workspace.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     sequence: &'a Sequence,
     state: usize,
-    /// Index among the slots of the workspace.
+    /// Index among the heads that fit into the workspace at the same time.
     slot: usize,
     reverse: bool,
     crew: Crew<'a>,
@@ -109,7 +111,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Returns the strips of `b` and of `A` of an affine map.
+/// Returns the strips of an affine map: those of `b`, then those of `A`.
 fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let choice = c.choice;
     let at = &c.layout.element;
@@ -125,7 +127,7 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     [target(at.state.start, choice.columns, true), target(at.transition.start, columns, false)]
 }
 
-/// Calls `each(row, column, place)` for the first `columns` columns of each row of strips.
+/// Calls `each(row, column, index)` for every value of a target's strips. `index` is that of the value in memory.
 fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usize, usize)) {
     let rows = c.choice.rows;
     for strip in target.strips.0..target.strips.1 {
@@ -138,10 +140,10 @@ fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usiz
     }
 }
 
-/// Makes a transition the one of no tokens.
+/// Sets a transition to the identity, the transition of no tokens.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The strips are writable, and this worker's.
+/// - The invariants of [`Context`]. The strips are writable, and no other worker uses them.
 unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     let delta = c.choice.rule.is_delta();
     each_place(c, transition, |row, column, place| {
@@ -156,8 +158,8 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     });
 }
 
-/// Folds the tokens of a part to its affine map; those of the first part to a state. No state is computed from the map of
-/// the last part.
+/// Folds the tokens of a part to its affine map, or the tokens of the first part to a state. Does nothing for the last
+/// part, whose map no later state needs.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this part or this worker number.
@@ -183,16 +185,17 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// Returns the address of the marks of rows that the part clears in the state before it; an empty region
-/// except for a gated delta rule.
+/// Returns the address of an element's marks, one for each row: nonzero if the part clears that row of the state before
+/// it. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks the rows of the state before a part of a gated delta rule that its tokens clear before they look at them.
+/// Marks the rows of the state before a part that its tokens clear before they read them. Does nothing unless the rule
+/// is a gated delta rule.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `marks` are those of the part, and this worker's, as is `region`.
+/// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
 unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks: *mut f32) {
     let len = c.layout.element.cleared.len;
     if len == 0 {
@@ -221,10 +224,11 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
     }
 }
 
-/// Brings the state before a part to `to`.
+/// Copies the state before a part to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The maps before the part are states, and `to` is writable for a whole state.
+/// - The invariants of [`Context`]. The maps of the earlier parts have become states, and a state can be written to
+///   `to`.
 unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
     // SAFETY: the clauses; the state of another part is only read.
     unsafe {
@@ -238,10 +242,12 @@ unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: 
     }
 }
 
-/// Makes the maps of a head's parts the states after each of them. Of a problem that is not causal, the last part follows.
+/// Replaces the map of each part except the last by the state after the part. For a non-causal problem, then computes
+/// the state after the last part, too.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker number.
+/// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker
+///   number.
 unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
     let mut states = [false; MOST_PARTS];
     states[0] = true;
@@ -262,7 +268,7 @@ unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
     }
 }
 
-/// Computes the outputs of a part from the state before it, and of the last part the state after it.
+/// Computes the outputs of a part from the state before it. For the last part, also computes the state after it.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
@@ -288,7 +294,7 @@ unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: us
     }
 }
 
-/// Brings the state after the last part to the present.
+/// Copies the state after the last part to the present state.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. All parts of the head were computed, and no other worker has this head.
@@ -302,13 +308,13 @@ unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
 
 /// The affine maps of a head, as the elements of a scan.
 ///
-/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nothing else while this value exists,
-/// as is the worker's `region`.
+/// Invariants: those of [`Context`]; the elements of the head have been folded, and while this value exists, nothing
+/// else uses them or the worker's `region`.
 struct Parts<'a> {
     c: &'a Context<'a>,
     head: &'a Head<'a>,
     count: usize,
-    /// `true` if an element begins with the sequence: it is a state, and has no transition.
+    /// `true` for an element that begins with the sequence. It is a state and has no transition.
     states: [bool; MOST_PARTS],
     region: *mut f32,
 }
@@ -328,7 +334,7 @@ impl Parts<'_> {
         targets(self.c, self.head.element(self.c, part))
     }
 
-    /// Returns the values of a matrix.
+    /// Returns the values of a matrix, with its padding.
     ///
     /// # Safety
     /// - The invariants. No other reference to the matrix exists.
@@ -338,7 +344,7 @@ impl Parts<'_> {
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
-    /// Combines `at ← before ⊕ at` if rows are independent.
+    /// Combines `at ← before ⊕ at` for rules whose rows are independent.
     fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
         let c = self.c;
         let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
@@ -377,7 +383,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Combines `at ← before ⊕ at` if tokens mix rows.
+    /// Combines `at ← before ⊕ at` for rules whose tokens mix rows.
     fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
         // SAFETY: different elements (contract of `Slots::combine`).

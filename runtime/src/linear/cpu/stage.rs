@@ -1,21 +1,21 @@
-//! Provides the rows of a chunk of tokens as the kernel reads them: in place, or copied to the worker's region in the order
-//! in which tokens pass.
+//! Provides the rows of a chunk of tokens to the kernel: in place, or copied to the worker's region in the order in
+//! which the tokens update the state.
 
 use super::context::{Context, Rows, Stretch};
 use elsa_core::linear::{Direction, Operand};
 use std::ops::Range;
 
-/// Treatment of rows after they were copied.
+/// Change that is applied to rows after they are copied.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
-    /// Each row is made a unit vector: `x / sqrt(Σ x² + ε)`.
+    /// Normalises each row to a unit vector: `x / sqrt(Σ x² + ε)`. The number is `ε`.
     Unit(f32),
 }
 
 impl Change {
-    /// Applies the change to a row. Squares are summed, and the factor of a row is computed, in f64, so that an element is rounded
-    /// once.
+    /// Applies the change to a row. The sum of squares and the factor are computed in f64, so that each element is
+    /// rounded only once.
     fn apply(self, row: &mut [f32]) {
         let Change::Unit(epsilon) = self else { return };
         // Independent sums, so that additions need not wait for one another.
@@ -34,7 +34,7 @@ impl Change {
 }
 
 impl Stretch<'_> {
-    /// Returns the index in the tensors of the token that passes as number `t`.
+    /// Returns the index in the tensors of token `t`, counted in the order in which tokens update the state.
     fn token(&self, t: usize) -> usize {
         match self.reverse {
             false => self.sequence.start + t,
@@ -42,8 +42,8 @@ impl Stretch<'_> {
         }
     }
 
-    /// Calls `each(token, row, count)` for runs of tokens of `range` that follow one another in the tensor; `row` is the
-    /// row of the first.
+    /// Calls `each(token, row, count)` for every run of tokens in `range` that are adjacent in the tensor. `token` is
+    /// the index in the tensor of the run's first token, and `row` the index of its row in the copy.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -54,7 +54,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// Returns the rows of the f32 tensor `operand` in its own memory, from token `t` on.
+    /// Returns the rows of the f32 tensor `operand` in the tensor's memory, from token `t` on.
     fn in_place(&self, c: &Context<'_>, operand: Operand, head: usize, t: usize) -> Rows {
         let tensor = c.tensor(operand);
         let stride = tensor.stride() as isize;
@@ -71,12 +71,12 @@ impl Stretch<'_> {
     }
 }
 
-/// Copies the elements `dims` of the tokens of an input to f32 rows of `width` values at `dst`, with zeros past them.
+/// Copies the elements `dims` of each token in `range` to f32 rows of `width` values at `dst`, padded with zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has the operand and its head, tokens are in the sequence, and `dims` in its
-///   head size, at most `width` of them.
-/// - `range.len() · width` f32 values are writable at `dst`, initialised, and this worker's.
+/// - The invariants of [`Context`]. The call has the operand with this head; the tokens are in the sequence; `dims` is
+///   within the head size and has at most `width` elements.
+/// - `range.len() · width` f32 values are writable and initialised at `dst`, and no other worker uses them.
 unsafe fn copy(
     c: &Context<'_>,
     s: &Stretch<'_>,
@@ -108,8 +108,8 @@ unsafe fn copy(
     }
 }
 
-/// Properties of a chunk's tokens that are common to all columns: queries, keys, decays and rates. Those that the
-/// problem does not have, and queries that are not read, are null.
+/// Rows of a chunk's tokens that all columns share: queries, keys, decays and rates. Rows that the problem does not
+/// have, and queries that are not needed, are null.
 pub(super) struct Heads {
     pub queries: Rows,
     pub keys: Rows,
@@ -117,10 +117,11 @@ pub(super) struct Heads {
     pub beta: Rows,
 }
 
-/// Returns the queries of a chunk.
+/// Returns the rows of a chunk's queries.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, and `part` is the worker's
+///   region.
 pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (problem, choice) = (c.problem, c.choice);
     let (first, readers) = problem.readers(s.state);
@@ -138,7 +139,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usi
     Rows { data: dst, token: choice.rows as isize, head: each as isize }
 }
 
-/// Returns the rows of a chunk that all columns share; queries only if `reads`.
+/// Returns the rows of a chunk that all columns share. Queries are included only if `reads` is `true`.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -180,7 +181,7 @@ pub(super) unsafe fn heads(
     }
 }
 
-/// Returns the decays of a chunk; no rows if the problem has no decay.
+/// Returns the rows of a chunk's decays; [`Rows::NONE`] if the problem has no decay.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -200,7 +201,7 @@ pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     }
 }
 
-/// Returns the values of a chunk, from the first column of the stretch's strips on.
+/// Returns the rows of a chunk's values, from the first column of the stretch's strips on.
 ///
 /// # Safety
 /// - As for [`queries`].
@@ -217,8 +218,9 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     Rows { data: dst, token: columns.len() as isize, head: 0 }
 }
 
-/// Returns the destination of a chunk's outputs, from the first column of the stretch's strips on: the tensor, the
-/// shared sums, or the worker's region. [`store`] copies them to the tensor from there.
+/// Returns the rows to which a chunk's outputs are written, from the first column of the stretch's strips on. They are
+/// in the tensor, in the shared sums, or in the worker's region. Unless they are in the tensor, [`store`] copies them
+/// there.
 pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (first, _) = c.problem.readers(s.state);
     let columns = s.columns(c);
@@ -239,12 +241,12 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Writes the outputs of a chunk from the location that [`outputs`] has chosen to the tensor, unless they are there
-/// already. Outputs of the first pass of a bidirectional problem stay where they are.
+/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if that is
+/// the tensor, or in the first pass of a bidirectional problem, to whose outputs the second pass adds.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
-///   writes these tokens and columns.
+/// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, its outputs have been
+///   computed at `rows`, and no other worker writes these tokens and columns.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, rows: Rows) {
     let first_of_two = c.problem.spec().direction == Direction::Bidirectional && !s.reverse;
     if !c.choice.staged.columns || first_of_two {

@@ -1,17 +1,18 @@
-//! Copies states between tensors and strips of columns.
+//! Copies states between tensors and packed strips of columns.
 
 use super::context::{Context, Past, Stretch, Tensor};
 use elsa_core::linear::{Form, Operand};
 
-/// Values that are moved at once.
+/// Number of values that are copied at once.
 const VECTOR: usize = 8;
 
-/// Maximum number of tokens of a sequence that update the state in place. More tokens gain from packed strips, whose rows share
-/// no set of the first cache.
+/// Maximum number of tokens in a sequence that update the state in place. With more tokens, packed strips are faster,
+/// because their rows do not compete for the same sets of the first-level cache.
 const FEW: usize = 8;
 
-/// Returns the address of the first value of a stretch's columns in the present state, and the distance from one row to the
-/// next, if tokens may update the state in place: there are few of them, and strips need no padding.
+/// Returns the address of the first value of a stretch's columns in the present state, and the distance between rows.
+/// Returns `None` unless the tokens may update the state in place, which requires few tokens and strips without
+/// padding.
 pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
     let (choice, columns) = (c.choice, s.columns(c));
     let packed =
@@ -24,7 +25,8 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// Returns the past state of a stretch's columns, unless that is the present state: zeros if the problem has no past state.
+/// Returns the columns of a stretch in the past state, or zeros if there is no past state; `None` if the past state is
+/// in the memory of the present state.
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);
@@ -35,10 +37,11 @@ pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     (source != Operand::PresentState).then_some(Past { data, stride: past.stride() })
 }
 
-/// Makes a stretch's columns of the present state, at `data`, those of the past.
+/// Sets a stretch's columns of the present state, at `data`, to those of the past state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `data` and `stride` are of [`in_place`], and no other worker writes these columns.
+/// - The invariants of [`Context`]. `data` and `stride` come from [`in_place`], and no other worker writes these
+///   columns.
 pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, stride: usize) {
     let (rows, columns) = (c.problem.key_dim(), s.columns(c).len());
     match elsewhere(c, s) {
@@ -59,10 +62,10 @@ pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, str
     }
 }
 
-/// Brings the past state of a stretch's strips to `dst`: zeros if the problem has none.
+/// Copies a stretch's columns of the past state to strips at `dst`; writes zeros if the problem has no past state.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `dst` is writable for the strips, and this worker's.
+/// - The invariants of [`Context`]. The strips can be written to `dst`, and no other worker uses them.
 pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
     let (choice, problem) = (c.choice, c.problem);
     let columns = s.columns(c);
@@ -79,10 +82,11 @@ pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
     }
 }
 
-/// Brings a stretch's strips at `src` to the present state, if the problem has one.
+/// Copies a stretch's strips at `src` to the present state, if the call has one.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `src` is readable for the strips, and no other worker writes these columns of the state.
+/// - The invariants of [`Context`]. `src` is readable for the strips, and no other worker writes these columns of the
+///   state.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *mut f32) {
     if c.has_present() {
         let present = c.tensor(Operand::PresentState);
@@ -93,7 +97,7 @@ pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *mut f32) {
     }
 }
 
-/// Rows of two matrices: their number, and the distances from one to the next.
+/// Number of rows to copy, and the distances between rows in the source (`from`) and in the destination (`to`).
 #[derive(Clone, Copy)]
 struct Pair {
     rows: usize,
@@ -107,8 +111,8 @@ impl Pair {
     }
 }
 
-/// Calls `each(rows from the tensor to strips, first row in the tensor, first row in the strip, columns)` for each strip of
-/// a stretch.
+/// Calls `each(rows, tensor, strip, columns)` for each strip of a stretch. `rows` describes a copy from the tensor to
+/// the strip, `tensor` and `strip` are the addresses of the first row, and `columns` is the number of values per row.
 fn each_strip(
     c: &Context<'_>,
     s: &Stretch<'_>,
@@ -127,7 +131,7 @@ fn each_strip(
     }
 }
 
-/// Copies the first `columns` values of each row.
+/// Copies the first `columns` values of each row from `from` to `to`.
 ///
 /// # Safety
 /// - The rows are readable at `from` and writable at `to`, and do not overlap.

@@ -1,6 +1,6 @@
-//! Passes tokens over the state: the walk over chunks of tokens and strips of columns.
+//! Updates states with tokens, chunk by chunk and strip by strip.
 //!
-//! The naive way is the recurrence as it is written, a head at a time:
+//! The naive way computes the recurrence as it is written, one head at a time:
 //!
 //! ```text
 //! for every token t:
@@ -10,17 +10,18 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Chunks of tokens.* Data of a token that all columns share (its gates' exponentials, its products with
-//!    others) are prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
-//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips
-//!    are independent, so workers share them.
-//! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may take
-//!    several.
-//! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
-//!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
-//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So the
-//!    strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A single token reads
-//!    them from the past state ([`state::elsewhere`]), which also saves the copy.
+//! 1. *Chunks of tokens.* Data that all columns share (exponentials of gates, products with other tokens) are prepared
+//!    once per chunk, and rows that the kernel cannot read in place are copied once.
+//! 2. *Strips of columns.* A strip of the state stays in the first-level cache while the tokens of a chunk update it.
+//!    Strips are independent, so workers share them.
+//! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may
+//!    consist of several segments.
+//! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first stores the state before
+//!    each chunk, the second computes outputs from it. Together they execute the operations of a single pass, so the
+//!    bits are the same.
+//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as processing a few tokens. So
+//!    the strips of a call with few tokens are columns of the present state itself ([`state::in_place`]). A single
+//!    token reads them from the past state ([`state::elsewhere`]), which also saves a copy of the state.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
@@ -29,33 +30,33 @@ use elsa_core::linear::{Direction, Form, Gates, Sequence};
 use elsa_kernels::linear::{Ahead, Columns, Head, Reading, Segment, Strip};
 use std::ops::Range;
 
-/// Columns that tokens pass: strips one after the other, or columns of a matrix whose rows lie apart.
+/// Columns of a state or transition that tokens update: packed strips, or columns of a matrix in a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    /// The first strip.
+    /// Address of the first strip's first value.
     pub data: *mut f32,
-    /// From one row of the matrix to the next; none where each strip is packed.
+    /// Distance between rows of the matrix; `None` if each strip is packed.
     pub stride: Option<usize>,
-    /// Past state of the only token, if it is stored elsewhere.
+    /// Past state of the only token, if it is read from other memory than `data`; otherwise `None`.
     pub past: Option<Past>,
-    /// Columns of the whole matrix.
+    /// Number of columns in the entire matrix.
     pub columns: usize,
-    /// The strips that are there: the first, and one past the last.
+    /// Indices of the first strip at `data`, and of the strip after the last.
     pub strips: (usize, usize),
-    /// `true` if the tokens' values are written to it. Otherwise their values are zeros.
+    /// `true` if tokens add their values, as to a state; `false` if they add zeros, as to a transition.
     pub values: bool,
 }
 
-/// Purpose of a pass over tokens.
+/// Results that are needed from a pass over tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Aim {
-    /// `true` if outputs are computed.
+    /// `true` if outputs must be computed.
     pub outputs: bool,
-    /// `true` if the state after the tokens is wanted.
+    /// `true` if the state after the tokens must be computed.
     pub keep: bool,
 }
 
-/// Computes a task: strips of the state of a sequence.
+/// Computes a task: a group of strips of one state of a sequence.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has these strips or this worker number.
@@ -123,11 +124,11 @@ pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = 
     chunks.take_while(move |_| !crew.is_cancelled())
 }
 
-/// Passes the tokens of a stretch over the state, in the form that was chosen.
+/// Updates the state with the tokens of a stretch, in the form that was chosen, and computes what `aim` requests.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's, packed in [`Form::Chunk`]; `part` is
-///   the worker's region.
+/// - The invariants of [`Context`]. `target` has the strips of the stretch, packed for [`Form::Chunk`], and no other
+///   worker uses them; `part` is the worker's region.
 /// - No other worker writes the outputs of these tokens and strips.
 pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32, aim: Aim) {
     let targets = [*target];
@@ -161,11 +162,11 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Passes the tokens of a stretch over the state without outputs.
+/// Updates the targets with the tokens of a stretch, without computing outputs.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. Each target is this worker's, and those with values have the strips of the stretch; `part`
-///   is the worker's region.
+/// - The invariants of [`Context`]. No other worker uses the targets, and those with values have the strips of the
+///   stretch; `part` is the worker's region.
 pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], part: *mut f32) {
     for range in chunks(s, c.choice.chunk) {
         // SAFETY: the same clauses.
@@ -173,10 +174,10 @@ pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], 
     }
 }
 
-/// Passes a chunk of tokens over the state.
+/// Updates the targets with a chunk of tokens.
 ///
 /// # Safety
-/// - As for [`pass`], or for [`fold`] without outputs. `range` is a chunk of the stretch.
+/// - As for [`pass`], or without outputs as for [`fold`]. `range` is a chunk of the stretch.
 unsafe fn chunk(
     c: &Context<'_>,
     s: &Stretch<'_>,
@@ -254,7 +255,8 @@ unsafe fn chunk(
     }
 }
 
-/// Returns the columns from `x` on of the queries and keys one chunk after token `done`, if the kernel reads them in place.
+/// Returns the columns of the queries and keys one chunk after token `done`, from column `x` on, for prefetching;
+/// nothing if the kernel does not read them in place.
 fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     if c.choice.staged.rows || x >= c.choice.rows {
         return Ahead::NOTHING;
@@ -263,7 +265,7 @@ fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     Ahead { queries: queries.data, query_stride: queries.token, keys: keys.data, key_stride: keys.token }
 }
 
-/// Reads a state that does not change, for the queries of a stretch.
+/// Computes the outputs of a stretch's queries from a state that the tokens do not change.
 ///
 /// # Safety
 /// - As for [`pass`].
@@ -300,7 +302,8 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Returns whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
+/// Returns whether tokens also transform the state instead of only adding to it, so that a part of a sequence has a
+/// transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None
 }

@@ -8,29 +8,30 @@ use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
 /// Largest relative error of a gate: of an exponential whose argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 
-/// Base-2 logarithm of the largest factor into which gates for each dim are split.
+/// Base-2 logarithm of the largest factor into which per-dim gates are split.
 const FACTORED: f64 = 100.0;
 
-/// Roundings of a product in a sum over dims or over tokens, pair by pair: four in a chain of four, two of Kahan's sum and one more
-/// for the terms that grow with its length, two for the norms of rows, one for a factor and one for a last addition.
+/// Number of roundings of a product in a sum, over dims or tokens, in kernels that sum pair by pair: four in a chain of
+/// four, two of Kahan's sum and one for its terms that grow with the length, two for the norms of rows, one for a
+/// factor and one for a last addition.
 const BY_PAIRS: usize = 11;
 
 /// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
-/// once: their saving then equals the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49
-/// (delta).
+/// once. There, the time that chunks save equals that of the launch that prepares them. Measured on an H200, d 128:
+/// between 46 (gated) and 49 (delta).
 const TOKENS: usize = 48;
 
-/// Blocks of a kernel that walks, of 128 threads with up to 255 registers, that an SM runs at once.
+/// Number of blocks of a walking kernel that an SM runs at once. A block has 128 threads with up to 255 registers each.
 const RESIDENT: usize = 2;
 
-/// Number of tokens for each further division of a scan, up to [`PARTS`] parts.
+/// Number of tokens per part of a scan, if the chooser determines the number of parts; at most [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Maximum number of parts of a scan if the options leave the number to the chooser.
+/// Maximum number of parts of a scan, if the chooser determines it.
 const PARTS: usize = 16;
 
-/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state. They do for delta rules and
-/// for gates for each dim. A non-causal call goes by chunks.
+/// Returns whether the quadratic form is computed by kernels that sum pair by pair and also compute the last state.
+/// This is the case for delta rules and for per-dim gates, except in non-causal calls, which are computed in chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
     form == Form::Parallel
@@ -38,69 +39,74 @@ pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
         && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
-/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
+/// Returns the number of parts into which a scan divides a sequence of `tokens` tokens, if the options do not set it.
 pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
 }
 
-/// Counts the waves in which a device of `sms` SMs runs `blocks` blocks of a kernel that walks.
+/// Returns the number of waves in which a device with `sms` SMs runs `blocks` blocks of a walking kernel.
 fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
 
-/// Choice for a GPU.
+/// The chooser's decisions for a GPU.
 ///
-/// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the result.
-/// For a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on
-/// the batch or on other sequences packed with it. Memory is the one exception: if chunks need more than a quarter of
-/// the device's memory, and no option requests a form, the whole batch is computed token by token.
+/// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
+/// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options, but not on the
+/// batch or on other sequences packed with it. Memory is the one exception: if the workspace exceeds the budget, or
+/// without one a quarter of the device's memory, and the options leave the form open, the entire batch is computed
+/// token by token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
-    /// Name of the kernel that walks.
+    /// Name of the walking kernel.
     pub kernel: &'static str,
-    /// The order of operations.
+    /// The order of operations of the computation.
     pub form: Form,
-    /// Number of tokens that interact directly: 1 for [`Form::Recurrent`], all for [`Form::Parallel`].
+    /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
+    /// [`Form::Parallel`].
     pub chunk: usize,
-    /// Length below which packed sequences are computed token by token regardless of the form; zero if the
-    /// options request a form.
+    /// Number of tokens below which a packed sequence is computed token by token in any form; zero if sequences
+    /// are not packed or the options determine the form.
     pub recurrent_below: usize,
-    /// Number of chunks between two stored states of [`Form::Chunk`], and in a part of a non-causal read.
+    /// Number of chunks between two stored states of [`Form::Chunk`], and per part when a non-causal call reads the
+    /// last state.
     pub boundary: usize,
-    /// Blocks of columns of a state.
+    /// Number of blocks into which the columns of a state are divided.
     pub columns: usize,
     /// Largest number of parts of a sequence that are computed in parallel.
     pub parts: usize,
-    /// Number of dims of the kernel, to which keys are padded.
+    /// Number of key dims that the kernel computes. Keys are padded to it.
     pub dims: usize,
-    /// Largest number of chunks of all sequences together.
+    /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,
-    /// `true` if a block answers all query heads that read its state, so that the state is computed once for all of them. It
-    /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
-    /// token, too.
+    /// `true` if one block computes the outputs of all query heads that read a state, so that the state is computed
+    /// only once. It changes no bit, unless a product of queries and keys is not finite: then the other heads that read
+    /// the state are computed token by token, too.
     pub shares: bool,
-    /// Maximum number of blocks of a launch that uses the kernel with half the columns per block. It changes no bit.
+    /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It changes no
+    /// bit.
     pub pairs: usize,
-    /// `true` if keys have so many dims that the walking kernel only supports token-by-token processing.
+    /// `true` if keys have so many dims that the walking kernel only supports computing token by token.
     pub(super) steps: bool,
-    /// Number of parts of [`Form::Scan`] that the options request.
+    /// Number of parts of [`Form::Scan`] that the options request; `None` leaves the number to the chooser.
     pub(super) asked_parts: Option<usize>,
 }
 
 impl LinearGpuChoice {
-    /// Returns the number of tokens from which a sequence is computed in chunks on a device of `sms` SMs, if no option
-    /// requests a form, and if its states have `blocks` blocks of 32 columns. If a device runs the blocks in several
-    /// waves, as the one or two SMs of a board do, the saving per token grows with the number of waves, while the cost
-    /// of the additional launch stays. A chunk of 16 tokens is computed as a whole, so fewer tokens never form one.
+    /// Returns the number of tokens from which a sequence is computed in chunks on a device with `sms` SMs, if no
+    /// option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. If a
+    /// device runs the blocks in several waves, as the one or two SMs of a board do, chunks save more time per token
+    /// with every wave, while the cost of their additional launch stays the same. The result is at least 16, since a
+    /// chunk of 16 tokens is always computed completely.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
     }
 
-    /// Returns whether a block answers all `readers` query heads of a state, if separate blocks would take `blocks`
-    /// blocks for all heads of a sequence. An answer takes about as long as its state, so a block of a state takes half
-    /// a wave for the state and half a wave for each reader. A device that has room for all readers at once computes
-    /// the state for each.
+    /// Returns whether one block computes the outputs of all `readers` query heads of a state. `blocks` is the number
+    /// of blocks for all heads of a sequence if each head has separate ones. Computing outputs takes about as long as
+    /// computing the state, so a shared block takes half a wave for the state and half a wave for each reader. If all
+    /// separate blocks fit on the device at once, sharing is slower.
     pub(super) fn is_shared(
         form: Form,
         direction: Direction,
@@ -114,13 +120,13 @@ impl LinearGpuChoice {
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
-    /// Returns the number of chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
+    /// Returns the number of chunks per part of [`Form::Scan`], for a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)
     }
 
-    /// Returns the operations of a run over a sequence of `tokens` tokens, for its error bound.
+    /// Returns the properties of a run over a sequence of `tokens` tokens that determine its error bound.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();

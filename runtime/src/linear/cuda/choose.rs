@@ -1,19 +1,21 @@
 //! Chooses how a GPU computes a problem. The chooser is a pure function of the problem, the options, the kernels and
 //! the device. Its criteria:
 //!
-//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and
-//!    an answer comes from the state before its chunk. So the number of blocks that a device runs at once decides between
-//!    them. `recurrent` has other bits, and the tokens and states of a sequence alone select it
-//!    ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as each would be
-//!    alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the parts, whose number depends on the
-//!    tokens of a sequence too; it is chosen on request. So is `parallel`, whose time is quadratic.
-//! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
-//!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block of a state
-//!    answers all of its heads. Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to
-//!    1024, go token by token, by a kernel whose blocks always answer all heads. If a launch leaves half of the SMs without a
-//!    block, blocks with half the columns are used, twice as many.
-//! 4. *Memory.* The prepared data of a chunk take kilobytes, many with a gate for each dim. Without a budget they may
+//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: the same chunks update a state in the same order,
+//!    and outputs are computed from the state before their chunk. So the number of blocks that a device runs at once
+//!    decides between these two. `recurrent` has other bits, and only the tokens and states of a sequence select it
+//!    ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as if each
+//!    were alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts, which
+//!    depends on the tokens of a sequence; `scan` is only chosen on request. So is `parallel`, whose time is quadratic.
+//! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
+//!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
+//!    stored.
+//! 3. *Readers.* If several query heads read a state and the blocks of a sequence run in several waves, one block
+//!    computes the state and the outputs of all its heads. Tiles of chunks have up to 256 dims of a key, or 128 with
+//!    per-dim gates. Keys with more dims, up to 1024, are computed token by token, by a kernel whose blocks always
+//!    compute all heads of a state. If a launch leaves half of the SMs without a block, it uses twice the number of
+//!    blocks, with half the columns each.
+//! 4. *Memory.* The prepared data of a chunk take kilobytes, and more with per-dim gates. Without a budget they may
 //!    take a quarter of the device's memory. Sequences that do not fit are computed token by token. This is the only
 //!    criterion that depends on the batch and can change a bit.
 
@@ -25,16 +27,16 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// SMs for each block of a batch from which on two passes over its chunks are chosen ([`Form::Chunk`]). With fewer SMs one
-/// pass is faster: the pass that leaves the states takes 0.7 of the time of one that also answers (measured on an H200),
-/// and the second pass takes the rest.
+/// Number of SMs per block of a batch from which [`Form::Chunk`], with two passes over the chunks, is chosen. With
+/// fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also computes outputs
+/// (measured on an H200), and the second pass costs more than the first one saves.
 const SMS_OF_BLOCK: usize = 4;
 
-/// Blocks that a launch in pairs has for one of other launches. On an H200 it takes 0.69 of their time as long as each has an SM
-/// to itself, and 1.04 of it where two share one (measured, d 128).
+/// Number of blocks that a launch in pairs has for each block of other launches. Measured on an H200, d 128: it takes
+/// 0.69 of their time if each of its blocks has an SM to itself, and 1.04 of their time if two blocks share an SM.
 const PAIRED: usize = 2;
 
-/// Blocks of an SM in a pass whose parts fill the device.
+/// Number of blocks per SM at which a pass over parts fills the device.
 const BLOCKS_PER_SM: usize = 4;
 
 /// Number of dims per block in the step-by-step kernel, one per thread.
@@ -45,18 +47,18 @@ const STEPPED_DIMS: usize = 128;
 pub struct Device {
     /// Number of SMs.
     pub sms: usize,
-    /// Bytes of memory.
+    /// Size of the device's memory in bytes.
     pub memory: usize,
 }
 
-/// Walking kernel: its name and its purpose.
+/// Name and properties of a walking kernel.
 pub type Walk = (&'static str, LinearWalk);
 
-/// Chooses how `problem` is computed, and lays out the workspace. `walks` are the kernels that walk.
+/// Chooses how `problem` is computed, and lays out the workspace. `walks` are the available walking kernels.
 ///
 /// # Errors
-/// Returns an error if no kernel supports the form or the head size, if a size does not fit the kernels' numbers, or if the
-/// workspace exceeds the budget.
+/// Returns an error if no kernel supports the form or the head size, if a size exceeds the kernels' 32-bit integers, or
+/// if the workspace exceeds the budget.
 pub fn choose(
     problem: &Problem,
     device: Device,

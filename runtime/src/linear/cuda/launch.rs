@@ -1,17 +1,17 @@
-//! Lists the launches of a run: those of a form, for each pass over the tokens.
+//! Lists the launches of a run: those of the chosen form, for each pass over the tokens.
 //!
 //! | direction | passes |
 //! |---|---|
 //! | forward, reverse | one, from the past states to the present |
-//! | bidirectional | one to f32 answers, then one in reverse that adds them |
-//! | non-causal | one without answers, then every token reads the last states |
+//! | bidirectional | one that writes f32 outputs, then one in reverse that adds to them |
+//! | non-causal | one without outputs, then every token reads the last states |
 //!
-//! If several heads read a state, each carries its own copy, unless the plan shares, and so do the parts of a scan. A
-//! present that is the past must then not change before all have read it: the last states go to the workspace first,
-//! and a launch over no tokens copies them.
+//! If several heads read a state, each computes a separate copy, unless the plan shares states; so do the parts of a
+//! scan. If the present states are in the memory of the past states, they must not change before every copy has read
+//! the past. So the last states are written to the workspace first, and a launch over no tokens copies them.
 //!
-//! Each packed sequence is computed as it would be alone. If some are so short that they are computed token by token,
-//! and others are not, a pass has the launches of the form over the long ones, and a walk over the short ones.
+//! Each packed sequence is computed as if it were alone. If a call has sequences so short that they are computed token
+//! by token, and longer ones, a pass has the launches of the form over the long ones, and a walk over the short ones.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -80,12 +80,12 @@ struct Call<'a> {
     scratch: u64,
     sequences: Sequences,
     list: Launches,
-    /// Blocks of the last launch that writes answers, or of the last one.
+    /// Number of blocks in the last launch that writes outputs, or in the last launch if none does.
     blocks: usize,
 }
 
 impl Call<'_> {
-    /// Lists the passes of a call. `args` are their common arguments.
+    /// Lists the passes of a call. `args` are the arguments that all launches share.
     fn fill(&mut self, args: LinearArgs, at: &Operands<u64>) -> Result<(), DeviceError> {
         let spec = self.problem.spec();
         let [past, present] = past_and_present(self.problem, at);
@@ -128,14 +128,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the f32 answers in the workspace.
+    /// Describes the f32 outputs in the workspace, which have no gaps.
     fn dense_answers(&self) -> Tensor {
         let [_, heads, tokens, dim] = self.problem.spec().output.shape().map(|n| n as i64);
         let (token, head) = (dim, tokens * dim);
         Tensor { data: self.scratch + self.plan.layout.sums, batch: heads * head, head, token }
     }
 
-    /// Lists one pass over the tokens, with the answers of `args`.
+    /// Lists one pass over the tokens. It writes the outputs that `args` describe, if any.
     fn pass(
         &mut self,
         mut args: LinearArgs,
@@ -174,21 +174,21 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk over parts that fill the device, side by side.
+    /// Lists a walk over concurrent parts, enough to fill the device.
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists the quadratic form of rules without delta and with at most one gate for each head.
+    /// Lists the quadratic form for rules without delta and with at most one gate per head.
     fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
         let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
         let args = marshal::parallel(args, self.sequences.longest * CHUNK, PARALLEL_ROWS);
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form of all other rules: with a delta rule, the written values of tokens, which then replace the
-    /// values; the answers; and the last state, which may replace the first.
+    /// Lists the quadratic form for all other rules: for a delta rule, the values that tokens write, which later
+    /// launches use as their values; then the outputs; then the last state, which may be in the memory of the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -210,8 +210,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a scan: all parts except the last fold to their effect on a state, a scan computes the states after them, and every
-    /// part continues from the state before it. `silent` are `args` without answers.
+    /// Lists a scan: all parts except the last are folded to their effect on a state, a scan over them computes the
+    /// states after these parts, and every part continues from the state before it. `silent` are `args` without
+    /// outputs.
     fn scan(
         &mut self,
         args: LinearArgs,
@@ -243,7 +244,8 @@ impl Call<'_> {
         self.push(with_states(resuming, initial, last, after))
     }
 
-    /// Lists the scan over the folded parts, in Blelloch's order. Addresses are those of [`marshal::carry`].
+    /// Lists the scan over the folded parts, in Blelloch's order. The addresses in `at` are those of
+    /// [`marshal::carry`].
     fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
         let problem = self.problem;
         let gates = gates(problem);
@@ -283,7 +285,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists one pass over the tokens in which a state passes all of them, with the answers and boundaries of `args`.
+    /// Lists a pass in which every token updates the state in order. It writes the outputs and boundary states that
+    /// `args` describe, if any.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
         let Some(prepare) = self.kernels.prepare.clone() else {
@@ -301,7 +304,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the kernel of a walk whose blocks answer all readers of a state, if the walk runs that way.
+    /// Returns the kernel whose blocks compute all readers of a state, if this walk uses it.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -309,12 +312,12 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel that walks in pairs and the columns of its blocks, if a walk runs that way.
+    /// Returns the kernel that walks in pairs and its columns per block, if this walk uses it.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
 
-    /// Lists the answers of all tokens from the states at `last`.
+    /// Lists a launch that computes the outputs of all tokens from the states at `last`.
     fn read(&mut self, mut args: LinearArgs, last: States) -> Result<(), DeviceError> {
         args.flags |= READ;
         args.least = 0;
@@ -323,7 +326,7 @@ impl Call<'_> {
         self.parts(with_states(args, last, States::default(), States::default()))
     }
 
-    /// Lists a copy of states.
+    /// Lists a launch that copies states.
     fn copy(&mut self, args: LinearArgs, from: States, to: States) -> Result<(), DeviceError> {
         let blocks = self.blocks;
         self.push(copy(self.problem, args, from, to))?;
@@ -331,7 +334,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a walk.
+    /// Lists a walk, by the kernel that suits it best.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),
@@ -341,13 +344,13 @@ impl Call<'_> {
         self.store_and_launch(args, kernel)
     }
 
-    /// Lists a launch of a kernel.
+    /// Stores `args` in the list and lists a launch of `kernel` with them.
     fn store_and_launch(&mut self, args: LinearArgs, kernel: Loaded) -> Result<(), DeviceError> {
         let parameter = self.list.store(&args)?;
         self.launch(&args, parameter, kernel)
     }
 
-    /// Lists a launch of a kernel whose parameter is in the list.
+    /// Lists a launch of `kernel` with a stored parameter, whose value is `args`.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
         self.blocks = blocks(args);
         let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };
@@ -356,15 +359,15 @@ impl Call<'_> {
     }
 }
 
-/// Counts the blocks of a walk, or of the quadratic form.
+/// Returns the number of blocks in a walk, or in a launch of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);
     walk_blocks(columns, parts, heads, sequences)
 }
 
-/// Writes the table of sequences on the host, if the problem is packed. Returns the sequences, and the size of the table in
-/// bytes.
+/// Writes the table of sequences on the host, if the problem is packed. Returns the description of the sequences, and
+/// the size of the table in bytes.
 fn fill_sequences(
     plan: &GpuPlan,
     problem: &Problem,

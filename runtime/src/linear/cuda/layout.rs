@@ -1,44 +1,46 @@
-//! Lays out the device memory in which runs work.
+//! Lays out the workspace of runs in device memory.
 
 use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::linear::{LinearSequence, RECORD, TILE_ROWS};
 
-/// Alignment of every region, in bytes.
+/// Alignment of every region of the workspace, in bytes.
 const ALIGNMENT: usize = 256;
 
 /// Offsets of a workspace's regions, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Size of the table of sequences, which begins at zero.
+    /// Size of the table of sequences, which is at offset zero.
     pub table: usize,
-    /// Records of chunks.
+    /// Records of the prepared chunks, f32 `[output heads, chunks, record]`.
     pub records: u64,
-    /// Keys and queries with gates for each dim.
+    /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, the states after all parts except the
-    /// last, with padded rows; they replace the folded parts.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, first the folded parts and then the
+    /// states after all parts except the last, with padded rows.
     pub boundaries: u64,
-    /// Transitions of these parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
+    /// Transitions of all parts except the last, in a scan with a delta rule,
+    /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,
-    /// Sums of logarithms of gates of these parts of a scan, f64 `[sequences, state heads, parts, gates]`.
+    /// Sums of the logarithms of gates over each part except the last, in a scan without a delta rule, f64
+    /// `[sequences, state heads, parts, gates]`.
     pub gate_sums: u64,
-    /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
+    /// Last states, `[sequences, state heads, d_k, d_v]`, if they need separate memory ([`holds`]).
     pub held: u64,
-    /// Written values of tokens in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded
-    /// rows.
+    /// Values that tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with
+    /// padded rows.
     pub written: u64,
-    /// Answers of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
+    /// Outputs of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,
-    /// Bytes of the transitions.
+    /// Size of the transitions in bytes.
     pub transition_bytes: usize,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
-/// Returns whether the last states of a call need separate memory: they replace states that other heads or parts read
-/// at the same time, or tokens read them and no output takes them.
+/// Returns whether the last states of a call need separate memory: they would overwrite states that other heads or
+/// parts still read, or tokens read them and the call does not output them.
 pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {
@@ -49,13 +51,13 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     spec.in_place && (choice.form == Form::Scan || together && !alone)
 }
 
-/// Returns the number of elements of a row of `columns` columns in the workspace, where rows are read four elements at a
-/// time.
+/// Returns the length of a row of `columns` columns in the workspace: rounded up to a multiple of four, since rows are
+/// read four elements at a time.
 pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(4)
 }
 
-/// Returns the number of gates of a token: zero, one, or one for each dim.
+/// Returns the number of gates per token: zero, one, or the number of key dims.
 pub fn gates(problem: &Problem) -> usize {
     match problem.gates() {
         Gates::None => 0,
@@ -64,13 +66,13 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Returns whether the answers of the first of two directions need a place of their own.
+/// Returns whether the outputs of the first of two directions need separate memory, because the output is not f32.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }
 
 impl Layout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    /// Computes the layout for a choice. Returns `None` if its size overflows.
     pub fn of(problem: &Problem, c: &LinearGpuChoice) -> Option<Layout> {
         let mut at = 0usize;
         let mut take = |needed: bool, sizes: &[usize]| {

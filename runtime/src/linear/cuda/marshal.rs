@@ -12,38 +12,38 @@ use elsa_kernels::cuda::linear::{
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
-/// Elements from one row to the next below which the bytes of a chunk fit 31 bits.
+/// Row stride in elements below which the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
 
 /// The sequences of a call, as the kernels read them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
-    /// Device address of the table; zero if every index of the batch has all tokens.
+    /// Device address of the table of sequences; zero if sequences are not packed, so that each has all tokens.
     pub table: u64,
-    /// Chunks of all sequences together that are prepared.
+    /// Total number of chunks that are prepared, over all sequences.
     pub chunks: usize,
-    /// Chunks of the longest sequence.
+    /// Number of chunks in the longest sequence.
     pub longest: usize,
-    /// `true` if some sequences are computed token by token regardless of the form; `long`: if there are
-    /// others.
+    /// `true` if some sequences are so short that they are computed token by token in any form. `long` is `true`
+    /// if some are not.
     pub short: bool,
     pub long: bool,
 }
 
-/// Converts a sequence whose chunks begin at number `chunk0`.
+/// Converts a sequence to the kernels' format. `chunk0` is the number of its first chunk among those of all sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// Describes the states of a view `[sequences, heads, d_k, d_v]`; empty if their address is zero.
+/// Describes states of the view `[sequences, heads, d_k, d_v]` at the device address `data`; empty if that is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
     States { data, sequence, head, part: 0, row }
 }
 
-/// Describes the states of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`.
+/// Describes the states of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`, at the address `data`.
 pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     let row = row as i64;
     let part = problem.key_dim() as i64 * row;
@@ -51,7 +51,7 @@ pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
 }
 
-/// Describes the past and the present states of a call; empty for states that it does not have.
+/// Describes the past and the present states of a call; empty for states that the call omits.
 pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
     let spec = problem.spec();
     let past = states(spec.past_state.as_ref(), at[problem.past_source()]);
@@ -71,8 +71,8 @@ fn flag(filled: &mut LinearArgs, flag: i32, on: bool) {
     filled.flags = if on { filled.flags | flag } else { filled.flags & !flag };
 }
 
-/// Fills in the parameters that all launches of a call share: one part, no answers, no states. `at` holds the device
-/// address of every operand, zero if the call does not have it; `scratch` is that of the workspace.
+/// Returns the parameters that all launches of a call share, with one part, no outputs and no states. `at` contains the
+/// device address of every operand, or zero if the call omits it; `scratch` is the address of the workspace.
 pub fn common(
     plan: &GpuPlan,
     problem: &Problem,
@@ -150,37 +150,39 @@ fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
     LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
 }
 
-/// Returns the same launch over `parts` parts of a scan, which the table of sequences divides, if there is one.
+/// Returns the same launch over `parts` parts of a scan. If there is a table of sequences, it determines the length of
+/// the parts.
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
 }
 
-/// Returns the same launch over the sequences that are computed token by token regardless of the form.
+/// Returns the same launch over only the short sequences, which are computed token by token in any form.
 pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// Returns the same launch by blocks of the quadratic form: of `rows` of at most `most` tokens, or rows of a state.
+/// Returns the same launch with blocks of the quadratic form. Each block computes `rows` of at most `most` rows, which
+/// are tokens or rows of a state.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
 
-/// Fills in the parameters that launches of the quadratic form share for delta rules and for gates for each dim.
+/// Sets the parameters that all launches of the quadratic form share, for delta rules and per-dim gates.
 pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
     flag(&mut filled, DIM_GATES, problem.gates() == Gates::PerDim);
     of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
 }
 
-/// Describes the values that tokens write to the workspace at `data`: a row for each token of a state, aligned to four
-/// elements.
+/// Describes the values that tokens write to the workspace at `data`: a row per token and state, padded to a multiple
+/// of four elements.
 pub fn written(problem: &Problem, data: u64) -> Tensor {
     let token = padded(problem.value_dim()) as i64;
     let head = problem.spec().output.tokens() as i64 * token;
     Tensor { data, batch: problem.state_heads() as i64 * head, head, token }
 }
 
-/// Returns the same launch with the written values of tokens as its values.
+/// Returns the same launch with `written`, the values that tokens have written, in place of the values.
 pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled.value = written;
     flag(&mut filled, VALUE_F32, true);
@@ -189,13 +191,14 @@ pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled
 }
 
-/// Returns the same launch with states as its heads, each read once.
+/// Returns the same launch with one head per state, which a single reader reads.
 pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let one = Divisor::new(1);
     LinearArgs { readers: 1, by_readers: one, ..with_states_as_heads(problem, filled) }
 }
 
-/// Returns the same launch with answers of a type, to which those in `partial` are added; either may be absent.
+/// Returns the same launch with outputs of type `output_dtype`, to which the sums in `partial` are added. Either tensor
+/// may be absent.
 pub fn with_answers(
     mut filled: LinearArgs,
     output: Tensor,
@@ -209,7 +212,7 @@ pub fn with_answers(
     filled
 }
 
-/// Returns the same launch with states: those before its parts, those after them, and those at boundaries.
+/// Returns the same launch with these states: before its first token, after its last, and at the boundaries of parts.
 pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
     (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
     let columns = filled.value_dim as usize;
@@ -218,19 +221,19 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     filled
 }
 
-/// Returns the same walk by blocks of `columns` columns.
+/// Returns the same launch with `columns` columns per block.
 pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     let columns = int((filled.value_dim as usize).div_ceil(columns));
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns the same launch with states as its heads; one block answers all readers of a state.
+/// Returns the same launch with one head per state, whose block computes all readers of the state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// Returns a launch whose last states are the transitions of its parts.
+/// Returns the same launch, but it computes the transitions of its parts in place of their last states.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;
@@ -238,9 +241,9 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
     with_states(filled, States::default(), to, States::default())
 }
 
-/// Fills in the parameters that all launches of the scan over `items` parts share, and their blocks for each node. The
-/// addresses are those of the folded parts, which become the states after them, of dense transitions or zero, and of the sums
-/// of logarithms of gates.
+/// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
+/// The device address `states` is that of the folded parts, which the scan replaces by the states after them,
+/// `transitions` that of dense transitions, or zero, and `sums` that of the sums of logarithms of gates.
 pub fn carry(
     problem: &Problem,
     items: usize,
@@ -268,13 +271,13 @@ pub fn carry(
     }
 }
 
-/// Returns the launch of `nodes` nodes of a step.
+/// Returns the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
 }
 
-/// Returns a launch that copies states: it has no tokens, and a head for each state.
+/// Returns a launch that copies states: it has no tokens, and one head per state.
 pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States) -> LinearArgs {
     let one = Divisor::new(1);
     filled.heads = int(problem.state_heads());

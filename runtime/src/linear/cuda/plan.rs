@@ -19,17 +19,17 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
-    /// The kernel of the same walk in pairs, if there is one.
+    /// The kernel that walks in pairs, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel that answers all readers of a state, if the choice has one in addition to the kernel that walks.
+    /// The kernel whose blocks compute all readers of a state, if the choice needs one in addition to the walking
+    /// kernel.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
-    /// Kernels of a scan: the one that sums logarithms of gates, without a delta rule, and the one that carries states
-    /// over parts.
+    /// Kernels of a scan: the one that sums logarithms of gates (absent for a delta rule), and the one that carries
+    /// states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
-    /// Kernel of the quadratic form that computes the outputs, if that is the form. The others, if the form needs more
-    /// than one: the kernel that finds the values that tokens write, with a delta rule, and the kernel that leaves the
-    /// last state.
+    /// Kernel that computes the outputs in the quadratic form. The two fields after it are for rules that need more
+    /// kernels: `write` computes the values that tokens write, for a delta rule, and `last` computes the last state.
     parallel: Option<&'static GpuKernel>,
     write: Option<&'static GpuKernel>,
     last: Option<&'static GpuKernel>,
@@ -39,9 +39,9 @@ pub struct GpuPlan {
 #[derive(Clone, Debug)]
 pub struct Kernels {
     pub walk: Loaded,
-    /// The one that walks in pairs, and the columns of its blocks.
+    /// The kernel that walks in pairs, and its columns per block.
     pub pairs: Option<(Loaded, usize)>,
-    /// The one that answers all readers of a state.
+    /// The kernel whose blocks compute all readers of a state.
     pub share: Option<Loaded>,
     pub prepare: Option<Loaded>,
     /// Kernels of a scan, as in [`GpuPlan`].
@@ -56,11 +56,11 @@ pub struct Kernels {
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub function: Function,
-    /// Threads of a block.
+    /// Number of threads per block.
     pub threads: u32,
 }
 
-/// Lists the kernels that walk, as the chooser sees them.
+/// Lists the walking kernels of this build for the chooser.
 fn walks() -> impl Iterator<Item = Walk> + Clone {
     GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
         Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
@@ -68,7 +68,7 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Returns the number of columns of a state that a block of a kernel that walks has.
+/// Returns the number of state columns per block of a walking kernel.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
@@ -172,7 +172,7 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Returns the number of columns of a state that a block of the kernel that walks has.
+    /// Returns the number of state columns per block of the walking kernel.
     pub fn columns(&self) -> usize {
         columns(self.walk)
     }

@@ -1,4 +1,5 @@
-//! Tests of linear attention on device tensors: the bits of host tensors, and everything that is refused before a launch.
+//! Tests of linear attention on device tensors: they give the same bits as host tensors, and invalid calls are refused
+//! before a launch.
 
 use crate::testing::{bits, gpu_engine};
 use crate::{
@@ -14,8 +15,8 @@ const TOKENS: usize = 70;
 const DK: usize = 12;
 const DV: usize = 8;
 
-/// Creates a problem of two sequences, one behind the other, whose states are replaced and each read by two heads of
-/// queries.
+/// Creates a problem of two packed sequences. Present states replace past states in the same memory, and two heads of
+/// queries read each state.
 fn problem() -> Problem {
     let view = |heads, n, d| View::dense("x", Layout::Bhnd, &[1, heads, n, d], None).unwrap();
     let (query, key) = (view(2 * STATES, TOKENS, DK), view(STATES, TOKENS, DK));

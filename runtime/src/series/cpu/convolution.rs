@@ -13,7 +13,7 @@ use std::ptr::null;
 
 /// The tensors of a call.
 ///
-/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+/// Invariant: the tensors have been checked against the problem, and the outputs are borrowed exclusively.
 #[derive(Debug)]
 pub struct ConvolutionCall<'a> {
     problem: &'a Problem,
@@ -35,9 +35,10 @@ impl ConvolutionCall<'_> {
         !self.states.past(0, 0).is_null()
     }
 
-    /// Computes a tile by the sums of products.
+    /// Computes a tile by summing products directly.
     ///
-    /// A window holds the inputs of a block in the order of the pass, after those before it.
+    /// The window contains the earlier inputs that a block needs, followed by the inputs of the block, in the order of
+    /// the pass.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
@@ -107,7 +108,7 @@ impl ConvolutionCall<'_> {
         unsafe { self.states.store(p, first, tile.channels, history, w, window) };
     }
 
-    /// Adds the products of the inputs that are not finite, which the transforms have left out.
+    /// Adds the products of non-finite inputs, which the transforms treat as zeros.
     fn poison(&self, channel: usize, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) {
         let mut lost = 0;
         for i in 0..history + to.len() {
@@ -136,7 +137,7 @@ impl ConvolutionCall<'_> {
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the channel. The
-    ///   layout is one for these transforms.
+    ///   layout was computed for these transforms.
     unsafe fn spectral(&self, place: &Place<'_>, transforms: &Transforms, worker: usize, channel: usize) {
         let (problem, s, layout) = (self.problem, self.problem.spec(), place.layout);
         let (tokens, history) = (problem.tokens(), problem.history());

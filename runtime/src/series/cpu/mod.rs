@@ -1,5 +1,4 @@
-//! Computes per-channel operators on
-//! the CPU.
+//! Computes per-channel operators on the CPU.
 
 mod convolution;
 mod operator;

@@ -1,4 +1,4 @@
-//! Computes a call of series on the CPU, for plans that are generic over the operator.
+//! Defines how the CPU computes a call of a per-channel operator, for plans that are generic over the operator.
 
 use super::spectrum::Transforms;
 use crate::cpu::pool::Crew;
@@ -9,41 +9,41 @@ use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
-/// Problem of a per-channel operator, as computed on the CPU.
+/// Problem of a per-channel operator, with the functions that compute it on the CPU.
 pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;
 
-    /// Creates the call over tensors that have been checked against the problem. `transforms` are those of the plan, if it
-    /// has some.
+    /// Creates a call from tensors that have been checked against the problem. `transforms` are those of the plan,
+    /// which only a convolution by FFT has.
     fn call<'a>(
         &'a self,
         tensors: &HostTensors<'a, Self::Operand>,
         transforms: Option<&'a Transforms>,
     ) -> Self::Call<'a>;
 
-    /// Computes a call in the workspace at `base`.
+    /// Computes a call in the workspace at [`Place::base`].
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.
     ///
     /// # Safety
     /// - The kernel's instruction set is present.
-    /// - `base` is 64-byte aligned, and as many f32 values as the layout has are readable, writable and initialised there;
-    ///   nothing else uses them.
+    /// - `place.base` is 64-byte aligned; the f32 values of the layout are readable, writable and initialised there,
+    ///   and nothing else uses them.
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
-/// Memory and choices of a call.
+/// Kernels, decisions, workspace and workers of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The kernels.
     pub kernel: &'static SeriesKernel,
     /// The division of the work.
     pub choice: &'a SeriesChoice,
-    /// Places in the workspace.
+    /// Offsets of the workspace's regions.
     pub layout: &'a SeriesLayout,
-    /// The workspace.
+    /// Address of the workspace.
     pub base: *mut f32,
     /// The workers of the call.
     pub crew: Crew<'a>,
@@ -53,12 +53,12 @@ pub struct Place<'a> {
 unsafe impl Sync for Place<'_> {}
 
 impl Place<'_> {
-    /// Iterates over the first tokens of the blocks, until the call is cancelled.
+    /// Iterates over the first token of each block, until the call is cancelled.
     pub fn blocks(&self, tokens: usize) -> impl Iterator<Item = usize> {
         (0..tokens).step_by(self.choice.block).take_while(|_| !self.crew.is_cancelled())
     }
 
-    /// Returns the region of a worker.
+    /// Returns the address of a worker's region in the workspace.
     pub fn worker(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }

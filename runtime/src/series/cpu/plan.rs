@@ -1,4 +1,4 @@
-//! Plans of series for the CPU, and their calls.
+//! Plans of per-channel operators for the CPU, and their calls.
 
 use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
@@ -21,7 +21,7 @@ pub struct CpuPlan<O> {
     pub kernel: &'static SeriesKernel,
     pub choice: SeriesChoice,
     pub layout: SeriesLayout,
-    /// The transforms of a convolution by FFT.
+    /// The transforms of a convolution by FFT; `None` for everything else.
     pub transforms: Option<Transforms>,
     problem: PhantomData<O>,
 }
@@ -29,13 +29,13 @@ pub struct CpuPlan<O> {
 /// Returns the series kernels of the engine's CPU.
 ///
 /// # Errors
-/// Returns an error if there are none.
+/// Returns an error if this build has no such kernels.
 pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
     registry::series_of(engine.cpu()).ok_or(ChooseError::AbsentKernel)
 }
 
 impl<O> CpuPlan<O> {
-    /// Creates the plan of a choice and its layout, with transforms for a convolution by FFT.
+    /// Creates a plan from a choice and its layout, with transforms for a convolution by FFT.
     pub fn new(
         kernel: &'static SeriesKernel,
         (choice, layout): (SeriesChoice, SeriesLayout),

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// The tensors of a call.
 ///
-/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+/// Invariant: the tensors have been checked against the problem, and the outputs are borrowed exclusively.
 #[derive(Debug)]
 pub struct RecurrenceCall<'a> {
     problem: &'a Problem,
@@ -28,14 +28,14 @@ unsafe impl Sync for RecurrenceCall<'_> {}
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
 unsafe impl Send for RecurrenceCall<'_> {}
 
-/// Treatment of a part's tokens.
+/// Result that is computed from the tokens of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// Writes the states of the tokens to the output.
+    /// Writes the state after each token to the output.
     Outputs,
-    /// Computes only the last state.
+    /// Computes only the state after the last token.
     Last,
-    /// Folds the tokens into one map, and writes its factor to the address.
+    /// Folds the tokens into one affine map, and writes the factor of the map to this address.
     Fold(*mut f32),
 }
 
@@ -49,12 +49,12 @@ unsafe fn finite(values: *const f32, n: usize) -> bool {
 }
 
 impl RecurrenceCall<'_> {
-    /// Passes the tokens of `steps` of a tile. `state` holds the state before, and then the one after.
+    /// Updates the state of a tile with the tokens of `steps`. `state` points to the state, which is replaced.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
     /// - The values of a tile are readable and writable at `state`, and at the address of a fold.
-    /// - No other worker passes these tokens of the tile.
+    /// - No other worker processes these tokens of the tile.
     unsafe fn pass(
         &self,
         place: &Place<'_>,
@@ -118,18 +118,18 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the treatment of tokens whose preceding state is known.
+    /// Returns the pass for tokens whose preceding state is known.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }
 
-    /// Returns item `number` as a tile.
+    /// Returns the tile with this number, counted over all sequences.
     fn tile(&self, place: &Place<'_>, number: usize) -> Tile {
         let channels = self.problem.channels();
         tile(number, place.choice.tiles, channels, channels, place.kernel.spec.width)
     }
 
-    /// Returns the number of a tile's first channel among the states.
+    /// Returns the index of a tile's first channel among the states of all sequences.
     fn first_state(&self, tile: Tile) -> usize {
         tile.batch * self.problem.channels() + tile.channel
     }

@@ -13,7 +13,7 @@ use std::ptr::{null, null_mut};
 
 /// The tensors of a call.
 ///
-/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+/// Invariant: the tensors have been checked against the problem, and the outputs are borrowed exclusively.
 #[derive(Debug)]
 pub struct SelectiveCall<'a> {
     problem: &'a Problem,
@@ -30,7 +30,8 @@ unsafe impl Sync for SelectiveCall<'_> {}
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
 unsafe impl Send for SelectiveCall<'_> {}
 
-/// Copies rows of `n` values of channels from `first` on, `[channel][n]`, to `[n][width]`; zeros past the last channel.
+/// Transposes `n` values per channel, `[channel][n]` from channel `first` on, to `[n][width]` at `to`. Fills columns
+/// beyond `channels` with zeros.
 ///
 /// # Safety
 /// - `n · width` values are writable at `to`; `channels ≤ width`.
@@ -51,18 +52,18 @@ unsafe fn by_state(
     }
 }
 
-/// A coefficient of a tile: that of the channels, which is copied once, or a series.
+/// A coefficient of a tile: per channel, copied once, or per token, read from a series.
 enum Given<'a> {
     Channel,
     Token(Source<'a>, Tile),
 }
 
 impl SelectiveCall<'_> {
-    /// Returns the coefficient of a tile's channels. A [`Coefficient::Channel`] is written to `to`; a
+    /// Returns a coefficient for a tile's channels. A [`Coefficient::Channel`] is copied to `to`; a
     /// [`Coefficient::Token`] stays in its series.
     ///
     /// # Safety
-    /// - Room for the coefficient of a tile is writable at `to`.
+    /// - A coefficient of the tile can be written to `to`.
     unsafe fn given<'a>(
         &self,
         of: &Coefficient,

@@ -1,4 +1,4 @@
-//! Computes the convolution of one channel by products of spectra, in f64.
+//! Computes the convolution of a channel by multiplying spectra, in f64.
 
 use elsa_core::series::convolution::Problem;
 use elsa_core::series::plan::SeriesLayout;
@@ -6,7 +6,7 @@ use realfft::num_complex::Complex;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use std::sync::Arc;
 
-/// The transforms of a length. Clones share their tables.
+/// The forward and inverse transforms of one length. Clones share their tables.
 #[derive(Clone)]
 pub struct Transforms {
     length: usize,
@@ -21,7 +21,7 @@ impl std::fmt::Debug for Transforms {
 }
 
 impl Transforms {
-    /// Bytes of the tables for each value, with some to spare.
+    /// Upper limit on the size of the tables, in bytes per value of the length.
     pub const BYTES: usize = 64;
 
     /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
@@ -38,11 +38,11 @@ impl Transforms {
         2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
     }
 
-    /// Returns the room of a worker whose region begins at `region`.
+    /// Returns the scratch memory of a worker, within its region of the workspace at `region`.
     ///
     /// # Safety
-    /// - The region is 64-byte aligned, that of a layout of a convolution by FFT of this length with the scratch of these
-    ///   transforms, and used by nothing else for the lifetime of the result; it is initialised.
+    /// - The region is 64-byte aligned, initialised, and used by nothing else for the lifetime of the result. `layout`
+    ///   belongs to a convolution by FFT of this length, with the scratch that these transforms need.
     pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
         let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
         let (n, half) = (self.length, self.length / 2 + 1);
@@ -71,7 +71,8 @@ pub struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Takes the filter of a channel. Returns whether it is finite; otherwise there is no spectrum.
+    /// Computes the spectrum of a channel's filter. Returns whether all weights are finite; if not, the spectrum must
+    /// not be used.
     pub fn filter(&mut self, problem: &Problem, weights: &[f32], channel: usize) -> bool {
         self.signal.fill(0.0);
         for (back, x) in self.signal[..problem.taps()].iter_mut().enumerate() {
@@ -85,8 +86,9 @@ impl Room<'_> {
         finite
     }
 
-    /// Writes the sums of all tokens to `to`, from the inputs in the order of the pass: as many of the past as `history`, then
-    /// one for each token. Numbers that are not finite count as zero. Returns whether all inputs were finite.
+    /// Writes the convolution at every token to `to`. `input` returns the inputs in the order of the pass: first
+    /// `history` past inputs, then one for each token. Non-finite inputs count as zero. Returns whether all inputs were
+    /// finite.
     pub fn convolve(&mut self, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) -> bool {
         let count = history + to.len();
         let mut finite = true;

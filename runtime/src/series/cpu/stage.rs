@@ -1,4 +1,4 @@
-//! Moves blocks of tokens between series and the rows of a tile's channels.
+//! Copies blocks of tokens between series and rows that contain a tile's channels.
 
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::series::Series;
@@ -9,9 +9,9 @@ use std::ops::Range;
 
 /// Order of the elements of a block in memory.
 enum Order {
-    /// The channels of a token are contiguous; the number is the stride of tokens in elements.
+    /// The channels of a token are contiguous. The number is the distance between tokens, in elements.
     Rows(usize),
-    /// The tokens of a channel are contiguous; the number is the stride of channels in elements.
+    /// The tokens of a channel are contiguous. The number is the distance between channels, in elements.
     Lines(usize),
     /// Neither channels nor tokens are contiguous.
     Other,
@@ -26,18 +26,18 @@ fn order(series: &Series) -> Order {
     }
 }
 
-/// The channels of a tile in one sequence.
+/// A tile: a range of channels in one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
-    /// The sequence.
+    /// Index of the sequence.
     pub batch: usize,
-    /// The first channel.
+    /// Index of the first channel.
     pub channel: usize,
     /// Number of channels.
     pub channels: usize,
 }
 
-/// The tokens of a block, and the direction in which a pass visits them.
+/// A block of tokens, and the direction in which a pass visits them.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// Indices of the tokens in memory.
@@ -47,14 +47,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Creates the block that a pass over `tokens` tokens visits in its steps `steps`.
+    /// Creates the block that steps `steps` of a pass over `tokens` tokens visit.
     pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
         let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
         Block { tokens, reverse }
     }
 
-    /// Returns the rows of the tokens in the order of the pass. In memory the first row is at `first`, and rows are `stride`
-    /// apart.
+    /// Returns the rows of the tokens in the order of the pass. `first` points to the row that is first in memory, and
+    /// `stride` is the distance between rows.
     pub fn columns<T>(&self, first: *const T, stride: usize) -> Columns<*const T> {
         let last = self.tokens.len().saturating_sub(1);
         if self.reverse {
@@ -64,14 +64,14 @@ impl Block {
         }
     }
 
-    /// Returns the same rows for writing.
+    /// Returns the same rows as [`Block::columns`], for writing.
     pub fn columns_mut<T>(&self, first: *mut T, stride: usize) -> Columns<*mut T> {
         let Columns { first, stride } = self.columns(first.cast_const(), stride);
         Columns { first: first.cast_mut(), stride }
     }
 }
 
-/// A series that is read.
+/// A series from which a pass reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     pub series: Series,
@@ -79,7 +79,7 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns the rows of a block's channels in place, if the kernel can read them there.
+    /// Returns the rows of a block in the memory of the series; `None` if the kernel cannot read them there.
     fn in_place(&self, tile: Tile, block: &Block, width: usize) -> Option<Columns<*const f32>> {
         match (self.data, order(&self.series)) {
             (Elements::F32(data), Order::Rows(stride))
@@ -92,7 +92,7 @@ impl Source<'_> {
         }
     }
 
-    /// Returns the rows of a block's channels in the order of the pass: in place, or copied to `to`.
+    /// Returns the rows of a block in the order of the pass, either in the memory of the series or copied to `to`.
     ///
     /// # Safety
     /// - As for [`Source::copy`].
@@ -112,13 +112,14 @@ impl Source<'_> {
         })
     }
 
-    /// Copies a block to rows of `width` values at `to`, in the order of memory; zeros past the last channel.
+    /// Copies a block to rows of `width` values at `to`, in the order of the tokens in memory. Fills columns beyond the
+    /// tile's channels with zeros.
     ///
     /// # Safety
-    /// - The tensor has passed the check of its problem, and tile and block lie within it; `tile.channels ≤ width`.
+    /// - The tensor has been checked against its problem, and tile and block are within it; `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are writable at `to`; the conversion's room is
-    ///   as it says.
+    /// - Rows for the tokens of the block, whose number is rounded up to a multiple of four, are writable at `to`; the
+    ///   invariant of `convert` is true.
     pub unsafe fn copy(
         &self,
         p: &Primitives,
@@ -171,7 +172,7 @@ impl Source<'_> {
     }
 }
 
-/// Room for lines of converted elements.
+/// Memory for converting elements: room for `lines` lines with `line` values each.
 ///
 /// Invariant: `lines · line` values are writable at `at`.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +188,7 @@ impl Convert {
     }
 }
 
-/// A series that is written. Workers write disjoint elements of it.
+/// A series to which a pass writes. Workers write disjoint elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     series: Series,
@@ -196,7 +197,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the target of a series in the elements of an output that has passed the check of its problem.
+    /// Creates the target for a series whose elements `data` have been checked against its problem.
     pub fn new(series: Series, data: &mut ElementsMut<'_>) -> Target {
         Target { series, dtype: data.elements().dtype(), data: data.as_mut_ptr() }
     }
@@ -205,8 +206,8 @@ impl Target {
         self.data.wrapping_add(self.series.at(batch, token, channel) * self.dtype.size())
     }
 
-    /// Returns the rows of a block's channels in the order of the pass, and whether they are in place. If the kernel cannot
-    /// write them there, they are at `buffer`.
+    /// Returns the rows to which the kernel writes a block, in the order of the pass, and whether they are in the
+    /// memory of the series. If the kernel cannot write them there, they are at `buffer`.
     pub fn rows(
         &self,
         tile: Tile,
@@ -223,14 +224,14 @@ impl Target {
         }
     }
 
-    /// Copies rows of `width` values at `from`, in the order of memory, to a block.
+    /// Copies rows of `width` values at `from`, in the order of the tokens in memory, to a block of the series.
     ///
     /// # Safety
-    /// - The tensor is writable, tile and block lie within it, and no other worker writes these elements;
+    /// - The tensor is writable, tile and block are within it, and no other worker writes these elements;
     ///   `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, rounded up to a multiple of four, are readable at `from`; the conversion's room is
-    ///   as it says.
+    /// - Rows for the tokens of the block, whose number is rounded up to a multiple of four, are readable at `from`;
+    ///   the invariant of `convert` is true.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -299,7 +300,7 @@ impl Target {
     }
 }
 
-/// States of the channels of a call: past, and present to be written. Workers write disjoint ones.
+/// Past and present states of the channels of a call. Workers write disjoint present states.
 #[derive(Clone, Copy, Debug)]
 pub struct States {
     past: *const f32,
@@ -318,11 +319,11 @@ impl States {
         States { past, present }
     }
 
-    /// Copies the past states `[channel][n]` of `channels` channels from number `first` on, to `[n][width]` at `to`; zeros if
-    /// there are none, and past the last channel.
+    /// Copies the past states of `channels` channels from index `first` on, `[channel][n]`, to `[n][width]` at `to`.
+    /// Writes zeros if there are no past states, and in columns beyond `channels`.
     ///
     /// # Safety
-    /// - The call's states have these channels, of `n` values each; `channels ≤ width`.
+    /// - The call's states have these channels, with `n` values each; `channels ≤ width`.
     /// - `n · width` values are writable at `to`.
     /// - The instruction set of `p` is present.
     pub unsafe fn load(
@@ -344,10 +345,10 @@ impl States {
         }
     }
 
-    /// Writes the present states of channels, if the call wants them, from `[n][width]` at `from`.
+    /// Writes the present states of `channels` channels from `[n][width]` at `from`, if the call outputs them.
     ///
     /// # Safety
-    /// - As for [`States::load`], with values readable at `from`, and no other worker writes these states.
+    /// - The clauses of [`States::load`], but values are read at `from`; no other worker writes these states.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -375,26 +376,29 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with these numbers of sequences and tokens writes nothing, for any number of channels.
+    /// Returns `true` if a call with this number of sequences and tokens has nothing to write, for any number of
+    /// channels.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }
 
-    /// Returns the address of the past states of a channel of `n` values; null if there are none.
+    /// Returns the address of the past states of a channel, which has `n` values; null if the call has no past states.
     pub fn past(&self, channel: usize, n: usize) -> *const f32 {
         if self.past.is_null() { self.past } else { self.past.wrapping_add(channel * n) }
     }
 
-    /// Returns the address of the present states of a channel of `n` values; null if they are not wanted.
+    /// Returns the address of the present states of a channel, which has `n` values; null if the call does not output
+    /// them.
     pub fn present(&self, channel: usize, n: usize) -> *mut f32 {
         if self.present.is_null() { self.present } else { self.present.wrapping_add(channel * n) }
     }
 }
 
-/// Copies `channels` lines of `n` values, one after the other at `from`, to `[n][width]` at `to`; zeros past the last line.
+/// Transposes `channels` consecutive lines of `n` values at `from` to `[n][width]` at `to`. Fills columns beyond
+/// `channels` with zeros.
 ///
 /// # Safety
-/// - The lines are readable, and `n · width` values writable at `to`; `channels ≤ width`.
+/// - The lines are readable at `from`, and `n · width` values are writable at `to`; `channels ≤ width`.
 /// - The instruction set of `p` is present.
 pub unsafe fn columns_of_lines(
     p: &Primitives,
@@ -419,8 +423,8 @@ pub unsafe fn columns_of_lines(
     }
 }
 
-/// Returns item `number` as a sequence and one of its tiles. Each group has `group` channels, and tiles do not cross
-/// groups.
+/// Returns tile `number`, counted over all sequences of `tiles` tiles each. Tiles have at most `width` channels and do
+/// not cross the boundaries of groups, which have `group` channels each.
 pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
     let (batch, number) = (number / tiles, number % tiles);
     let each = group.div_ceil(width);

@@ -1,13 +1,13 @@
-//! Chooses how a GPU computes a problem of series. The chooser is a pure function of the problem, the options and the
-//! number of SMs. Its criteria:
+//! Chooses how a GPU computes a per-channel operator. The chooser is a pure function of the problem, the options and
+//! the number of SMs. Its criteria:
 //!
-//! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the parts of the tokens. So the parts depend on
-//!    the tokens, the channels and the device, and not on the number of sequences.
-//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves
-//!    most of a device idle. Parts fill it, and cost twice the work, a step for each and two launches. So several are used
-//!    if the count of all these is at most half of that of one pass.
+//! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the number of parts. So this number depends on
+//!    the tokens, the channels and the device, but not on the number of sequences.
+//! 2. *Warps.* Channels are independent, tokens are not: a warp computes few channels, so a sequence with few channels
+//!    leaves most of a device idle. Parts fill the device, but cost twice the work, one step each and two launches. So
+//!    parts are used if their estimated time, including these costs, is at most half that of a single pass.
 //! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
-//!    no longer than a CPU takes for transforms; beyond that, it leaves convolutions to the CPU.
+//!    no longer for it than a CPU takes for transforms; beyond that, convolutions are left to the CPU.
 
 use crate::error::PlanError;
 use crate::series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
@@ -18,53 +18,54 @@ use elsa_kernels::cuda::series::{
     LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of,
 };
 
-/// Maximum number of a filter's weights that meet a token on a GPU.
+/// Maximum number of filter weights per token on a GPU.
 const MOST_TAPS: usize = 16_384;
 
-/// Warps of an SM that hide its latencies.
+/// Number of warps per SM that are enough to hide its latencies.
 const WARPS_PER_SM: usize = 16;
 
-/// Time that a tile of tokens takes, in the time that the state takes over the map of one part. Both wait for memory, not for
-/// arithmetic. About 19 on an H200, in agreement with the times of recurrences of 256 tokens in 1 and 16 parts, and of 1,024 in
-/// 4 and 64.
+/// Time to compute one tile of tokens, in units of the time to carry the state over the map of one part. Both wait for
+/// memory rather than arithmetic. The ratio is about 19 on an H200, consistent with the times of recurrences of 256
+/// tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64.
 const TILE_TIME: usize = 20;
 
-/// Time of the two launches that parts add, in the same unit.
+/// Time of the two additional launches that parts need, in the same unit as [`TILE_TIME`].
 const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 
-/// Factor by which parts must be faster, by count, to be worth reading the inputs twice.
+/// Factor by which the estimated time of parts must be shorter than that of a single pass, because parts read the
+/// inputs twice.
 const LEAST_GAIN: usize = 2;
 
-/// Maximum number of parts if the options leave the number to the chooser.
+/// Maximum number of parts, if the chooser determines it.
 const MOST_PARTS: usize = 256;
 
-/// Maximum of every number that the kernels count in.
+/// Largest number that the kernels' integers represent.
 const MOST: usize = i32::MAX as usize;
 
-/// The choice for a GPU.
+/// The chooser's decisions for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesGpuChoice {
-    /// Parts of the tokens; one where they are passed once.
+    /// Number of parts into which the tokens are divided; one for a single pass.
     pub parts: usize,
-    /// Tiles of channels of a sequence.
+    /// Number of tiles into which the channels of a sequence are divided.
     pub tiles: usize,
-    /// Bytes of device memory that runs need besides the tensors.
+    /// Device memory that runs need in addition to the tensors, in bytes.
     pub bytes: usize,
 }
 
-/// Refuses a count beyond `most`.
+/// Returns an error if `found` exceeds `most`. `what` names the count in the message.
 fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
     if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
 
-/// Multiplies counts, saturating.
+/// Multiplies counts; an overflow yields `usize::MAX`.
 fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// Returns the number of parts that takes the least time by count, for a sequence of `warps` warps and `tokens` tokens in
-/// tiles of `of_tile`. The parts fold and are computed side by side, as far as the device has room for their warps, and the
-/// state is carried over their maps one after the other.
+/// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens in tiles of `of_tile`,
+/// which `warps` warps compute. Parts are folded and computed concurrently, as far as the device has room for their
+/// warps; the state is carried over their maps one after another. Returns one if parts gain too little.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
@@ -78,8 +79,9 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// Returns the choice of `parts` parts with maps of `states` numbers of all channels of all sequences. Anything that the
-/// options leave open stays within the budget.
+/// Returns the choice of `parts` parts and its memory, given the number `states` of state values in all channels and
+/// sequences. If the memory exceeds the budget, a requested number of parts is an error; without a request, a single
+/// pass is chosen.
 fn with_maps(
     tiles: usize,
     parts: usize,
@@ -98,7 +100,7 @@ fn with_maps(
     }
 }
 
-/// Returns the requested number of parts, at most the number of tokens.
+/// Returns the requested number of parts, limited to the number of tokens; `None` if none was requested.
 fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
     match parts {
         Some(found) if !(1..=MAX_PARTS).contains(&found) => {
@@ -111,7 +113,8 @@ fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError
 /// Chooses how a recurrence is computed.
 ///
 /// # Errors
-/// Returns an error if the parts are out of bounds, if a count is beyond the kernel's, or if the workspace exceeds the budget.
+/// Returns an error if the number of parts is out of bounds, if a size exceeds the kernel's limits, or if the workspace
+/// exceeds the budget.
 pub fn choose_recurrence(
     problem: &recurrence::Problem,
     sms: usize,
@@ -130,7 +133,8 @@ pub fn choose_recurrence(
 /// Chooses how a selective scan is computed.
 ///
 /// # Errors
-/// Returns an error if the parts are out of bounds, if a count is beyond the kernel's, or if the workspace exceeds the budget.
+/// Returns an error if the number of parts is out of bounds, if a size exceeds the kernel's limits, or if the workspace
+/// exceeds the budget.
 pub fn choose_selective(
     problem: &selective::Problem,
     sms: usize,
@@ -148,10 +152,11 @@ pub fn choose_selective(
     with_maps(tiles, parts, problem.state_values(), asked.is_some(), options.budget)
 }
 
-/// Chooses how a convolution is computed by the direct method.
+/// Chooses how a convolution is computed. A GPU only has the direct method.
 ///
 /// # Errors
-/// Returns an error if a count is beyond the kernel's, or if the options leave the method open and transforms would be faster.
+/// Returns an error if a size exceeds the kernel's limits, or if the options leave the method open and transforms on
+/// the CPU would be faster.
 pub fn choose_convolution(
     problem: &convolution::Problem,
     options: &ConvolutionOptions,

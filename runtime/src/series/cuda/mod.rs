@@ -1,5 +1,4 @@
-//! Computes per-channel operators on an NVIDIA GPU
-//! (`elsa_kernels::cuda::series`).
+//! Computes per-channel operators on an NVIDIA GPU (`elsa_kernels::cuda::series`).
 
 mod choose;
 mod convolution;

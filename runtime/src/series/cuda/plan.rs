@@ -13,12 +13,12 @@ use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Problem of a per-channel operator, as computed on a GPU.
+/// Problem of a per-channel operator, with the launches that compute it on a GPU.
 pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
-    /// Name of its kernel in messages.
+    /// Name of the operator in messages about its kernel.
     const ROLE: &'static str;
 
-    /// Returns whether a kernel is its own.
+    /// Returns whether `role` is that of this operator's kernel.
     fn is_own(role: &Role) -> bool;
 
     /// Lists the launches of a run.
@@ -32,11 +32,11 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     ) -> Result<Launches, DeviceError>;
 }
 
-/// Arguments common to the launches of a call.
+/// Arguments that the launches of a call share.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub choice: &'a SeriesGpuChoice,
-    /// The kernel, and threads of a block.
+    /// The kernel, and its number of threads per block.
     pub kernel: (&'a Function, u32),
     /// Device address of the workspace.
     pub scratch: u64,
@@ -52,10 +52,10 @@ pub struct GpuPlan<P> {
 }
 
 impl<P: OnGpu> GpuPlan<P> {
-    /// Creates the plan of a choice and loads the kernel.
+    /// Creates a plan from a choice and loads the kernel.
     ///
     /// # Errors
-    /// Returns an error if the build has no kernel, or if the device fails.
+    /// Returns an error if the build has no kernel for the operator, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, choice: SeriesGpuChoice) -> Result<GpuPlan<P>, PlanError> {
         let kernel = GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role));
         let kernel = kernel.ok_or(DeviceError::NoKernel { role: P::ROLE })?;

@@ -1,4 +1,5 @@
-//! Tests of series on device tensors: the bits of host tensors, and everything that is refused before a launch.
+//! Tests of per-channel operators on device tensors: they give the same bits as host tensors, and invalid calls are
+//! refused before a launch.
 
 use crate::testing::{bits, gpu_engine};
 use crate::{
@@ -14,7 +15,7 @@ const TOKENS: usize = 1100;
 const CHANNELS: usize = 6;
 const STATES: usize = 5;
 
-/// Creates a problem of a scan in parts, in place.
+/// Creates the problem of a selective scan in parts whose present states replace the past states in the same memory.
 fn problem() -> Problem {
     let u = Series::channels_first("u", [1, CHANNELS, TOKENS]).unwrap();
     let b = Coefficient::Token(Series::channels_first("b", [1, STATES, TOKENS]).unwrap());

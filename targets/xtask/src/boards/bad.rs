@@ -1,5 +1,5 @@
-//! Artefacts that `super::check` must refuse: one for every check, compiled for the board, each with a good one that
-//! differs in nothing else and must pass.
+//! Tests `super::check` with artefacts compiled for a board: for every check, one that it must refuse, and one that
+//! differs only in the tested property and must pass.
 
 use super::build;
 use super::check::{self, Exceptions, Found};
@@ -15,7 +15,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Compiler for boards, with a folder for its output.
+/// The C compiler for boards, with a folder for its output.
 struct Compiler<'a> {
     tree: &'a Tree,
     zig: PathBuf,
@@ -23,14 +23,14 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    /// Installs the compiler and empties the folder.
+    /// Installs the compiler and empties the output folder.
     fn new(tree: &'a Tree) -> Result<Compiler<'a>, String> {
         let (zig, dir) = (setup::zig(tree)?.join("python"), tree.target.join("bad"));
         files::empty(&dir)?;
         Ok(Compiler { tree, zig, dir })
     }
 
-    /// Compiles `source` for `target` into `name`.
+    /// Compiles the C code `source` for `target`, and returns the path of the result, a file `name`.
     fn make(&self, name: &str, target: &str, source: &str, flags: &str) -> Result<PathBuf, String> {
         let (from, to) = (self.dir.join(format!("{name}.c")), self.dir.join(name));
         files::write(&from, source)?;
@@ -39,7 +39,7 @@ impl<'a> Compiler<'a> {
         run.run().text(&format!("{}: does not compile", from.display())).map(|_| to)
     }
 
-    /// Compiles `source` for `target` into an archive.
+    /// Compiles the C code `source` for `target` into an archive, and returns its path.
     fn archive(&self, name: &str, target: &str, source: &str) -> Result<PathBuf, String> {
         let object = self.make(&format!("{name}.o"), target, source, "-c")?;
         let archive = self.dir.join(format!("{name}.a"));
@@ -48,7 +48,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Results of the trials of checks.
+/// Collects the results of the tested checks.
 struct Trials<'a>(&'a mut Ran);
 
 impl Trials<'_> {
@@ -57,7 +57,7 @@ impl Trials<'_> {
         self.0.note(what, found.map_err(|fault| format!("refused: {fault}")));
     }
 
-    /// Requires that a check rejects an invalid artefact, with this word in its message.
+    /// Requires that a check rejects an invalid artefact with a message that contains `word`.
     fn bad(&mut self, what: &str, word: &str, found: Found) {
         let refused = match found {
             Err(fault) if fault.contains(word) => Ok("refused".to_owned()),
@@ -68,7 +68,7 @@ impl Trials<'_> {
     }
 }
 
-/// Writes a function with one instruction beyond ARMv8.0-A: `ldadd x0, x1, [x2]` of ARMv8.1-A.
+/// Returns a program whose function `function` has one instruction beyond ARMv8.0-A: `ldadd x0, x1, [x2]` of ARMv8.1-A.
 fn atomic(function: &str) -> String {
     format!(
         "void {function}(void);\n__asm__(\".text\\n.global {function}\\n.type {function}, %function\\n{function}:\\n\
@@ -76,7 +76,7 @@ fn atomic(function: &str) -> String {
     )
 }
 
-/// Writes a program with a compressed PTX module inside.
+/// Returns a program that contains a compressed PTX module with this version, target and entry point.
 fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     // Long enough to be worth compressing.
     let body = "ret;\n".repeat(100);
@@ -93,7 +93,7 @@ fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     ))
 }
 
-/// Tries the names of libraries and their exports.
+/// Tests the checks of libraries: their names and exported functions.
 fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Result<(), String> {
     let abi = Abi { major: 1, minor: 0, functions: ["elsa_start".to_owned()].into() };
     let script = |name: &str, text: &str| files::write(&cc.dir.join(name), text);
@@ -150,7 +150,7 @@ fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Re
     Ok(())
 }
 
-/// Tries every check.
+/// Tests every check.
 pub fn trials(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let cc = Compiler::new(tree)?;
     let board = setup::reference()?;

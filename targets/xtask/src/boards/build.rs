@@ -1,10 +1,10 @@
-//! `cargo xtask build`: a folder that a board or a C++ project can use as it is.
+//! `cargo xtask build`: assembles a folder that a board or a C++ project can use without changes.
 //!
 //! ```text
 //! target/dist/NAME/
 //!     bin/elsa                    the tool, stripped
 //!     lib/libelsa.a               the C library, of one object whose only global symbols are the functions of elsa.h
-//!     lib/libelsa.so.1.0          the same to share; libelsa.so.1, which programs ask for, and libelsa.so point to it
+//!     lib/libelsa.so.1.0          the shared library; libelsa.so.1, which programs load, and libelsa.so point to it
 //!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
@@ -12,12 +12,12 @@
 //!                                 module's source
 //!     share/NAME/                 the board: profile, toolchain files, board.md
 //!     share/required.txt          kernels that must run there
-//!     share/licences/             of this project and of what is linked in
+//!     share/licences/             of this project and of the packages linked in
 //! ```
 //!
-//! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which includes the
-//! C library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU.
-//! Shipped artefacts have passed `super::check`.
+//! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. It is linked by zig, which has
+//! stubs of the C library for every version. `--cubins` adds GPU code that ptxas compiles for the board's GPU.
+//! `super::check` has accepted every artefact that is shipped.
 
 use super::check::{self, Exceptions, Found};
 use super::library::{self, Abi, Library};
@@ -33,49 +33,52 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The operator of ONNX Runtime.
+/// File name of the operator library for ONNX Runtime.
 const OPERATOR: &str = "libelsa_ort.so";
-/// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
+/// Linker script that removes unwinding tables from a board's tool, which aborts on panic. The compiler emits some
+/// anyway.
 const WITHOUT_TABLES: &str = "targets/tool.ld";
 
-/// The compiled module of elsa.py, in the folder of this machine.
+/// Path of elsa.py's compiled module, in the folder for this machine.
 pub const MODULE: &str = "share/python/_elsa.abi3.so";
-/// Its source, in the folder of a board.
+/// Path in the tree of that module's source, which the folder for a board contains instead.
 const SOURCE: &str = "runtime/python/_elsa.c";
-/// Prints the folder of Python's headers, if they are there and have the limited API that the module uses.
+/// Python program that prints the folder of Python's headers, if they exist and support the limited API of the module.
 const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('include')\n\
     there = os.path.exists(os.path.join(path, 'Python.h')) and not sysconfig.get_config_var('Py_GIL_DISABLED')\n\
     print(path if there and sys.version_info >= (3, 8) else '')";
 
-/// Packages that cargo builds at once, in a profile that keeps symbols.
+/// Packages that one cargo command builds, and its profile, which keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,
-    /// A flag of the compiler. For the shortest code, instructions that recur become a separate function.
+    /// Compiler flag that makes the code of these packages smaller.
     flag: &'static str,
 }
 
-/// The libraries, which no panic leaves. A function's entry in the unwinding tables takes 36 bytes, which LLVM does not
-/// count: a new function that saves less makes the file larger.
+/// The libraries, whose functions catch panics and so need unwinding tables. The flag makes LLVM move repeated
+/// instructions into a separate function only if that saves at least 36 bytes: each new function also adds an entry of
+/// 36 bytes to the unwinding tables, which LLVM does not count.
 const LIBRARIES: Part = Part {
     profile: "shipped",
     packages: "-p elsa-capi -p elsa-ort",
     flag: "-Cllvm-args=-outliner-benefit-threshold=36",
 };
-/// The tool, which a panic ends. Its separate folder keeps cargo from rebuilding everything for the other part's flags.
+/// The tool, which aborts on panic. Its profile has a separate folder, so that cargo does not rebuild everything
+/// because its flag differs from that of the libraries.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cforce-unwind-tables=no" };
 
-/// Flags that [`quick`] adds to a cargo command. They include an example, since only then cargo selects the
-/// features that tests need, and builds nothing twice.
+/// Flags that [`quick`] adds to a cargo command. They include an example, because only then cargo selects the same
+/// features as for the tests and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
-/// The folders of cargo's products.
+/// The folders that contain cargo's products.
 struct Products {
     libraries: PathBuf,
     tool: PathBuf,
 }
 
-/// Copies files and folders, the recorded results left out.
+/// Copies a file, or a folder without recorded measurements (`bench`).
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if from.is_file() {
         return write(to, files::bytes(from)?);
@@ -95,9 +98,9 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// Builds a folder for the tests, for this machine or a board, in `target/quick`: without link-time optimisation, and
-/// not for shipping. It gets the checks of shipped artefacts, except sizes and, on this machine where paths are not
-/// remapped, except paths.
+/// Assembles a folder for tests, for this machine or a board, in `target/quick`. It is built without link-time
+/// optimisation and must not be shipped. Its artefacts are checked like shipped ones, except for sizes. On this machine
+/// they are not checked for paths either, because paths are not remapped.
 pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Result<PathBuf, String> {
     let abi = Abi::read(tree)?;
     let products = Products { libraries: products.to_owned(), tool: products.to_owned() };
@@ -112,7 +115,7 @@ pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Re
     if faults.is_empty() { Ok(dist) } else { Err(format!("{}: {faults}", dist.display())) }
 }
 
-/// Builds for a target, assembles its folder and checks it; returns the account of the checks.
+/// Builds for a target, assembles the target's folder and checks it. Returns the results of the checks.
 pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
     let assembled = match target {
         Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
@@ -134,7 +137,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     Ok(ran)
 }
 
-/// Compiles everything.
+/// Compiles the libraries and the tool.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Products, String> {
     let tables = tree.root.join(WITHOUT_TABLES);
     let without = match target {
@@ -147,7 +150,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Produc
     })
 }
 
-/// Runs cargo, with more flags of the compiler; returns the folder of its products.
+/// Runs cargo for `part`, with additional compiler flags. Returns the folder of the products.
 fn part(
     tree: &Tree,
     target: &Target,
@@ -182,7 +185,7 @@ fn part(
     })
 }
 
-/// Assembles GPU code for one architecture from the committed PTX. Returns its files.
+/// Assembles GPU code for one architecture from the committed PTX. Returns the paths of the cubins.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
     let from = tree.root.join(ptx::MODULES);
@@ -204,7 +207,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
-/// Assembles the folder.
+/// Assembles the folder `dist` from the products.
 fn assemble(
     tree: &Tree,
     target: &Target,
@@ -250,7 +253,8 @@ fn assemble(
     write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
 }
 
-/// Compiles the module of elsa.py by this machine's compiler, if its Python has headers. elsa.py does without the module, too.
+/// Compiles elsa.py's module with this machine's compiler, if its Python has headers. elsa.py also works without the
+/// module.
 fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     let found = Run::new(tree, "python3 -c").arg(HEADERS).quiet().run();
     let headers = found.stdout.trim();
@@ -264,7 +268,7 @@ fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
 }
 
-/// Templates of `runtime/capi` and their places in the folder.
+/// Templates in `runtime/capi` of the package descriptions, and their paths in the folder.
 const PACKAGES: [(&str, &str); 4] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
@@ -272,7 +276,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
-/// Copies a file without symbols, or only without debugging information.
+/// Copies a file without its symbols, or without its debugging information, as the option `how` says.
 pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;
@@ -287,7 +291,7 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), Strin
     }
 }
 
-/// Returns the licences of every package that is linked into the tool or the library.
+/// Returns the licence texts of every package that is linked into the tool or the library.
 fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
     let value: Value =
@@ -343,8 +347,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the products and the folder `dist`, and prints the finding of each check. If it is handed out, sizes and paths
-/// count too.
+/// Checks the products and the folder `dist`, and prints the result of each check. Sizes and, on this machine, paths
+/// are checked only if the folder is `handed_out`, that is, shipped.
 fn examine(
     tree: &Tree,
     target: &Target,

@@ -7,16 +7,16 @@
 //! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
 //! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
 //! | name | a shared library without a `DT_SONAME`, or with another one |
-//! | exports | a library that exports other names than the functions of `elsa.map`, not all, or in another version |
+//! | exports | a library that exports names beyond the functions of `elsa.map`, lacks a function, or has one in another version |
 //! | entry | a library for a host, such as ONNX Runtime, that exports anything but its one function |
 //! | paths | paths of the machine that built it |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
-//! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and missing kernels of `required.txt` |
+//! | PTX | modules beyond the driver's PTX ISA or the board's GPU, and missing kernels of `required.txt` |
 //! | cubins | files without the GPU kernels that were assembled for the board |
-//! | size | more than 4.6 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
+//! | size | more than 4.6 MB of stripped binary for a board, without cubins; more than 3 MB that the static library adds to a C program |
 //!
-//! A check returns its finding, or the fault. `super::bad` tests each check with an artefact that it must
-//! reject.
+//! A check returns its finding in words, or the fault. `super::bad` tests each check with an artefact that it
+//! must reject.
 //!
 //! The disassembler is restricted to ARMv8.0-A, so that newer instructions become `<unknown>`. It needs symbols to
 //! separate functions from each other and from data tables, so instructions are checked before stripping.
@@ -41,12 +41,12 @@ pub const BINARY: u64 = 4_600_000;
 /// Maximum number of bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
-/// Libraries that a program may need; the loader itself by the start of its name.
+/// Libraries that a program may need. The loader, which is allowed too, is recognised by the start of its name.
 const LIBRARIES: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
 const LOADERS: [&str; 2] = ["ld-linux-aarch64.so", "ld-linux-x86-64.so"];
 
-/// The finding of a check, or the fault.
+/// Result of a check: its finding in words, or the fault.
 pub type Found = Result<String, String>;
 
 type Elf<'a> = ElfFile64<'a, object::Endianness>;
@@ -64,13 +64,13 @@ fn refuse(bad: impl IntoIterator<Item = String>, allowed: &str) -> Result<(), St
     if bad.is_empty() { Ok(()) } else { Err(format!("{}; allowed: {allowed}", bad.join(", "))) }
 }
 
-/// Returns the processor that the file is for.
+/// Checks that the file is for the target's processor.
 pub fn machine(bytes: &[u8], target: &Target) -> Found {
     let (found, wanted) = (parse(bytes)?.architecture(), target.architecture());
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Checks the versions of symbols that the file needs from shared libraries: none is above `glibc`.
+/// Checks that the file needs no symbol version of the C library above `glibc`, and none of another system library.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;
@@ -102,7 +102,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Returns the strings that entries of one kind refer to in the dynamic section.
+/// Returns the strings of all entries of the dynamic section that have this tag.
 fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
@@ -110,12 +110,12 @@ fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     names.map(|entry| table.string(entry).map(text).map_err(fault)).collect()
 }
 
-/// Returns the names of the libraries that the loader must find.
+/// Returns the names of the libraries that the loader must find for this file.
 pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     dynamic(bytes, DT_NEEDED)
 }
 
-/// Checks the libraries that the loader must find.
+/// Checks that the loader must find no libraries other than [`LIBRARIES`] and itself.
 pub fn libraries(bytes: &[u8]) -> Found {
     let names = needed(bytes)?;
     let known =
@@ -124,14 +124,15 @@ pub fn libraries(bytes: &[u8]) -> Found {
     Ok(names.into_iter().collect::<Vec<_>>().join(" "))
 }
 
-/// Checks the name by which programs linked with a shared library load it.
+/// Checks that a shared library has the name `wanted`, by which programs linked with it load it.
 pub fn soname(bytes: &[u8], wanted: &str) -> Found {
     let names = dynamic(bytes, DT_SONAME)?;
     refuse(names.iter().filter(|name| *name != wanted).cloned(), wanted)?;
     names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
 }
 
-/// Checks that a program loads the shared library by its name alone, from the program's own folder.
+/// Checks that a program loads this project's shared library by its name `soname`, and searches no folder for it except
+/// the program's own.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
     let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));
@@ -145,12 +146,12 @@ pub fn needs(bytes: &[u8], soname: &str) -> Found {
     }
 }
 
-/// Returns whether a name is one of the driver's functions: `cu` and a capital.
+/// Returns whether a name has the form of the driver's functions: `cu` and a capital letter.
 fn is_driver(name: &str) -> bool {
     name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
-/// Does `each` with every object of an archive.
+/// Calls `each` with every object file of an archive.
 fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), String> {
     let fault = |error: object::Error| format!("archive: {error}");
     for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
@@ -163,7 +164,8 @@ fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> R
     Ok(())
 }
 
-/// Lists undefined names: those of a program or a shared library, or those that no member of a static library defines.
+/// Checks that no function of the driver is undefined. In a static library, a name is undefined if no member defines
+/// it.
 pub fn driver_symbols(bytes: &[u8]) -> Found {
     let (mut undefined, mut defined) = (BTreeSet::new(), BTreeSet::new());
     let mut add = |bytes: &[u8]| -> Result<(), String> {
@@ -189,7 +191,7 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Returns whether names are those of the interface.
+/// Checks that the names `found` are exactly those of the interface.
 fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     let (alien, absent) = (found.difference(wanted), wanted.difference(found));
     let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
@@ -197,7 +199,7 @@ fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     Ok(format!("{} functions", found.len()))
 }
 
-/// Returns the names that a shared library exports, with their versions.
+/// Returns the names that a shared library exports, each with its version, which may be empty.
 fn exported(bytes: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let fault = |error: object::Error| format!("exports: {error}");
     let file = parse(bytes)?;
@@ -220,7 +222,7 @@ pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     Ok(exported(bytes)?.into_keys().collect())
 }
 
-/// Returns the functions that a shared library exports, in their versions.
+/// Checks that a shared library exports exactly the functions of the interface, in the interface's version.
 pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     let shown = |(name, version): (String, String)| {
         if version.is_empty() { name } else { format!("{name}@{version}") }
@@ -229,15 +231,15 @@ pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     compare(&exported(bytes)?.into_iter().map(shown).collect(), &wanted)
 }
 
-/// Checks that a library that a host loads by its path exports this one function.
+/// Checks that a library, which a host program loads by its path, exports only this function.
 pub fn entry(bytes: &[u8], function: &str) -> Found {
     let found = defined(bytes)?;
     refuse(found.iter().filter(|name| *name != function).cloned(), function)?;
     if found.is_empty() { Err(format!("none; allowed: {function}")) } else { Ok(function.to_owned()) }
 }
 
-/// Returns the global names of an archive's members: a program that links the archive gets them, and a plugin would
-/// export them.
+/// Checks that the global names in an archive are exactly the functions of the interface. A program that links the
+/// archive gets all global names, and a plugin would export them.
 pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     let mut found = BTreeSet::new();
     members(bytes, |bytes| {
@@ -249,7 +251,7 @@ pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     compare(&found, &abi.functions)
 }
 
-/// Checks that no path of this machine occurs in a file, whole or as the start of a longer one.
+/// Checks that a file contains none of these paths of this machine, neither alone nor at the start of a longer path.
 pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     let inside = |path: &str| {
         memchr::memmem::find_iter(bytes, path).find(|start| {
@@ -271,7 +273,7 @@ pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     }
 }
 
-/// Functions that may hold newer instructions.
+/// Patterns for the names of functions that may contain newer instructions.
 pub struct Exceptions(Vec<String>);
 
 impl Exceptions {
@@ -299,7 +301,7 @@ impl Exceptions {
     }
 }
 
-/// Returns whether `text` is `pattern` with anything in the place of each star.
+/// Returns whether `text` matches `pattern`, in which a star stands for any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
@@ -312,8 +314,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Finds the functions in llvm-objdump's listing with encodings unknown to it, except the exceptions, and counts the
-/// instructions.
+/// Returns the functions in llvm-objdump's listing that contain encodings unknown to it, without the exceptions, and
+/// the number of all instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
     for line in listing.lines() {
@@ -332,7 +334,8 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Checks the instructions of a file that is not stripped. Boards share one build, so the same bytes are checked once.
+/// Checks that a file with symbols contains no instructions beyond ARMv8.0-A, apart from the exceptions. Boards share
+/// one build, so equal files are only checked once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
     let bytes = files::bytes(path)?;
@@ -369,17 +372,17 @@ fn disassembled(tree: &Tree, path: &Path, bytes: &[u8], exceptions: &Exceptions)
 #[derive(Debug, PartialEq, Eq)]
 struct Module {
     version: Version,
-    /// `(6, 2)` of `sm_62`.
+    /// Compute capability that the module targets: 6.2 for `sm_62`.
     target: Version,
     entries: Vec<String>,
 }
 
 /// First bytes of an lzip file.
 const LZIP: &[u8] = b"LZIP\x01";
-/// Maximum number of bytes of PTX in a stream.
+/// Maximum size of a decompressed stream in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Returns the contents of all intact lzip files in the bytes of a file, as verified by their checksums.
+/// Returns the decompressed contents of every lzip stream in `bytes` whose checksum is correct.
 fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let starts = memchr::memmem::find_iter(bytes, LZIP);
     starts.filter_map(|start| {
@@ -397,7 +400,7 @@ fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Finds the modules in the bytes of a file, compressed and plain.
+/// Returns the PTX modules in the bytes of a file, compressed or not.
 fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
     let mut modules = plain(bytes)?;
     for text in unpacked(bytes) {
@@ -406,7 +409,7 @@ fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
     Ok(modules)
 }
 
-/// Finds modules in bytes by the directives that open each: `.version` and `.target`.
+/// Returns the uncompressed PTX modules in `bytes`. Each begins with the directives `.version` and `.target`.
 fn plain(bytes: &[u8]) -> Result<Vec<Module>, String> {
     let starts: Vec<usize> = memchr::memmem::find_iter(bytes, b".version ").collect();
     let mut modules = Vec::new();
@@ -434,13 +437,13 @@ fn plain(bytes: &[u8]) -> Result<Vec<Module>, String> {
     Ok(modules)
 }
 
-/// Parses a compute capability: `62` as 6.2, `100` as 10.0.
+/// Parses a compute capability without a dot: `62` is 6.2, and `100` is 10.0.
 fn capability(digits: &str) -> Option<Version> {
     let number: u32 = digits.parse().ok()?;
     Some(Version { major: number / 10, minor: number % 10 })
 }
 
-/// Checks the GPU kernels in a file.
+/// Checks that the PTX modules in a file are not beyond the ISA `newest`, and that all required kernels run on `gpu`.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
     let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
@@ -458,14 +461,14 @@ pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required
     Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
 }
 
-/// Checks that the file contains each GPU kernel assembled for the board, complete.
+/// Checks that the file contains every GPU kernel that was assembled for the board, byte for byte.
 pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
     let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
     let told = format!("{found} of {}", cubins.len());
     if found == cubins.len() { Ok(told) } else { Err(format!("{told} are in the file; allowed: all")) }
 }
 
-/// Checks the length of a stripped file.
+/// Checks that a stripped file of `bytes` bytes is no larger than `most`.
 pub fn size(bytes: u64, most: u64) -> Found {
     if bytes <= most { Ok(format!("{bytes} bytes")) } else { Err(format!("{bytes} bytes; allowed: {most}")) }
 }

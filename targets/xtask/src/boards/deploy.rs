@@ -1,12 +1,12 @@
-//! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, verifies, measures,
-//! and brings the measurements back into `targets/NAME/bench`.
+//! `cargo xtask deploy`: builds for a board, copies the folder to the board over ssh, runs `elsa verify` and
+//! `elsa bench` there, and stores the measurements in `targets/NAME/bench`.
 //!
-//! All connections use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. One shared
-//! connection is opened, so that a password is requested only once; without a terminal, no password is
-//! requested. The board's facts are read before anything is built or copied.
+//! All connections use this machine's `ssh`, so the user's keys, jump hosts and aliases apply. They share one
+//! connection to the board, so that a password is requested only once; without a terminal, none is requested. The facts
+//! of the board are read before anything is built or copied.
 //!
-//! The file holds one JSON object a line: first the facts of the board (`what` is `board`), then the lines of
-//! `elsa bench --json`. A fact that the board does not report is null. No file is ever overwritten.
+//! A results file contains one JSON object per line: first the facts of the board (`what` is `board`), then the lines
+//! of `elsa bench --json`. A fact that the board does not report is null. Existing files are never overwritten.
 
 use super::build;
 use super::target::Target;
@@ -52,13 +52,13 @@ pub struct Arguments {
     bench: Vec<String>,
 }
 
-/// Status of ssh when it could not connect or log in.
+/// Exit status of ssh if it cannot connect or log in.
 const NO_CONNECTION: i32 = 255;
-/// Exit status of `elsa bench` where something disturbed a row.
+/// Exit status of `elsa bench` if something disturbed the measurement of a row.
 pub const UNCLEAN: i32 = 5;
 
-/// A script that prints the facts of the board as `key=value` lines, without those that it cannot find. `$1` is the
-/// folder. Sensors and clocks are left to `elsa info`, which knows their pitfalls there.
+/// A script that prints the facts of the board as `key=value` lines, and omits those that it cannot find. `$1` is the
+/// folder for the deployment. Sensors and clocks are left to `elsa info`, which knows the pitfalls of reading them.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -74,7 +74,7 @@ say free_kib "$(df -Pk "$dir" 2>/dev/null | awk 'NR == 2 { print $4 }')"
 exit 0
 "#;
 
-/// The keys that go into the header of a results file.
+/// Facts of the board that are written to the first line of a results file.
 const HEADER: [&str; 7] = ["machine", "host", "kernel", "board", "l4t", "driver", "nvpmodel"];
 
 /// A connection to the board.
@@ -83,7 +83,7 @@ struct Link<'a> {
     destination: String,
     options: Vec<std::ffi::OsString>,
     port: Option<u16>,
-    /// Holds the socket of the shared connection.
+    /// Temporary folder that contains the socket of the shared connection.
     socket: tempfile::TempDir,
 }
 
@@ -128,12 +128,12 @@ impl<'a> Link<'a> {
         run
     }
 
-    /// Returns a command of the board's shell.
+    /// Returns the command of this machine that runs `command` in the board's shell.
     fn command(&self, command: &str) -> Run {
         self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
 
-    /// Runs a command that must succeed.
+    /// Runs a command on the board, which must succeed, and returns its output.
     fn ask(&self, command: &str) -> Result<String, String> {
         self.succeeded(command, self.command(command).quiet().run())
     }
@@ -150,13 +150,14 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Returns the rows of `elsa bench`. A row is marked if the machine was not quiet.
+    /// Returns the rows of a finished `elsa bench`. A status that reports disturbed rows is accepted, because they are
+    /// marked.
     fn measured(&self, out: Output) -> Result<Vec<Value>, String> {
         let text = if out.code == Some(UNCLEAN) { out.stdout } else { self.succeeded("elsa bench", out)? };
         rows(&text)
     }
 
-    /// Copies the contents of a folder to the board, preserving links.
+    /// Copies the contents of a folder to the board and preserves links.
     fn copy(&self, from: &Path, dir: &str) -> Result<(), String> {
         let archive = self.socket.path().join("folder.tar");
         let pack = Run::new(self.tree, "tar -cf").arg(&archive).arg("-C").arg(from).arg(".");
@@ -175,13 +176,13 @@ impl Drop for Link<'_> {
     }
 }
 
-/// Returns the lines `key=value`.
+/// Parses lines of the format `key=value`, and ignores all others.
 fn facts(text: &str) -> Map<String, Value> {
     let pairs = text.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
 }
 
-/// Returns whether the board has the processor and the space for the folder.
+/// Checks that the board has the target's processor and enough free space for the folder.
 fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<(), String> {
     let fact = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     if fact("machine") != target.machine() {
@@ -195,7 +196,7 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
     }
 }
 
-/// Returns the size of a folder's files in KiB, each rounded up to a block.
+/// Returns the total size of the files in a folder in KiB, each rounded up to 4 KiB.
 fn kib(path: &Path) -> Result<u64, String> {
     let file = fs::symlink_metadata(path).map_err(at(path))?;
     if !file.is_dir() {
@@ -204,8 +205,8 @@ fn kib(path: &Path) -> Result<u64, String> {
     fs::read_dir(path).map_err(at(path))?.map(|entry| kib(&entry.map_err(at(path))?.path())).sum()
 }
 
-/// Returns the kernels required on the board that no report shows to have run. `info` and `lines` are reports of the
-/// tool.
+/// Returns the required kernels of the board that did not run, according to the tool's reports: `info`, and the `lines`
+/// of the measurements.
 pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     let backends = info["backends"].as_array().cloned().unwrap_or_default();
     let mut seen: BTreeSet<&str> =
@@ -219,20 +220,20 @@ pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     board.required.iter().filter_map(gone).collect()
 }
 
-/// Returns the lines of a report in JSON.
+/// Parses a report that contains one JSON value per line.
 pub fn lines(text: &str) -> Result<Vec<Value>, String> {
     let parse = |line: &str| serde_json::from_str(line).map_err(|error| format!("not JSON: {line}: {error}"));
     text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
 }
 
-/// Returns the rows of the results that `elsa bench --json` has printed.
+/// Parses the output of `elsa bench --json` and returns its rows of measurements.
 pub fn rows(text: &str) -> Result<Vec<Value>, String> {
     let mut rows = lines(text)?;
     rows.retain(|line| line["what"] == "bench");
     Ok(rows)
 }
 
-/// Returns a path for new results: the date and the host, and a number if the file already exists.
+/// Returns a path for a new results file, from the date, the host and, if that file exists, a number.
 fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let host: String = host.chars().map(plain).collect();

@@ -1,18 +1,18 @@
-//! Builds the shipped C library from the archive that cargo makes.
+//! Builds the shipped C libraries from the archive that cargo produces.
 //!
-//! Cargo's archive holds this project, its dependencies and Rust's standard library as members whose symbols are
-//! global: a plugin that links it would export them all, and a second Rust library in the same program would define
-//! some of them twice. So:
+//! Cargo's archive contains this project, its dependencies and Rust's standard library as members whose symbols are
+//! global: a plugin that links the archive would export them all, and a second Rust library in the same program would
+//! define some of them again. So:
 //!
-//! 1. The members that the functions of `elsa.h` need become one relocatable object. Its sections stay apart, so that a
-//!    program linked with `--gc-sections` still drops the functions that it does not call.
-//! 2. Every symbol becomes local but those functions. Groups of sections are dissolved before: their signatures would
-//!    be merged with those of other libraries by name.
-//! 3. Bitcode for optimisation between crates is left out.
+//! 1. The members that the functions of `elsa.h` need are merged into one relocatable object. Its sections stay
+//!    separate, so that a program linked with `--gc-sections` still drops the functions that it does not call.
+//! 2. All other symbols become local. Groups of sections are dissolved before that, because the linker would otherwise
+//!    merge them by name with groups of other libraries.
+//! 3. Bitcode for optimisation across crates is removed.
 //! 4. `libelsa.so` is linked from that archive, with its name and the versions of its symbols. (Rust's compiler passes
-//!    a version script of its own to the linker, which cannot be combined with one that names versions.)
+//!    its own version script to the linker, which cannot be combined with one that names versions.)
 //!
-//! The functions, their versions and the number in the name come from `runtime/capi/elsa.map`.
+//! `runtime/capi/elsa.map` determines the functions, their versions and the number in the library's name.
 
 use super::target::Target;
 use crate::files::{self, at};
@@ -22,19 +22,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The version script of the library.
+/// Path of the library's version script.
 const MAP: &str = "runtime/capi/elsa.map";
-/// Sections with bitcode and the options that it was made with.
+/// Names of the sections that contain bitcode and the options with which it was compiled.
 const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
-/// Libraries of the system that the standard library of Rust names.
+/// Linker flags for the system libraries that Rust's standard library needs.
 const SYSTEM: &str = "-lutil -lrt -lpthread -lm -ldl";
 
-/// The binary interface: its number and its functions.
+/// The binary interface of the library: its version and its functions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Abi {
-    /// Grows when a program must be built again.
+    /// Major version, which increases when programs must be rebuilt.
     pub major: u32,
-    /// Grows when functions are added.
+    /// Minor version, which increases when functions are added.
     pub minor: u32,
     /// Names of functions.
     pub functions: BTreeSet<String>,
@@ -46,7 +46,7 @@ impl Abi {
         Abi::parse(&files::text(&tree.root.join(MAP))?).map_err(|fault| format!("{MAP}: {fault}"))
     }
 
-    /// Reads the text of a version script: one node, `ELSA_MAJOR.MINOR { global: NAME; ... local: *; };`.
+    /// Parses a version script with one node: `ELSA_MAJOR.MINOR { global: NAME; ... local: *; };`.
     fn parse(text: &str) -> Result<Abi, String> {
         let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line));
         let text = lines.collect::<Vec<_>>().join(" ");
@@ -75,30 +75,31 @@ impl Abi {
         }
     }
 
-    /// Returns the version of every symbol.
+    /// Returns the version of every symbol, such as `ELSA_1.0`.
     pub fn node(&self) -> String {
         format!("ELSA_{}.{}", self.major, self.minor)
     }
 
-    /// Returns the name that a program asks the loader for.
+    /// Returns the name under which programs load the library, such as `libelsa.so.1`.
     pub fn soname(&self) -> String {
         format!("libelsa.so.{}", self.major)
     }
 
-    /// Returns the name of the file.
+    /// Returns the file name of the library, such as `libelsa.so.1.0`.
     pub fn file(&self) -> String {
         format!("libelsa.so.{}.{}", self.major, self.minor)
     }
 
-    /// Returns the links to the file, each with its target: for the loader and for the linker.
+    /// Returns the symbolic links to the library, each as its name and its target: one for the loader, one for the
+    /// linker.
     pub fn links(&self) -> [(String, String); 2] {
         [(self.soname(), self.file()), ("libelsa.so".to_owned(), self.soname())]
     }
 }
 
-/// The two libraries, with symbols.
+/// Paths of the static and the shared library, both with symbols.
 pub struct Library {
-    /// The archive.
+    /// The static library.
     pub archive: PathBuf,
     /// The shared library.
     pub shared: PathBuf,
@@ -150,7 +151,7 @@ pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Pat
     Ok(archive)
 }
 
-/// Links the shared library of the whole archive.
+/// Links the shared library `shared` from the complete contents of `archive`.
 fn link(tree: &Tree, target: &Target, abi: &Abi, archive: &Path, shared: &Path) -> Result<(), String> {
     let run = match target {
         Target::Host(_) => Run::new(tree, "cc"),

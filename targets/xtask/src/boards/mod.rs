@@ -1,4 +1,4 @@
-//! Folders for boards: built, checked and deployed.
+//! Builds, checks and deploys the folders that boards receive.
 
 pub mod bad;
 pub mod build;

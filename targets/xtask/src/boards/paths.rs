@@ -1,17 +1,17 @@
-//! Paths of the build machine. Shipped artefacts contain none of them: the compiler writes remapped source paths
-//! instead, and `super::check` scans the artefacts.
+//! Lists the paths of the build machine, which no shipped artefact may contain: the compiler writes other names in
+//! place of them, and `super::check` searches the artefacts for them.
 
 use crate::setup;
 use crate::shell::Tree;
 use std::path::PathBuf;
 
-/// A folder of this machine, and the name that replaces its path in artefacts.
+/// A folder of this machine, and the name that the compiler writes in place of its path.
 struct Folder {
     path: PathBuf,
     name: &'static str,
 }
 
-/// Returns the folders, each before the folders inside it.
+/// Returns the folders whose paths are replaced. A folder precedes the folders inside it.
 fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     let home = std::env::home_dir().filter(|path| path.parent().is_some());
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -29,8 +29,8 @@ fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
     Ok(folders)
 }
 
-/// Returns the argument of cargo that makes the compiler write names in place of the folders. Flags for the target in
-/// another configuration file still apply; the user's variable RUSTFLAGS would take precedence over both.
+/// Returns the cargo option that makes the compiler write names in place of the folders' paths. Compiler flags for the
+/// target in another configuration file still apply, but the environment variable RUSTFLAGS would override both.
 pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
     let flags: Vec<String> = folders(tree)?.into_iter().map(flag).collect();
@@ -38,7 +38,7 @@ pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     Ok(format!("target.{triple}.rustflags={}", serde_json::json!(flags)))
 }
 
-/// Returns the paths that no artefact may hold.
+/// Returns the paths that no artefact may contain.
 pub fn private(tree: &Tree) -> Result<Vec<String>, String> {
     let paths = folders(tree)?.into_iter().map(|folder| folder.path.display().to_string());
     Ok(paths.collect())

@@ -6,10 +6,10 @@ use elsa_targets::Board;
 use object::Architecture;
 use std::path::PathBuf;
 
-/// The machine on which the build runs.
+/// Name of the target for the machine on which the build runs.
 pub const HOST: &str = "host";
 
-/// A board, or this machine.
+/// Target of a build: a board, or this machine.
 pub enum Target {
     /// This machine, with its triple.
     Host(String),
@@ -23,7 +23,7 @@ impl Target {
         elsa_targets::NAMES.into_iter().chain([HOST]).collect()
     }
 
-    /// Returns the target of that name.
+    /// Returns the target with this name.
     pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
         if name == HOST {
             return setup::host(tree).map(Target::Host);
@@ -39,7 +39,7 @@ impl Target {
         }
     }
 
-    /// Returns Rust's name of the platform.
+    /// Returns Rust's target triple.
     pub fn triple(&self) -> &str {
         match self {
             Target::Host(triple) => triple,
@@ -47,7 +47,7 @@ impl Target {
         }
     }
 
-    /// Returns the output of `uname -m` there.
+    /// Returns what `uname -m` prints on the target.
     pub fn machine(&self) -> &str {
         match self {
             Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
@@ -55,7 +55,7 @@ impl Target {
         }
     }
 
-    /// Returns the processor of its programs.
+    /// Returns the processor architecture of programs for the target.
     pub fn architecture(&self) -> Architecture {
         match self.machine() {
             "aarch64" => Architecture::Aarch64,
@@ -63,12 +63,12 @@ impl Target {
         }
     }
 
-    /// Returns the folder of its files in the tree.
+    /// Returns the folder of the target's profile and settings in the tree.
     pub fn folder(&self, tree: &Tree) -> PathBuf {
         tree.root.join("targets").join(self.name())
     }
 
-    /// Returns the folder that is shipped.
+    /// Returns the folder that is shipped for the target.
     pub fn dist(&self, tree: &Tree) -> PathBuf {
         tree.target.join("dist").join(self.name())
     }

@@ -1,20 +1,20 @@
-//! `cargo xtask gpu-bench`: creates a folder that measures attention on a machine with an NVIDIA driver and without
-//! Rust, compared with PyTorch if installed. It contains the library and the tool as shipped, the laboratory, a Python
-//! script, and a shell script.
+//! `cargo xtask gpu-bench`: creates a folder that measures attention on a machine that has an NVIDIA driver but no
+//! Rust, and compares with PyTorch if it is installed. The folder contains the library and the tool as shipped, the
+//! laboratory, a Python script and a shell script.
 
 use crate::boards::build;
 use crate::boards::target::HOST;
 use crate::files;
 use crate::shell::{Run, Tree};
 
-/// Files of a build's folder that are packed.
+/// Files of the built folder that are copied.
 const BUILT: [(&str, &str); 3] =
     [("lib/libelsa.so.1", "libelsa.so.1"), ("share/python/elsa.py", "elsa.py"), ("bin/elsa", "elsa")];
-/// The scripts.
+/// Names and texts of the scripts.
 const SCRIPTS: [(&str, &str); 2] =
     [("gpu_bench.py", include_str!("gpu_bench.py")), ("run.sh", include_str!("gpu_bench.sh"))];
 
-/// Makes `target/gpu-bench`.
+/// Creates the folder `target/gpu-bench`.
 ///
 /// # Errors
 /// Returns an error if the build fails or a file cannot be written.

@@ -1,6 +1,6 @@
-//! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine that has an NVIDIA driver and no Rust:
-//! release test programs, which carry their PTX, C programs that are linked with the static library, the tool and the
-//! laboratory, and a script.
+//! `cargo xtask gpu-test`: creates a folder that tests the CUDA back end on a machine that has an NVIDIA driver but no
+//! Rust. It contains release test programs with their PTX, C programs linked with the static library, the tool, the
+//! laboratory and a script.
 
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::files::{self, at};
@@ -9,12 +9,12 @@ use crate::shell::{Run, Tree};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Test programs of `elsa-tests` that a real driver can run.
+/// Test programs of `elsa-tests` that work with a real driver.
 const TESTS: [&str; 2] = ["crossing", "no_allocation"];
-/// Programs of `tests/capi` that a real driver can run.
+/// Programs of `tests/capi` that work with a real driver.
 const C_PROGRAMS: [&str; 5] = ["plain", "buffers", "device", "copies", "graph"];
 
-/// Lists the executables that a cargo command with JSON messages has made, with the names of their targets.
+/// Lists the executables that a cargo command has built, from its JSON messages: the name of the target and the path.
 pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
     messages
         .lines()
@@ -27,7 +27,7 @@ pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// Makes `target/gpu-test`.
+/// Creates the folder `target/gpu-test`.
 ///
 /// # Errors
 /// Returns an error if a program does not build, or if a file cannot be written.

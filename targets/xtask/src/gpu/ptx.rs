@@ -1,8 +1,10 @@
-//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
+//! `cargo xtask ptx`: compiles device code to PTX that a CUDA 10.2 driver loads, and determines its resources with
+//! ptxas.
 //!
-//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, one module with one entry point. The text
-//! is packed: comments, optional spaces, most ends of lines and long names go, which changes no instruction and saves a
-//! third of the bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
+//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, a module with one entry point.
+//! The text is packed: comments, optional spaces and most line ends are removed and long names shortened, which changes
+//! no instruction and saves a third of the bytes. `kernels/ptx/manifest.json` records the sources, the compiler, the
+//! flags and the resources of each kernel.
 
 use super::sass;
 use crate::files;
@@ -18,29 +20,30 @@ const COMPILER: &str = "clang-19";
 const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_53 -nocudainc -nocudalib -O3 -std=c++17 \
     -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
 const SOURCES: &str = "kernels/cuda";
-/// The folder of the committed modules.
+/// Folder of the committed PTX modules.
 pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
-/// Target of the modules: the oldest GPU with arithmetic on pairs of halves, the Jetson Nano's.
+/// Target of the modules: the GPU of the Jetson Nano, the oldest one with arithmetic on pairs of f16.
 const TARGET: &str = "sm_53";
-/// Targets of assembly: the GPUs of the Jetson Nano and of the Jetson TX2. Newer GPUs require no other code.
+/// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs need no other
+/// code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
-/// Most bytes of the modules of an operator, by the folder of their sources. Linear attention has 1.4 MB for states that walk and
-/// 0.4 MB for the quadratic form with delta rules and gates for each dim, in modules of their own: a process compiles those of
-/// its plans alone.
+/// Maximum total size in bytes of an operator's modules, by the folder of their sources. In linear attention, kernels
+/// that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates takes 0.4 MB. These are
+/// separate modules, because a process only compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Processor seconds that ptxas should take for a module, and the seconds allowed on a slow machine. The least of up to
-/// `TIMES` counts is used: a module that takes longer than it should is measured again.
+/// Processor seconds that ptxas should take at most for a module. [`MOST_SECONDS`] are allowed on a slow machine. A
+/// module that takes longer than it should is measured again, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
-/// An SM of compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
+/// Limits of an SM of compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
-/// The resources of a kernel, as ptxas reports them: the most that any of `ASSEMBLED` takes.
+/// The resources that ptxas reports for a kernel. Each is the maximum over the targets in [`ASSEMBLED`].
 struct Resources {
     registers: usize,
     shared: usize,
@@ -50,7 +53,7 @@ struct Resources {
 }
 
 impl Resources {
-    /// Returns the number of threads that an SM holds at once.
+    /// Returns the number of threads of the kernel that can be resident on an SM at the same time.
     fn resident(&self) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(SM[3]);
         let registers = self.registers.next_multiple_of(8) * self.threads;
@@ -60,20 +63,21 @@ impl Resources {
     }
 }
 
-/// NVIDIA's programs.
+/// Paths of NVIDIA's programs.
 struct Tools {
     ptxas: PathBuf,
     nvdisasm: PathBuf,
 }
 
-/// All modules, the manifest and the table of costs, by path in the tree.
+/// The generated files (modules, manifest and table of costs), each with its path in the tree, and the lines to
+/// print about them.
 struct Made {
     files: Vec<(String, String)>,
     lines: Vec<String>,
     faults: Vec<String>,
 }
 
-/// Writes modules and manifest into the tree.
+/// Generates the modules, the manifest and the table of costs, and writes them into the tree.
 pub fn write(tree: &Tree) -> Result<(), String> {
     let made = make(tree)?;
     let text = |error: std::io::Error| format!("{MODULES}: {error}");
@@ -89,7 +93,7 @@ pub fn write(tree: &Tree) -> Result<(), String> {
     if made.faults.is_empty() { Ok(()) } else { Err(made.faults.join("\n")) }
 }
 
-/// Writes the table of costs of the modules that the tree holds, without compiling them again.
+/// Writes the table of costs for the modules in the tree, without compiling these again.
 pub fn write_costs(tree: &Tree) -> Result<(), String> {
     let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
     let modules = files::below(&tree.root.join(MODULES), &["ptx"])?;
@@ -117,12 +121,12 @@ pub fn write_costs(tree: &Tree) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", sass::TABLE))
 }
 
-/// Returns the number of threads in a block, by the launch bounds in a module.
+/// Returns the number of threads per block, from the launch bounds in a module's text.
 fn threads(text: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
 }
 
-/// Regenerates everything and compares it with the tree.
+/// Generates all files again and compares them with those in the tree.
 pub fn check(tree: &Tree) -> Ran {
     Ran::of("modules", |ran| {
         let made = make(tree)?;
@@ -223,7 +227,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     Ok(made)
 }
 
-/// Returns the packed PTX of a source, and its cost.
+/// Compiles a source to packed PTX. Returns the text, the resources of the kernel, and its cost.
 fn compile(
     tree: &Tree,
     tools: &Tools,
@@ -252,15 +256,16 @@ fn compile(
     Ok((text, most, cost))
 }
 
-/// Lists the device sources and the headers that they include, without the host's, sorted by path.
+/// Lists the device sources and the headers that they include, sorted by path. Headers for host code are omitted.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     let mut paths = files::below(&tree.root.join(SOURCES), &["cu", "cuh"])?;
     paths.retain(|path| !path.ends_with("host.cuh"));
     Ok(paths)
 }
 
-/// Packs the same instructions into fewer bytes: without comments and optional spaces, with short names for registers,
-/// labels, and the parameter and shared memory of the only entry point, `kernel`. Short statements share a line.
+/// Packs a module without changing its instructions: removes comments and optional spaces, shortens the names of
+/// registers, labels, and the parameter and the shared memory of the only entry point, `kernel`, and joins short
+/// statements into lines.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -303,7 +308,7 @@ fn fill(text: &str) -> String {
     filled + "\n"
 }
 
-/// Renames registers of the compiler's classes to one letter and a number; more frequent ones get shorter numbers.
+/// Renames the compiler's registers to a letter for their class and a number. Frequent registers get short numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
@@ -354,7 +359,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// Returns the reason why a CUDA 10.2 driver would reject a module.
+/// Returns the reason why a CUDA 10.2 driver would reject a module; `None` if it would load it.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {
@@ -374,8 +379,8 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
     None
 }
 
-/// Sums the processor seconds in the last line that the shell's `times` prints, as in `0m1.250s 0m0.030s`. Returns infinity
-/// if there are none.
+/// Returns the sum of the processor seconds in the last line that the shell's `times` prints, such as `0m1.250s
+/// 0m0.030s`; infinity if the line has another format.
 fn worked(said: &str) -> f64 {
     let last = said.lines().last().unwrap_or_default();
     let seconds = |time: &str| {

@@ -95,8 +95,8 @@ fn packed_sequences_execute_what_they_do_alone() {
     }
 }
 
-/// Checks that the written values of tokens have a region with a delta rule only, and that the quadratic form
-/// prepares no chunks.
+/// Checks that only a delta rule has a region for the values that tokens write, and that the quadratic form prepares no
+/// chunks.
 #[test]
 fn the_quadratic_form_is_for_all_rules() {
     let of = |rule, form| {
@@ -114,8 +114,8 @@ fn the_quadratic_form_is_for_all_rules() {
     assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
-/// Checks that a state is computed once if its readers would run in several waves, by forms that support it, and
-/// by kernels of its size.
+/// Checks that a state is computed once for all its readers if separate blocks would run in several waves, by forms
+/// that support it, and by kernels of the same size.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
     let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
@@ -144,7 +144,7 @@ fn readers_share_a_state_where_blocks_take_turns() {
     }
 }
 
-/// Checks that keys with more dims than tiles hold go step by step, and that nothing else computes them.
+/// Checks that keys with more dims than tiles hold are computed token by token, and that no other form accepts them.
 #[test]
 fn keys_of_many_dims_go_step_by_step() {
     let of = |d, form, chunk| {

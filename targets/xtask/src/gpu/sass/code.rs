@@ -1,20 +1,20 @@
 //! Machine code of Maxwell and Pascal, as `nvdisasm -c -novliw -hex` lists it.
 //!
-//! Every 32 bytes hold a control word and three instructions of 64 bits. The control word has 21 bits for each of the
-//! three, the first one's lowest:
+//! Every 32 bytes contain a control word and three instructions of 64 bits. The control word has 21 bits for each
+//! instruction; the lowest 21 are for the first one:
 //!
 //! | bits | what the scheduler does |
 //! |---|---|
-//! | 0 to 3 | waits so many cycles before the next instruction of the warp; zero issues it in the same cycle |
+//! | 0 to 3 | waits this number of cycles before the next instruction of the warp; zero issues both in the same cycle |
 //! | 4 | zero: prefers another warp next |
 //! | 5 to 7 | barrier that opens when the result is written; 7 is none |
 //! | 8 to 10 | barrier that opens when the operands are read; 7 is none |
-//! | 11 to 16 | barriers that must be open before it issues, a bit each |
-//! | 17 to 20 | operands kept for the next instruction, a bit each |
+//! | 11 to 16 | barriers that must be open before the instruction issues, one bit each |
+//! | 17 to 20 | operands kept for the next instruction, one bit each |
 
-/// Bytes of a control word and its three instructions.
+/// Size of a control word with its three instructions, in bytes.
 const BUNDLE: usize = 32;
-/// Bits of an instruction in a control word.
+/// Number of bits for each instruction in a control word.
 const CONTROL_BITS: u32 = 21;
 
 /// Scheduling information of an instruction.
@@ -24,18 +24,18 @@ pub struct Control {
     pub stall: u32,
     /// `true` if the scheduler prefers another warp next.
     pub yields: bool,
-    /// Barrier that opens when the result is written.
+    /// Number of the barrier that opens when the result is written.
     pub written: Option<usize>,
-    /// Barrier that opens when the operands are read.
+    /// Number of the barrier that opens when the operands are read.
     pub read: Option<usize>,
-    /// Barriers that must be open, a bit each.
+    /// Barriers that must be open before the instruction issues, one bit each.
     pub waits: u32,
-    /// Operands that are kept for the next instruction, a bit each.
+    /// Operands that are kept for the next instruction, one bit each.
     pub reuse: u32,
 }
 
 impl Control {
-    /// Returns the control of instruction `place`, 0 to 2, of a control word.
+    /// Returns the scheduling information of instruction `place`, from 0 to 2, in a control word.
     pub fn of(word: u64, place: usize) -> Control {
         let bits = word >> (CONTROL_BITS * place as u32);
         let field = |from: u32, len: u32| (bits >> from) as u32 & ((1 << len) - 1);
@@ -54,39 +54,40 @@ impl Control {
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Address in the kernel.
+    /// Address of the instruction, relative to the start of the kernel.
     pub at: usize,
     /// Name without modifiers, such as `FFMA`.
     pub name: String,
-    /// The name with modifiers and the operands.
+    /// Name with modifiers, followed by the operands.
     pub text: String,
-    /// The predicate that decides if it has an effect, without its sign.
+    /// Predicate register that decides whether the instruction has an effect, without its negation; `None` if it always
+    /// has.
     pub guard: Option<String>,
-    /// Target of its jump, or the point where code meets again after jumps out of the region that it
-    /// begins.
+    /// Address to which a jump leads. For an instruction that begins a divergent region, the address at which the
+    /// region's threads meet again.
     pub target: Option<usize>,
     /// Scheduling information.
     pub control: Control,
 }
 
 impl Instruction {
-    /// Returns whether a modifier follows the name, as `EX2` in `MUFU.EX2`.
+    /// Returns whether the name has this modifier, such as `EX2` in `MUFU.EX2`.
     pub fn has(&self, modifier: &str) -> bool {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }
 
-    /// Returns the operands, the destination first, without the mark of a kept one.
+    /// Returns the operands, the destination first, without the suffix `.reuse`.
     pub fn operands(&self) -> impl Iterator<Item = &str> {
         let rest = self.text.split_once(char::is_whitespace).map_or("", |(_, rest)| rest);
         rest.split(',').map(|operand| operand.trim().trim_end_matches(".reuse"))
     }
 
-    /// Returns the number of the general register that an operand is.
+    /// Returns the number of a general register, from an operand such as `-R12`; `None` for other operands.
     pub fn register(operand: &str) -> Option<usize> {
         operand.trim_start_matches(['-', '|', '~']).strip_prefix('R')?.split(['.', '|']).next()?.parse().ok()
     }
 
-    /// Returns an operand's value, where it is a constant.
+    /// Returns the value of a constant operand; `None` for other operands.
     pub fn constant(operand: &str) -> Option<i64> {
         if operand == "RZ" {
             return Some(0);
@@ -98,10 +99,10 @@ impl Instruction {
     }
 }
 
-/// Returns the instructions of `kernel` in a listing.
+/// Parses the instructions of `kernel` in a listing.
 ///
 /// # Errors
-/// Returns an error for a listing that has no such kernel, whose addresses have gaps, or whose jumps lead nowhere.
+/// Returns an error if the listing does not contain the kernel, if addresses have gaps, or if a jump has no target.
 pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     let fault = |what: &str, line: &str| format!("{kernel}: {what}: {}", line.trim());
     let begin = format!(".text.{kernel}:");
@@ -155,8 +156,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     Ok(code)
 }
 
-/// Finds the target of each `SYNC` and `BRK`: the end of the innermost part of the code that an `SSY` or a `PBK`
-/// begins.
+/// Sets the target of each `SYNC` and `BRK`: the end of the innermost region around it that an `SSY` or a `PBK` begins.
 fn meet(code: &mut [Instruction]) {
     let begun = |name: &str| -> Vec<(usize, usize)> {
         let begins = code.iter().filter(|x| x.name == name);
@@ -173,14 +173,14 @@ fn meet(code: &mut [Instruction]) {
     }
 }
 
-/// Returns the 64 bits that a line ends with.
+/// Returns the 64-bit encoding at the end of a line.
 fn encoded(line: &str) -> Option<u64> {
     let (_, rest) = line.trim_end().strip_suffix("*/")?.rsplit_once("/*")?;
     let digits = rest.trim().strip_prefix("0x")?;
     u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16)
 }
 
-/// Returns the address and the text of a line such as `/*0008*/ MOV R1, R2 ; /* 0x… */`.
+/// Returns the address and the text of an instruction, from a line such as `/*0008*/ MOV R1, R2 ; /* 0x… */`.
 fn addressed(line: &str) -> Option<(usize, &str)> {
     let (at, rest) = line.strip_prefix("/*")?.split_once("*/")?;
     let text = rest.split_once(';')?.0.trim();
