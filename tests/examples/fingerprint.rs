@@ -1,15 +1,16 @@
-//! Prints a fingerprint of the answers: hashes of all bits that every back end returns for a fixed set of problems.
+//! Prints fingerprints of computed outputs: hashes of all bits that every back end returns for a fixed set of problems.
 //!
-//! It compares two commits: if a change must not change a bit, the hashes before and after are equal on the same
-//! machine. `cargo xtask fingerprint` runs it natively, under emulation and on the stand-in GPU.
+//! They compare two commits: if a change must not change any bit, the hashes before and after it are equal on the same
+//! machine. `cargo xtask fingerprint` runs this program natively, under emulation and on the stand-in GPU.
 //!
 //! `cargo run --release -p elsa-tests --example fingerprint -- [--cases] [--random N] [BACKEND…]`
 //!
-//! Without names it runs `core` (the scalar fallback of `elsa_core`) and every back end that is present, or only the
-//! one that `ELSA_BACKEND` names. A line has the back end, method, block size, number of calls, the hash of all bits,
-//! the hash with every NaN treated as equal (Rust promises no payload), and finally the kernel: `sed 's/ [^ ]*$//'`
-//! removes it, because kernels may be renamed. Refused calls have a line `refused` with the hash of their messages.
-//! `--cases` adds a line per call. `--random` is the number of random problems, 300 by default.
+//! The program runs the named back ends. If no name is given, it runs `core` (the scalar fallback of `elsa_core`) and
+//! every back end that is present, or only the one that `ELSA_BACKEND` names. It prints a line per kernel: back end,
+//! method, block size, number of calls, the hash of all bits, the hash with every NaN treated as equal (Rust promises
+//! no NaN payload), and finally the kernel. `sed 's/ [^ ]*$//'` removes the kernel, because kernels may be renamed.
+//! Refused calls have `refused` as their kernel and the hash of their messages. `--cases` adds a line per call.
+//! `--random` is the number of random problems, 300 by default.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ use proptest::test_runner::TestRunner;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// FNV-1a of 64 bits, twice: over all bits, and with every NaN treated as equal.
+/// Two 64-bit FNV-1a hashes: of all bits, and with every NaN treated as equal.
 #[derive(Clone, Copy)]
 struct Hash {
     bits: u64,
@@ -67,7 +68,7 @@ impl Hash {
     }
 }
 
-/// Returns the hard cases, shapes for the kernels that these leave idle, and `random` random problems.
+/// Returns the hard cases, cases for kernels that the hard cases do not use, and `random` random problems.
 fn problems(random: usize) -> Result<Vec<Case>, Failure> {
     let mut cases = hard_cases();
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
@@ -94,7 +95,7 @@ fn problems(random: usize) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-/// Runs one call: into all outputs, or without states and for every other case without log-sum-exp. Returns the kernel.
+/// Runs one call, with states and log-sum-exp if requested, and returns the name of its kernel.
 fn call(
     engine: Option<&Engine>,
     case: &Case,

@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--schedules]`
 //!
-//! Every problem is designed to be hard, and every row of every answer is judged against the bound from the exact
-//! answer and the bound from norms. Schedules with frozen references, budgets and λ, run by core, are judged against
-//! their own bounds; `--schedules` runs only those. The hunt ends after `--seconds` (60 by default), or after `--rows`
-//! rows over all back ends, and prints a line of findings per back end. A violation is a failure.
+//! Every problem is designed to be hard. Every row of every output is judged against the bound that is computed along
+//! with the exact values, and against the bound from norms. Schedules with frozen references, budgets and λ, run by
+//! core, are judged against separate bounds; `--schedules` runs only these schedules. The hunt ends after `--seconds`
+//! (60 by default), or after `--rows` rows over all back ends, and prints a line of findings per back end. A violation
+//! is a failure.
 //!
 //! `--tightness` prints the ratio of bounds to errors instead, on Gaussian rows of head size 64.
 
@@ -19,7 +20,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Largest number of keys of most problems.
+/// Upper limit of the number of keys in most problems.
 const KEYS: usize = 100;
 /// Time between lines of progress.
 const PACE: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Checks that a run of a warmed-up plan allocates nothing, not even the first, on any back end, for any problem, and
-//! that a workspace allocates the bytes that its plan reports.
+//! Checks that no run of a warmed-up plan allocates, not even the first, on any back end and for any problem, and that
+//! a workspace allocates the number of bytes that its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -23,10 +23,11 @@ use std::alloc::System;
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Additions between a key and the result: one chain over all keys, with method math; no case has more than 4096.
+/// Upper limit of the number of additions between a key and the result: method math sums all keys in one chain, and no
+/// case has more than 4096.
 const ADDITIONS: usize = 4096;
 
-/// Runs the gradients of a case; returns the number of runs.
+/// Runs the backward pass of a case; returns the number of runs.
 fn gradients(engine: &Engine, case: &Case) -> usize {
     let Some(given) = Given::of(case) else { return 0 };
     let options = BackwardPlanOptions::default().all_workers(true);
@@ -51,8 +52,8 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     3
 }
 
-/// Runs a plan twice in a warmed-up workspace, and calls `ask` on the runs: none of it allocates. Returns the outputs
-/// of the second run, and the result of `ask`.
+/// Runs a plan twice in a warmed-up workspace, calls `ask` on the bound call, and checks that nothing allocates.
+/// Returns the outputs of the second run, and the result of `ask`.
 fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T) -> (Buffers, T) {
     let region = Region::new(GLOBAL);
     let mut workspace = plan.workspace().unwrap();

@@ -1,8 +1,8 @@
-//! Counts of the checks of a stage.
+//! Accounts of the stages: numbers of passed and failed checks, and faults.
 
 use crate::shell::side_by_side;
 
-/// Counts of a stage, or of one of its commands.
+/// Account of a stage, or of one of its commands.
 #[derive(Debug, Default)]
 pub struct Ran {
     /// Checks that passed.
@@ -11,11 +11,11 @@ pub struct Ran {
     pub failed: u64,
     /// Tests that the source marks as ignored.
     pub ignored: u64,
-    /// Counted items in the plural, such as `tests`.
+    /// Plural name of the counted items, such as `tests`.
     pub counted: &'static str,
     /// A remark for the summary.
     pub note: String,
-    /// Reason why the stage failed; empty when it passed.
+    /// Reasons why the stage failed; empty if it passed.
     pub faults: Vec<String>,
 }
 
@@ -39,7 +39,8 @@ impl Ran {
         ran
     }
 
-    /// Counts one check by its result, and prints the finding.
+    /// Counts one check, named `what`, as passed or failed. Prints the finding of a passed check, and keeps the error
+    /// of a failed check as a fault.
     pub fn note(&mut self, what: &str, found: Result<String, String>) {
         match found {
             Ok(found) => {
@@ -53,8 +54,8 @@ impl Ran {
         }
     }
 
-    /// Does `work` for every item, on all cores, each with an account of its own. Adds the accounts in the order of the
-    /// items.
+    /// Calls `work` for every item, on all cores, with a separate account per item. Adds these accounts in the order of
+    /// the items.
     pub fn each<T: Send>(&mut self, items: Vec<T>, work: impl Fn(&mut Ran, T) + Sync) {
         let counted = self.counted;
         let done = side_by_side(items, |item| {
@@ -90,7 +91,7 @@ impl Ran {
         }
     }
 
-    /// Closes the account: a stage that ran nothing has failed.
+    /// Returns the final account; a stage that ran nothing gets a fault.
     pub fn close(mut self) -> Ran {
         if self.passed + self.failed == 0 && self.faults.is_empty() {
             self.faults.push(format!("ran no {}", self.counted));

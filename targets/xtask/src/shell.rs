@@ -1,4 +1,4 @@
-//! Runs commands: they are printed before they run, shown while they run, and their output is kept for counting.
+//! Runs commands. A command is printed before it runs, its output is shown while it runs and kept for counting.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -7,14 +7,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The workspace of the program for a machine without an operating system.
+/// Workspace of the test program for machines without an operating system.
 pub const BARE_METAL: &str = "tests/bare-metal";
 /// The workspace of the fuzz targets.
 pub const FUZZ: &str = "tests/fuzz";
 
-/// The folders of the project.
+/// Folders of the project.
 pub struct Tree {
-    /// The repository.
+    /// Root of the repository.
     pub root: PathBuf,
     /// Build products of the main workspace.
     pub target: PathBuf,
@@ -36,11 +36,11 @@ impl Tree {
 
 /// The result of a command.
 pub struct Output {
-    /// `true` if it exited on its own with status zero.
+    /// `true` if the command exited with status zero.
     pub ok: bool,
-    /// Exit status, if it exited on its own.
+    /// Exit status; `None` if the command did not start or was killed.
     pub code: Option<i32>,
-    /// Exit status, or the reason why it is missing.
+    /// Exit status as text, or the reason why it is missing.
     pub how: String,
     /// Standard output.
     pub stdout: String,
@@ -49,8 +49,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Returns the standard output of a command, or describes how `what` failed, with the last line of
-    /// standard error.
+    /// Returns the standard output of a successful command. The error of a failed one says how `what` ended, with the
+    /// last line of standard error.
     pub fn text(&self, what: &str) -> Result<String, String> {
         let said = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         if self.ok { Ok(self.stdout.clone()) } else { Err(format!("{what}: {}: {said}", self.how)) }
@@ -98,61 +98,61 @@ impl Run {
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets a variable of the command's environment.
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Run {
         self.variables.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Sets a variable of its environment, unless the user has set it.
+    /// Sets a variable of the command's environment, unless the user has set it.
     pub fn env_default(self, name: &str, value: &str) -> Run {
         if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
     }
 
-    /// Sets a folder of programs to look in first.
+    /// Puts a folder in front of the command's search path for programs.
     pub fn front(mut self, dir: PathBuf) -> Run {
         self.front = Some(dir);
         self
     }
 
-    /// Sets a folder of the tree to run in.
+    /// Sets the folder that the command runs in.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Run {
         self.dir = dir.into();
         self
     }
 
-    /// Ends the command after `limit`.
+    /// Kills the command after `limit`.
     pub fn limit(mut self, limit: Duration) -> Run {
         self.limit = Some(limit);
         self
     }
 
-    /// Sets a file that it reads from standard input, which is otherwise empty.
+    /// Connects a file to the command's standard input, which is empty by default.
     pub fn input(mut self, path: impl Into<PathBuf>) -> Run {
         self.input = Some(path.into());
         self
     }
 
-    /// Keeps standard output off the screen: it is for a program to read.
+    /// Keeps standard output off the screen, for output that only a program reads.
     pub fn machine(mut self) -> Run {
         self.show_stdout = false;
         self
     }
 
-    /// Prints the command and its output in one piece after it has ended, for commands that run in parallel.
+    /// Prints the command and its output together after the command has ended, for commands that run in parallel.
     pub fn whole(mut self) -> Run {
         self.whole = true;
         self
     }
 
-    /// Suppresses the line that prints the command, and the command's output.
+    /// Prints neither the command nor its output.
     pub fn quiet(mut self) -> Run {
         self.announce = false;
         self.show_stdout = false;
         self
     }
 
-    /// Returns the command as it would be typed.
+    /// Returns the command as a user would type it.
     pub fn line(&self) -> String {
         let quote = |word: &OsString| {
             let word = word.to_string_lossy();
@@ -198,7 +198,8 @@ impl Run {
         command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
     }
 
-    /// Runs it to its end, with everything that it writes in a file; returns how it ended.
+    /// Runs the command until it exits, with standard output and standard error in the file `path`; returns how it
+    /// ended.
     pub fn into_file(self, path: &Path) -> String {
         let go = || {
             let at = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -211,7 +212,7 @@ impl Run {
         go().unwrap_or_else(|fault| fault)
     }
 
-    /// Runs it to its end.
+    /// Runs the command until it exits.
     pub fn run(self) -> Output {
         let line = self.line();
         let live = self.announce && !self.whole;
@@ -252,7 +253,7 @@ impl Run {
     }
 }
 
-/// Does `work` for every item, on all cores. Returns the results in the order of the items.
+/// Calls `work` for every item, on all cores. Returns the results in the order of the items.
 pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let count = items.len();
     let waiting = Mutex::new(items.into_iter().enumerate());
@@ -273,7 +274,7 @@ pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the processor seconds of all programs that have ended so far; 0 if the system does not report
+/// Returns the processor seconds that all child processes that have ended used so far; 0 if the system does not report
 /// them.
 pub fn processor_seconds() -> f64 {
     let told = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -282,7 +283,7 @@ pub fn processor_seconds() -> f64 {
     fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Reads `from` to its end, showing it on `to` as it comes.
+/// Reads `from` until it ends, copies each piece to `to` as soon as it arrives, and returns all of the text.
 fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -301,7 +302,7 @@ fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Waits for the end, or ends it after `limit`.
+/// Waits until the process ends, or kills it after `limit`.
 fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, String> {
     let text = |error: std::io::Error| error.to_string();
     let Some(limit) = limit else { return child.wait().map_err(text) };

@@ -8,7 +8,7 @@ use elsa_core::view::{Layout, View};
 /// Head size.
 const D: usize = 64;
 
-/// Keys, norms of queries and keys, and the largest addend of a score.
+/// Number of keys, then the largest norm of a query, the largest norm of a key and the largest addend of a score.
 const CASES: [(usize, [f64; 3]); 5] = [
     (1, [1.0, 1.0, 0.0]),
     (900, [8.5, 9.25, 0.0]),
@@ -25,7 +25,7 @@ fn problem(keys: usize, dtype: DType, softcap: Option<f32>) -> Option<Problem> {
     spec.check().ok()
 }
 
-/// Evaluates every case and passes on the bits of each bound, as words.
+/// Evaluates every case and calls `row` with the bits of each bound, as two words.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for softcap in [None, Some(20.0)] {

@@ -1,8 +1,9 @@
-//! Prints the bits of the answers of [`vectors`], of the error bounds of [`bounds`] and of the stream of [`telemetry`] in hexadecimal, one line per row.
+//! Prints the bits of the outputs of [`vectors`], of the error bounds of [`bounds`] and of the stream of [`telemetry`]
+//! in hexadecimal, one line per row.
 //!
-//! Built for a host it writes to standard output. Built for a Cortex-M4F it writes through semihosting and ends the
-//! emulator with a status, so that a fault or a hang is not mistaken for an answer.
-//! `cargo xtask test --only bare-metal` runs both and compares them bit by bit.
+//! Built for a host, it writes to standard output. Built for a Cortex-M4F, it writes through semihosting and ends the
+//! emulator with a status, so that a fault or a hang is not mistaken for a result. `cargo xtask test --only bare-metal`
+//! runs both builds and compares their lines bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 mod bounds;
@@ -11,7 +12,7 @@ mod vectors;
 
 use elsa_core::profile::InstructionSet;
 
-/// Prints the lines that both sides compare.
+/// Passes each line of the output to `line`; both builds must print the same lines.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     // The table of a micro-kernel holds every entry point, so requesting one links them all.
     let kernel = elsa_kernels::registry::attention_for_any(InstructionSet::Scalar);
@@ -34,7 +35,7 @@ fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     line(format_args!("end {words}"));
 }
 
-/// Bits of values, separated by spaces.
+/// Values and the function that returns their bits, formatted in hexadecimal with spaces between the values.
 struct Bits<'a, T>(&'a [T], fn(T) -> u32);
 
 impl<T: Copy> core::fmt::LowerHex for Bits<'_, T> {

@@ -1,4 +1,4 @@
-//! A stream of records: made, damaged, and read without an allocator.
+//! A stream of telemetry records: encoded, damaged and decoded without an allocator.
 
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Grid, Record, Start, Throttling, Trace, text};
@@ -9,7 +9,7 @@ const RUN: u32 = 0x0102_0304;
 /// Number of records.
 const RECORDS: usize = 6;
 
-/// Capacity for the damaged stream in bytes.
+/// Capacity of the buffer for the damaged stream, in bytes.
 const STREAM: usize = RECORDS * FRAME;
 
 /// Creates a record from its number.
@@ -44,8 +44,9 @@ fn record(n: usize) -> Record {
     }
 }
 
-/// Makes a stream, damages it and reads it. Passes on, as words: the bytes that were `sent`; the run, the number and
-/// the bytes of every record that was `heard`; and the `counts`. A stream that is not read as expected is `refused`.
+/// Encodes a stream, damages it and decodes it. Calls `row` with words: for `sent`, the bytes of each frame; for
+/// `heard`, the run, the number and the bytes of each decoded record; for `counts`, the counts of the decoder. A stream
+/// with unexpected counts adds a row called `refused`.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     let mut encoder = Encoder::new(RUN);
     let mut frame = [0; FRAME];
@@ -84,7 +85,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     }
 }
 
-/// Passes on `bytes` as words, a few at a time. The last word is padded with zeros.
+/// Calls `row` with `bytes` as little-endian words, at most 16 at a time. The last word is padded with zeros.
 fn words(bytes: &[u8], mut row: impl FnMut(&[u32])) {
     for line in bytes.chunks(64) {
         let mut words = [0; 16];

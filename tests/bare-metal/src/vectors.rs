@@ -15,20 +15,20 @@ use elsa_core::view::{Layout, View};
 const D: usize = 8;
 /// Head size of values.
 const DV: usize = 6;
-/// Query heads, which share one key head.
+/// Number of query heads, which share one key head.
 const HEADS: usize = 2;
 /// Largest number of queries in a case.
 const QUERIES: usize = 9;
-/// Largest number of keys in a case: more than two segments of the merge tree.
+/// Largest number of keys in a case, enough for more than two segments of the merge tree.
 const KEYS: usize = 1100;
 
-/// Rows and columns of a window.
+/// Number of rows and of columns in a window.
 const SIDE: usize = 3;
-/// Table of relative positions.
+/// Description of the bias table of relative positions.
 const TABLE: TableView =
     TableView { dtype: DType::F32, entries: (2 * SIDE - 1) * (2 * SIDE - 1), heads: HEADS, indexed: false };
 
-/// One attention.
+/// Shape and options of one attention problem.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -40,7 +40,7 @@ struct Case {
     masked: bool,
     /// `true` for a shifted window of `SIDE × SIDE` tokens with a table of relative positions.
     windowed: bool,
-    /// Factor of the first key, a power of two: its scores would overflow a naive exponential.
+    /// Factor of the first key, a power of two; a large one gives scores that overflow a naive exponential.
     first_key: f32,
 }
 
@@ -70,8 +70,8 @@ const CASES: [Case; 11] = [
     Case { name: "empty", queries: 3, keys: 0, ..PLAIN },
 ];
 
-/// Computes every case and passes on each row: the name of the case, `y` (an output row) or `lse` (the log-sum-exp
-/// of every row), and the numbers. A refused problem has a row called `refused`, which no accepted one has.
+/// Computes every case and calls `row` for each result: with the name of the case, `y` (an output row) or `lse` (the
+/// log-sum-exp of all rows), and the numbers. A refused problem has a single row called `refused`, without numbers.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     for (seed, case) in (1..).zip(CASES) {
         let mut query = [0.0; HEADS * QUERIES * D];
@@ -142,7 +142,7 @@ fn problem(case: &Case) -> Result<Problem, ArgumentError> {
     spec.check()
 }
 
-/// Computes the attention to compare: output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
+/// Computes output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
 fn compute(
     problem: &Problem,
     inputs: &Inputs<'_>,

@@ -1,14 +1,14 @@
-//! Handles and tensors of hostile calls: occasionally stale handles, and tensors in an arena, mostly as described,
-//! occasionally misaligned, short, overlapping or null.
+//! Handles and tensors for hostile calls. Handles are occasionally stale. Tensors are stored in an arena, mostly as
+//! described, occasionally misaligned, short, overlapping or null.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use std::ptr::null_mut;
 
-/// Bytes of an arena.
+/// Size of an arena in bytes.
 pub const ARENA: usize = 1 << 15;
 
-/// Picks one of the handles, or a number that never was one.
+/// Picks one of the handles in `from`, or occasionally `none`, which is not a handle.
 ///
 /// # Errors
 /// If the input has ended.
@@ -16,7 +16,7 @@ pub fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T>
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
 
-/// Picks memory for a view in an arena: mostly the required amount.
+/// Picks memory for a view in an arena, mostly with the required number of bytes.
 fn memory(
     u: &mut Unstructured<'_>,
     arena: *mut u8,
@@ -38,7 +38,7 @@ fn memory(
     Ok((arena.wrapping_add(at), bytes))
 }
 
-/// Picks a tensor that is read.
+/// Picks a tensor for a call to read.
 ///
 /// # Errors
 /// If the input has ended.
@@ -47,7 +47,7 @@ pub fn input(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: 
     Ok(elsa_input { data: data.cast_const().cast(), bytes })
 }
 
-/// Picks a tensor that is written.
+/// Picks a tensor for a call to write.
 ///
 /// # Errors
 /// If the input has ended.

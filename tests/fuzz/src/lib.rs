@@ -1,5 +1,4 @@
-//! Shared code of the fuzz targets: requirements on the readers of tensor files; problems and structs of the C
-//! interface.
+//! Shared code of the fuzz targets: checks of the readers of tensor files, and problems and structs of the C interface.
 
 pub mod arena;
 pub mod linear;
@@ -10,10 +9,10 @@ pub mod structs;
 use elsa_files::{Accept, Buffer, Contents, Data, Fault, Format, read};
 use std::io::Cursor;
 
-/// Reads the tensor `name` of a file that holds `bytes`, for every kind of argument.
+/// Reads the tensor `name` from the file contents `bytes`, as every kind of argument.
 ///
 /// # Panics
-/// If the result is neither a tensor with as many elements as its shape nor a typed error.
+/// If the result is neither a typed error nor a tensor whose number of elements matches its shape.
 pub fn reads(bytes: &[u8], format: Format, name: Option<&str>) {
     for accept in [Accept::Float, Accept::Mask, Accept::Lengths] {
         match read(Cursor::new(bytes), bytes.len() as u64, format, name, accept) {

@@ -1,4 +1,4 @@
-//! Problems of linear attention in the C interface: mostly sound, occasionally wrong in one place.
+//! Problems of linear attention in the C interface: mostly valid, occasionally wrong in one place.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -18,12 +18,12 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     Ok(view)
 }
 
-/// Picks the presence of something: mostly as it should be.
+/// Picks the flag for the presence of an operand, mostly `should`.
 fn has(u: &mut Unstructured<'_>, should: bool) -> Result<u32> {
     Ok(u32::from(should != u.ratio(1, 32)?))
 }
 
-/// Picks a problem.
+/// Picks a problem of linear attention.
 ///
 /// # Errors
 /// If the input has ended.
@@ -73,7 +73,7 @@ pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
     })
 }
 
-/// Picks options of its plan.
+/// Picks options for a plan of linear attention.
 ///
 /// # Errors
 /// If the input has ended.

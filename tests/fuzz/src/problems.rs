@@ -1,4 +1,4 @@
-//! Problems of the C interface, from the input of a fuzz target.
+//! Attention problems in the C interface, picked from the input of a fuzz target.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -18,7 +18,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     Ok(elsa_view { shape, strides })
 }
 
-/// Picks a mask or a bias over the last axes of scores, mostly of their sizes.
+/// Picks a mask or a dense bias that mostly matches the last axes of the scores.
 fn mask(u: &mut Unstructured<'_>, scores: [usize; 4]) -> Result<elsa_mask> {
     let (kind, rank) = (u.int_in_range(0..=5)?, u.int_in_range(0..=5)?);
     let mut dims = scores;
@@ -29,7 +29,7 @@ fn mask(u: &mut Unstructured<'_>, scores: [usize; 4]) -> Result<elsa_mask> {
     Ok(elsa_mask { kind, rank, dims })
 }
 
-/// Picks windows of up to three rows and columns, in each direction.
+/// Picks windows of up to three rows and columns in a picture of up to two windows along each side.
 fn windows(u: &mut Unstructured<'_>) -> Result<elsa_windows> {
     let mut w = elsa_windows::default();
     for axis in 0..2 {
@@ -40,7 +40,7 @@ fn windows(u: &mut Unstructured<'_>) -> Result<elsa_windows> {
     Ok(w)
 }
 
-/// Picks a table of relative positions, mostly with the entries that the windows need.
+/// Picks a table of relative positions, mostly with the number of entries that the windows need.
 fn table(u: &mut Unstructured<'_>, heads: usize, windows: &elsa_windows) -> Result<elsa_table> {
     let needed = windows.size.iter().map(|side| (2 * side).saturating_sub(1)).product();
     let some = |u: &mut Unstructured<'_>, n| if u.ratio(1, 8)? { u.int_in_range(0..=30) } else { Ok(n) };
@@ -52,7 +52,7 @@ fn table(u: &mut Unstructured<'_>, heads: usize, windows: &elsa_windows) -> Resu
     })
 }
 
-/// Picks a problem: mostly consistent shapes, with any other features.
+/// Picks a problem with mostly consistent shapes and any other features.
 ///
 /// # Errors
 /// If the input ends early.

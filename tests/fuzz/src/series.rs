@@ -1,5 +1,5 @@
-//! Recurrences, selective scans and convolutions in the C interface: mostly sound problems, occasionally wrong in one
-//! place, and calls.
+//! Recurrences, selective scans and convolutions in the C interface: problems, mostly valid, occasionally wrong in one
+//! place, and sequences of calls.
 
 use crate::arena::{dense, input, output, pick};
 use crate::structs::{accepted, read, write};
@@ -19,7 +19,7 @@ pub enum Problem {
     Convolution(elsa_convolution_problem),
 }
 
-/// Picks a number of an enumeration that ends with `last`, or occasionally one beyond.
+/// Picks a value of an enumeration whose last value is `last`, or occasionally any number.
 fn one_of(u: &mut Unstructured<'_>, last: u32) -> Result<u32> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=last) }
 }
@@ -115,7 +115,7 @@ fn options(u: &mut Unstructured<'_>, of: &Problem) -> Result<elsa_series_options
     })
 }
 
-/// Calls the plan-creating function of the problem's operator, on a struct of some version.
+/// Calls the plan-creating function of the problem's operator, with structs in the size of any version.
 fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mut elsa_plan) -> Result<bool> {
     let options = options(u, of)?;
     let options = read(u, &options)?;
@@ -139,7 +139,7 @@ fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mu
     })
 }
 
-/// Runs a call by a function of the operator, and occasionally binds and runs it.
+/// Runs a call directly with `run`, and occasionally also binds it with `bind` and runs the bound call.
 fn run<T: Copy>(
     u: &mut Unstructured<'_>,
     inputs: &T,
@@ -158,7 +158,7 @@ fn run<T: Copy>(
     Ok(())
 }
 
-/// Creates, describes, and runs or binds a plan. `plans` and `workspaces` are those of earlier calls.
+/// Creates a plan, describes it, and runs or binds it. `plans` and `workspaces` come from earlier calls.
 ///
 /// # Errors
 /// If the input has ended.

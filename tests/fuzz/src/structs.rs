@@ -1,4 +1,4 @@
-//! Statuses of the C interface, and structs that begin with their size, as in programs of some version.
+//! Statuses of the C interface, and structs that begin with their size, as programs built for any version pass them.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -6,15 +6,15 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
-/// Upper limit of a struct's size in any version; the library reads no larger one.
+/// Upper limit for the size of a struct in any version; the library reads no larger struct.
 const LARGEST: usize = 4096;
-/// Guard bytes after memory that is written.
+/// Guard bytes after memory that a call writes.
 const BEHIND: [u8; 16] = [0xa5; 16];
 
-/// Returns `true` if a call succeeded. Its status must be one of the header's, and a refusal must have a message.
+/// Returns `true` if a call succeeded. Its status must be one that the header names, and a refusal must have a message.
 ///
 /// # Panics
-/// If one of these is violated.
+/// If the status is unknown, or if a refusal has no message.
 pub fn accepted(status: elsa_status) -> bool {
     let known = (ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status) || status == ELSA_STATUS_CALLBACK;
     assert!(known, "status {status}");
@@ -32,7 +32,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Copies the first bytes of a value, followed by zeros beyond its size.
+    /// Copies the first `bytes` bytes of a value; beyond the size of the value, the block contains zeros.
     fn new<T: Copy>(value: &T, bytes: usize) -> Block {
         // Every struct begins with its size, which is read even if it is wrong.
         let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
@@ -46,7 +46,7 @@ impl Block {
         }
     }
 
-    /// Returns its address.
+    /// Returns the address of the struct.
     pub fn get<T>(&self) -> *mut T {
         self.memory.as_ptr().cast()
     }
@@ -68,7 +68,7 @@ impl Drop for Block {
     }
 }
 
-/// Picks the size of a struct in some version: mostly the library's own.
+/// Picks the size that a struct has in some version: mostly `known`, the size in this version.
 fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
     Ok(match u.int_in_range(0..=15)? {
         0..=10 => known,
@@ -78,7 +78,7 @@ fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
     })
 }
 
-/// Makes an input struct, as a program of some version would, with the number of bytes that its size states.
+/// Makes an input struct as a program built for any version would, with as many bytes as its size field states.
 ///
 /// # Errors
 /// If the input has ended.
@@ -94,14 +94,14 @@ pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
     Ok(block)
 }
 
-/// Lets a call write a struct, as in a program of some version: nothing after its size changes, and nothing at all if
-/// the call is refused.
+/// Runs a call that writes a struct, in memory sized for any version. The call must not write beyond the size that the
+/// struct states, and a refused call must not write at all.
 ///
 /// # Errors
 /// If the input has ended.
 ///
 /// # Panics
-/// If something else changes.
+/// If the call changes any other byte.
 pub fn write<T: Copy>(
     u: &mut Unstructured<'_>,
     value: &T,

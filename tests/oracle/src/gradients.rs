@@ -1,4 +1,4 @@
-//! Gradients of cases: forward pass, backward pass, and the exact gradients to compare with.
+//! Gradients of cases: forward pass, backward pass, and exact gradients for comparison.
 
 use crate::cases::{Case, Data};
 use crate::random::seeded;
@@ -16,21 +16,21 @@ use elsa_runtime::{BackwardPlanOptions, Engine, PlanOptions};
 pub struct Given {
     /// The case.
     pub case: Case,
-    /// The problem of its gradients.
+    /// The problem of the backward pass.
     pub problem: BackwardProblem,
     /// The output in f32.
     pub output: Vec<f32>,
     /// The upstream gradient.
     pub upstream: Data,
-    /// References of the states.
+    /// References of the rows' states.
     pub m: Vec<f32>,
-    /// Sums of the states.
+    /// Sums of the rows' states.
     pub s: Vec<f32>,
-    /// Log-sum-exp.
+    /// Log-sum-exp of the rows.
     pub lse: Vec<f32>,
 }
 
-/// Owned gradients, in the views of their problem.
+/// Computed gradients, in the views of the backward problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// Gradients of the queries.
@@ -42,7 +42,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Creates buffers full of NaN.
+    /// Creates buffers for the gradients, filled with NaN.
     #[must_use]
     pub fn room(problem: &BackwardProblem) -> Found {
         let nan = |view: &View| vec![f32::NAN; view.extent()];
@@ -55,7 +55,7 @@ impl Found {
         Gradients { query: &mut self.query, key: &mut self.key, value: &mut self.value }
     }
 
-    /// Returns the bits of all elements. All NaN are equal, for any payload.
+    /// Returns the bits of all elements. All NaNs map to the same bits, regardless of payload.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         let all = self.query.iter().chain(&self.key).chain(&self.value);
@@ -70,8 +70,8 @@ fn rows(view: &View) -> impl Iterator<Item = usize> + use<> {
 }
 
 impl Given {
-    /// Runs the forward pass of a case by the scalar fallback, and draws a random upstream gradient. `None` if the case
-    /// has a past or a present.
+    /// Runs the forward pass of a case on the scalar fallback, and draws a random upstream gradient. `None` if the case
+    /// has past or present keys and values.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
@@ -83,7 +83,7 @@ impl Given {
         })
     }
 
-    /// Does the same with the forward pass by an engine.
+    /// Does what [`Given::of`] does, with the forward pass on an engine instead of the scalar fallback.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
@@ -127,7 +127,7 @@ impl Given {
         Some(Given { case: case.clone(), problem: backward, output, upstream, m, s, lse })
     }
 
-    /// Returns the inputs of the backward pass, with states.
+    /// Returns the inputs of the backward pass, with the states of the forward pass.
     #[must_use]
     pub fn inputs(&self) -> BackwardInputs<'_> {
         BackwardInputs {
@@ -138,10 +138,10 @@ impl Given {
         }
     }
 
-    /// Computes the gradients by the scalar fallback.
+    /// Computes the gradients on the scalar fallback.
     ///
     /// # Panics
-    /// Panics if they are refused.
+    /// Panics if the backward pass is refused.
     #[must_use]
     pub fn scalar(&self) -> Found {
         let mut found = Found::room(&self.problem);
@@ -151,10 +151,11 @@ impl Given {
         found
     }
 
-    /// Computes the gradients by an engine, in the second of two runs, and returns the parameters of their error bound.
+    /// Computes the gradients on an engine and returns those of the second of two runs, with the parameters of their
+    /// error bound.
     ///
     /// # Panics
-    /// Panics if they are refused.
+    /// Panics if the backward pass is refused.
     #[must_use]
     pub fn engine(
         &self,
@@ -182,16 +183,16 @@ impl Given {
     }
 }
 
-/// Gradients in f64, and the sums of their absolute terms, in the views of their problem.
+/// Exact gradients, and the sums of the absolute values of their terms, in the views of the backward problem.
 #[derive(Clone, Debug)]
 pub struct Exact {
-    /// Gradients of queries, keys and values.
+    /// Gradients of the queries, the keys and the values.
     pub sums: [Vec<f64>; 3],
-    /// Sums of the absolute values of the terms of each gradient.
+    /// For each element of `sums`, the sum of the absolute values of its terms.
     pub absolute: [Vec<f64>; 3],
-    /// The largest score, mask and reference, for [`Structure::bound`].
+    /// Largest magnitude of a score, its mask and bias and the row's reference together, for [`Structure::bound`].
     pub largest: f64,
-    /// Scale of the largest products of elements.
+    /// Estimated size of the largest sum of products, which scales the allowance for underflow.
     pub magnitude: f64,
     views: [View; 3],
 }
@@ -251,11 +252,12 @@ impl Exact {
         Exact { sums, absolute, largest, magnitude, views }
     }
 
-    /// Returns the largest error relative to the sum of absolute terms.
+    /// Compares computed gradients with the exact ones. Returns the largest error relative to the sum of absolute
+    /// terms.
     ///
     /// # Errors
-    /// If an element is further from the exact one than `structure` allows, or if only one of them is finite, or if
-    /// something was written between rows.
+    /// If the error of an element exceeds the bound of `structure`, if only one of computed and exact element is
+    /// finite, or if an element between rows was written.
     pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
         let bound = structure.bound(self.largest);
         // Loss to probabilities below the smallest normal number, and to subnormal products.

@@ -1,22 +1,22 @@
-//! Shared code of the tests that span crates: problems with owned data, and the definition of attention applied to them
-//! naively.
+//! Shared code of the tests that span crates: problems with owned data, and naive attention, computed from the
+//! definition.
 //!
 //! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by design ([`cases::hard_cases`]).
-//! [`naive`] answers them from the definition and bounds the error of a computation in f32;
+//! [`naive`] computes their outputs from the definition and bounds the error of a computation in f32;
 //! [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how many additions a run
-//! executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound.
-//! [`schedules`] judges runs with frozen references and skipped blocks. [`standin`] runs tests against the stand-in
-//! CUDA driver.
+//! executes. [`gradients`] computes and compares gradients of the backward pass. [`bounds`] hunts for a violation of an
+//! error bound. [`schedules`] judges runs with frozen references and skipped blocks. [`standin`] runs tests against the
+//! stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Present};
 
-/// `true` if a call costs many times its native time: interpreted, emulated, or instrumented by a sanitizer. A test
-/// that repeats the proof of another test for every hard case then takes a share of them.
+/// `true` if a call takes many times its native time, because it is interpreted, emulated, or instrumented by a
+/// sanitizer. Tests that repeat the proof of another test for every hard case then use only some of these cases.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
-/// Returns the back ends to test: all that are present, or only the one that `ELSA_ONLY` names, when another command
-/// tests the rest.
+/// Returns the back ends to test: all that are present, or only the one that the variable `ELSA_ONLY` names; another
+/// command then tests the other back ends.
 #[must_use]
 pub fn present() -> Vec<Present> {
     let only = std::env::var("ELSA_ONLY").ok().filter(|name| !name.is_empty());
@@ -24,10 +24,10 @@ pub fn present() -> Vec<Present> {
     elsa_runtime::backends().into_iter().filter(wanted).collect()
 }
 
-/// Returns an engine on `backend`.
+/// Returns an engine on `backend` with `threads` threads.
 ///
 /// # Panics
-/// Where the machine does not have it.
+/// If the machine does not have the back end.
 #[must_use]
 pub fn engine(backend: Backend, threads: usize) -> Engine {
     made(&EngineOptions::default().backend(backend).threads(threads))
@@ -36,16 +36,16 @@ pub fn engine(backend: Backend, threads: usize) -> Engine {
 /// Returns an engine on each back end of [`present`].
 ///
 /// # Panics
-/// Where one cannot be opened.
+/// If an engine cannot be opened.
 #[must_use]
 pub fn engines(threads: usize) -> Vec<Engine> {
     present().into_iter().map(|found| engine(found.backend, threads)).collect()
 }
 
-/// Returns an engine on each back end of [`present`] that is a CPU's.
+/// Returns an engine on each CPU back end of [`present`].
 ///
 /// # Panics
-/// Where one cannot be opened.
+/// If an engine cannot be opened.
 #[must_use]
 pub fn cpu_engines(threads: usize) -> Vec<Engine> {
     let cpu = present().into_iter().map(|found| found.backend).filter(|backend| *backend != Backend::Cuda);
@@ -55,7 +55,7 @@ pub fn cpu_engines(threads: usize) -> Vec<Engine> {
 /// Returns an engine on the GPU, or on the stand-in driver.
 ///
 /// # Panics
-/// Where there is no GPU and `fallback` does not allow the CPU.
+/// If there is no GPU and `fallback` does not allow the CPU.
 #[must_use]
 pub fn gpu_engine(fallback: Fallback) -> Engine {
     let backend = Some(Backend::Cuda);

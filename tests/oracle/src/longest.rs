@@ -1,9 +1,9 @@
-//! Measures the number of additions that a run executes on the path of a key, by their roundings.
+//! Measures the number of additions that a run executes on the path of a key, from the roundings of the result.
 //!
-//! Key 0 weighs 1 or has the value 1, and some others are *small*: a little more than half of the distance from 1 to
-//! the next number. Whenever a small key is added to the sum that contains key 0, the sum is rounded up to the next
-//! number. All other keys are zero, or far too small to matter. If every addition on the path of key 0 brings exactly
-//! one small key, the sum moves by one step per addition.
+//! Key 0 has the weight 1 or the value 1, and some other keys are *small*: a little more than half of the distance from
+//! 1 to the next f32 number. Whenever a small key is added to the sum that contains key 0, the sum is rounded up to the
+//! next number. All other keys are zero, or far too small to matter. If every addition on the path of key 0 adds
+//! exactly one small key, the sum grows by one such distance per addition.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -14,12 +14,12 @@ use elsa_runtime::{Engine, Method, Plan, PlanOptions};
 
 /// Head size of queries, keys and values.
 const DIM: usize = 8;
-/// Half of the distance from 1 to the next number, in base-2 units.
+/// Half of the distance from 1 to the next f32 number, as a power of two.
 const HALF_A_STEP: i32 = -24;
-/// Allowed error of a measured number: two final roundings.
+/// Allowed error of a measured number of additions: two final roundings.
 pub const SLACK: f64 = 1.5;
 
-/// A call whose keys differ in one dim only.
+/// A planned call whose keys differ in one dim only.
 #[derive(Debug)]
 pub struct Probe {
     plan: Plan,
@@ -28,7 +28,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Creates a probe of the plan of `engine` for one head of `queries` rows over `keys` keys.
+    /// Creates a probe from the plan of `engine` for one head with `queries` rows and `keys` keys.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -49,13 +49,14 @@ impl Probe {
         &self.plan
     }
 
-    /// Returns the number of additions that its certificate counts.
+    /// Returns the number of additions according to the certificate of the plan.
     #[must_use]
     pub fn counted(&self) -> usize {
         self.plan.certificate().executed.additions
     }
 
-    /// Returns the answer for keys with these scores, in base-2 units, and values.
+    /// Runs the call on keys with the given scores, in base-2 units, and values. Returns the output, which is the same
+    /// for all rows.
     fn answer(&self, score: impl Fn(usize) -> f64, value: impl Fn(usize) -> f64) -> f64 {
         let (mut q, mut y) = (vec![0.0; self.queries * DIM], vec![0.0; self.queries * DIM]);
         let (mut k, mut v) = (vec![0.0; self.keys * DIM], vec![0.0; self.keys * DIM]);
@@ -73,37 +74,38 @@ impl Probe {
         f64::from(y[0])
     }
 
-    /// Returns the kernel if it is a CPU kernel.
+    /// Returns the kernel of the plan; `None` if it is not a CPU kernel.
     fn kernel(&self) -> Option<&'static Kernel> {
         registry::ATTENTION.iter().copied().find(|kernel| kernel.spec.name == self.plan.kernel())
     }
 
-    /// Returns the number of sums among which the CPU kernel distributes a row's weights.
+    /// Returns the number of partial sums over which the CPU kernel distributes a row's weights.
     #[must_use]
     pub fn weight_sums(&self) -> usize {
         self.kernel().map_or(1, |kernel| kernel.spec.weight_sums)
     }
 
-    /// Returns the factor of all weights, in `1..2` like the sums that are measured.
+    /// Returns the factor by which the kernel multiplies all weights; it is in `1..2`, like the measured sums.
     fn weight(&self) -> f64 {
         self.kernel().map_or(1.0, |kernel| kernel.spec.weight_scale)
     }
 
-    /// Measures the additions to `W` on the path of key 0, if each brings one of `small`.
+    /// Measures the additions to `W` on the path of key 0; each must add one key of `small`.
     #[must_use]
     pub fn of_values(&self, small: &[usize]) -> f64 {
         self.values(small, 1.0, self.weight())
     }
 
-    /// Measures the same for weights that were already divided by their sum: a power of two, except for rounding.
+    /// Measures the additions to `W` as [`Probe::of_values`] does, for kernels that divide the weights by their sum
+    /// first: a power of two, except for rounding.
     #[must_use]
     pub fn of_quotients(&self, small: &[usize]) -> f64 {
         // In the middle between two powers of two, so that no rounding of the weights changes the distance of numbers.
         self.values(small, 1.5, 1.5)
     }
 
-    /// Measures the additions if key 0 has the value `first`, and its product with the weight is `sum` times a power of
-    /// two.
+    /// Measures the additions when key 0 has the value `first`. The product of this value and its weight is `sum` times
+    /// a power of two.
     fn values(&self, small: &[usize], first: f64, sum: f64) -> f64 {
         let half = 2f64.powi(HALF_A_STEP) * (1.0 + 2f64.powi(-10));
         let mut values = vec![0.0; self.keys];
@@ -114,7 +116,7 @@ impl Probe {
         (self.answer(|_| 0.0, |j| values[j]) / alone - 1.0) * sum / 2f64.powi(HALF_A_STEP + 1)
     }
 
-    /// Measures the additions to `S` on the path of key 0, if each brings one of `small`.
+    /// Measures the additions to `S` on the path of key 0; each must add one key of `small`.
     #[must_use]
     pub fn of_weights(&self, small: &[usize]) -> f64 {
         let mut scores = vec![-60.0; self.keys];
@@ -125,14 +127,14 @@ impl Probe {
     }
 }
 
-/// Returns the multiples of `step` below `end`, without zero.
+/// Returns the positive multiples of `step` below `end`.
 #[must_use]
 pub fn multiples(step: usize, end: usize) -> Vec<usize> {
     (step..end).step_by(step).collect()
 }
 
-/// Returns `step` times the powers of two below `count`: the parts that a balanced tree over `count` parts adds to the
-/// first.
+/// Returns `step` times each power of two below `count`. A balanced tree over `count` parts of `step` keys adds the
+/// parts that start there to the part of key 0.
 #[must_use]
 pub fn powers(step: usize, count: usize) -> Vec<usize> {
     (0..usize::BITS)

@@ -1,4 +1,4 @@
-//! Attention from the definition, on vectors, in f64, and the tolerance of a computation in f32.
+//! Attention computed from the definition in f64, on vectors, and the tolerance of a computation in f32.
 
 use crate::cases::{Case, Data, MaskData};
 use elsa_core::attention::{Alignment, BiasView, MASK_LIMIT, MaskView};
@@ -8,25 +8,25 @@ use elsa_core::view::View;
 /// Unit roundoff of f32.
 const U: f64 = 5.960_464_477_539_063e-8;
 
-/// The answer to a case, in f64.
+/// Exact output of a case, in f64, with the quantities from which its tolerances follow.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The output in its own layout, [`View::extent`] elements; gaps between rows hold zero.
+    /// Output in the layout of its view, [`View::extent`] elements; gaps between rows contain zero.
     pub y: Vec<f64>,
     /// Log-sum-exp, `[batch, heads, queries]`, natural logarithm.
     pub lse: Vec<f64>,
-    /// `Σ p_j |v_j|`, with the layout of `y`.
+    /// `Σ p_j |v_j|`, in the layout of `y`.
     pub spread: Vec<f64>,
-    /// `Σ p_j |v_j|` over the keys whose weight may be lost, with the largest probability that they can have; with the
-    /// layout of `y`.
+    /// `Σ p_j |v_j|` over the keys whose weight a computation may lose, with the largest probability `p_j` that such a
+    /// key can have; in the layout of `y`.
     pub lost: Vec<f64>,
-    /// Sum of those probabilities for each row.
+    /// For each row, the sum of the probabilities in `lost`.
     pub lost_weight: Vec<f64>,
-    /// Largest `|scale| Σ_x |q_x k_x| + |mask|` for each row, over its other attended keys.
+    /// Largest `|scale| Σ_x |q_x k_x| + |mask| + |bias|` for each row, over the keys whose weight cannot be lost.
     pub size: Vec<f64>,
-    /// Keys that every row attends.
+    /// Number of keys that each row attends.
     pub attended: Vec<usize>,
-    /// Longest chain of products that a kernel sums in f16; zero if it sums in f32. Tolerances include it.
+    /// Length of the longest chain of products that a kernel sums in f16, for the tolerances; zero if it sums in f32.
     pub half_chain: usize,
     scale: f64,
     output: View,
@@ -34,8 +34,8 @@ pub struct Answer {
     depth: usize,
 }
 
-/// Computes softmax attention over the case's data as `elsa_core::attention` defines it. Every row lists its attended
-/// keys, then their scores, then their weights.
+/// Computes softmax attention over the case's data as `elsa_core::attention` defines it. For every row, it collects the
+/// attended keys, their scores and their weights in vectors.
 #[must_use]
 pub fn attention(case: &Case) -> Answer {
     let spec = &case.spec;
@@ -141,20 +141,21 @@ pub fn attention(case: &Case) -> Answer {
     answer
 }
 
-/// Log-probability, `2^-117`, below which a weight may count as zero: it is below `2^-126` of a reference that is at
-/// most a factor of `2^8` below the largest weight, and the sum of weights is at least `2^-1/2` of that reference.
+/// Log-probability, `2^-117`, below which a weight may count as zero. Such a weight is less than `2^-126` relative to
+/// the reference, because the reference is at most a factor of `2^8` below the largest weight, and the sum of weights
+/// is at least `2^-1/2` relative to the reference.
 const LOST: f64 = -117.0 * std::f64::consts::LN_2;
 
-/// Returns the largest probability that a key with log-probability `ln_p` and a score of magnitude `size` can have in a
-/// computation, if it is so small that the key may be lost. The error of a score is at most 1 % of its magnitude, even
-/// if products are summed in f16.
+/// Returns the largest probability that a computation can give to a key with log-probability `ln_p` and a score of
+/// magnitude `size`, if this probability is so small that the key may be lost; otherwise `None`. The error of a score
+/// is at most 1 % of its magnitude, even if products are summed in f16.
 fn lost(ln_p: f64, size: f64) -> Option<f64> {
     let most = ln_p + 0.02 * size;
     (most < LOST).then(|| most.exp())
 }
 
 impl Case {
-    /// Computes the answer by the definition, in f64.
+    /// Computes the exact output from the definition, in f64.
     #[must_use]
     pub fn naive(&self) -> Answer {
         attention(self)
@@ -197,7 +198,7 @@ fn sequences(case: &Case) -> Vec<Sequence> {
         .collect()
 }
 
-/// Returns `true` if causality and window let row `i` see key `j`.
+/// Returns `true` if causality and the window allow row `i` to attend key `j`.
 fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid: usize) -> bool {
     let offset = match case.spec.causal {
         Some(Alignment::BottomRight) => valid as i128 - nq as i128,
@@ -209,7 +210,8 @@ fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid:
     right.is_none_or(|r| ahead <= r as i128) && case.spec.window.left.is_none_or(|l| -ahead <= l as i128)
 }
 
-/// Returns the sum of the mask and bias elements, and the sum of their magnitudes; `None` for a masked key.
+/// Returns the sum of the mask and bias elements for query `i` and key `j`, and the sum of their magnitudes; `None` for
+/// a masked key.
 fn added(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<[f64; 2]> {
     let [mask, bias] = [mask(case, b, h, i, j)?, bias(case, b, h, i, j)?];
     if mask == f64::NEG_INFINITY || bias == f64::NEG_INFINITY || region(case, b, i) != region(case, b, j) {
@@ -221,7 +223,7 @@ fn added(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<[f64; 2]
     Some([if mask.is_finite() && bias.is_finite() { limited(sum) } else { sum }, mask.abs() + bias.abs()])
 }
 
-/// Returns the index of an element of a tensor that broadcasts; `None` beyond its last axis.
+/// Returns the index of an element in a tensor that broadcasts; `None` for a key beyond the end of the tensor.
 fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<usize> {
     let mut index = 0;
     for (axis, (n, at)) in view.shape().into_iter().zip([b, h, i, j]).enumerate() {
@@ -234,7 +236,7 @@ fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<us
     Some(index)
 }
 
-/// Returns the element of the mask; `None` beyond its last axis.
+/// Returns the element of the mask; `None` for a key beyond its end.
 fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
     let index = element(view, b, h, i, j)?;
@@ -245,7 +247,7 @@ fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     })
 }
 
-/// Returns the element of the bias; `None` beyond its last axis.
+/// Returns the element of the bias; `None` for a key beyond its end.
 fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.bias, &case.bias) else { return Some(0.0) };
     let index = match (view, &case.bias_index, &case.spec.windows) {
@@ -266,13 +268,13 @@ fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     Some(limited(data.get(index)))
 }
 
-/// Limits a finite element of a mask or bias, as the definition does.
+/// Clamps a finite element of a mask or bias to ±[`MASK_LIMIT`], as the definition does.
 fn limited(x: f32) -> f64 {
     f64::from(if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x })
 }
 
-/// Returns the region of the picture, before it was rolled, that a token of a window comes from: three bands along each
-/// side.
+/// Returns the region of the picture that a token of a window comes from, as one of three bands along each side; the
+/// roll of the picture puts tokens of different regions into one window.
 fn region(case: &Case, b: usize, token: usize) -> [u8; 2] {
     let Some(windows) = case.spec.windows else { return [0; 2] };
     let [across, columns] = [windows.picture[1] / windows.size[1], windows.size[1]];
@@ -292,8 +294,8 @@ impl Answer {
     ///
     /// First-order analysis. The error of a score is at most `δ = (d + 16) u · size`: `d` roundings of the dot product,
     /// plus those of scale, soft cap, mask and change of base. Weights then have a relative error of `exp(±δ)(1 ± 8u)`,
-    /// and quotients of sums of `exp(2δ) (1 + 2 (additions + 8) u)`, relative to `Σ p|v|`. Weights far below the
-    /// largest may be lost, and each product may underflow by `2^-150`. The output is rounded to its own type.
+    /// and quotients of sums have one of `exp(2δ) (1 + 2 (additions + 8) u)`, relative to `Σ p|v|`. Weights far below
+    /// the largest may be lost, and each product may underflow by `2^-150`. The output is rounded to its type.
     ///
     /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product in
     /// case a sum is subnormal.
@@ -313,7 +315,7 @@ impl Answer {
         computed + unit * (y + computed) + subnormal
     }
 
-    /// Returns the tolerance of log-sum-exp.
+    /// Returns the tolerance of the log-sum-exp of row `at`.
     #[must_use]
     pub fn tolerance_lse(&self, at: usize, additions: usize) -> f64 {
         let n = self.attended[at] as f64;
@@ -331,7 +333,7 @@ impl Answer {
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 
-    /// Returns the elements per row of the output.
+    /// Returns the number of output elements per row.
     pub(crate) fn dim(&self) -> usize {
         self.output.dim()
     }
@@ -343,8 +345,9 @@ impl Answer {
         self.output.row(b, h, t) + x
     }
 
-    /// Compares a computed output (and log-sum-exp) with the answer. NaN must be exactly where the answer has NaN, and
-    /// rows without keys must be zeros. Returns the largest ratio of error to tolerance of any element.
+    /// Compares a computed output, and log-sum-exp if given, with the exact ones. NaN must be exactly where the exact
+    /// output has NaN, and rows without keys must be zeros. Returns the largest ratio of error to tolerance of any
+    /// element.
     ///
     /// # Errors
     /// Returns a text that names the element furthest beyond its tolerance.

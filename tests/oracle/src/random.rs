@@ -1,8 +1,8 @@
-//! The random numbers of cases.
+//! Generator of the random numbers in cases.
 
 use elsa_core::random::Random;
 
-/// Returns the generator of a case's numbers, which depend on `seed` alone.
+/// Returns a generator whose numbers depend on `seed` alone.
 #[must_use]
 pub fn seeded(seed: u64) -> Random {
     Random::new(seed ^ 0x6a09_e667_f3bc_c908)

@@ -1,4 +1,4 @@
-//! Layouts of series, and comparisons with exact values.
+//! Memory layouts of series, and comparisons of computed with exact values.
 
 use crate::cases::Data;
 use elsa_core::dtype::DType;
@@ -18,8 +18,8 @@ pub enum Order {
     ChannelsFirst,
     /// `[batch, tokens, channels]` with gaps between rows.
     Gaps,
-    /// `[batch, tokens, half of the channels]` for one half of the channels after the other, with gaps between rows.
-    /// Requires an even number of channels.
+    /// `[batch, tokens, channels / 2]` for the first half of the channels, then for the second half, with gaps between
+    /// rows. Requires an even number of channels.
     Heads,
 }
 
@@ -27,7 +27,8 @@ impl Order {
     /// All layouts.
     pub const ALL: [Order; 4] = [Order::TokensFirst, Order::ChannelsFirst, Order::Gaps, Order::Heads];
 
-    /// Returns a series of this layout; [`Order::Heads`] with an odd number of channels falls back to the first layout.
+    /// Returns a series of this layout, with `b` sequences, `t` tokens and `c` channels. [`Order::Heads`] with an odd
+    /// number of channels falls back to [`Order::TokensFirst`].
     ///
     /// # Panics
     /// Panics if the series is too large to index.
@@ -45,7 +46,7 @@ impl Order {
     }
 }
 
-/// A number that no test computes.
+/// Initial value of outputs, which no test computes.
 pub const UNWRITTEN: f32 = -1.5 * 16_384.0;
 
 /// Draws `n` numbers of a bell-shaped distribution, times `factor`.
@@ -54,10 +55,10 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Checks a value, and keeps the largest distance from the exact one, relative to the bound.
+/// Checks that a value is within the bound of the exact one, and raises `worst` to its distance relative to the bound.
 ///
 /// # Panics
-/// Panics if the value is out of bounds.
+/// Panics if the value exceeds the bound.
 pub fn check(what: &str, found: f32, exact: Judged, dtype: DType, worst: &mut f64) {
     let distance = exact.distance(found, dtype);
     assert!(distance <= 1.0, "{what}: {found:e} for {exact:?}, {distance} of the bound");
@@ -73,7 +74,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Creates room for outputs of `extent` elements, none of them written, with these states.
+    /// Creates an output of `extent` elements with the value [`UNWRITTEN`], and the given present states.
     #[must_use]
     pub fn unwritten(dtype: DType, extent: usize, present: Vec<f32>) -> Found {
         Found { out: Data::filled(dtype, extent, UNWRITTEN), present }
@@ -88,7 +89,7 @@ impl Found {
 /// Returns the precision of the kernels of an engine.
 ///
 /// # Panics
-/// Panics if the engine is not one of the CPU.
+/// Panics if the engine is not on a CPU back end.
 #[must_use]
 pub fn precision(engine: &Engine) -> Precision {
     let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };

@@ -1,19 +1,19 @@
 //! Runs tests against the stand-in CUDA driver (`tests/standin`).
 //!
-//! A process opens the driver once, and the driver reads its variables at that time. A failure is therefore provoked in
-//! a child process: the test's own program, which runs one test with [`CHILD`] set.
+//! A process opens the driver once, and the driver reads its environment variables at that time. A test that provokes a
+//! failure therefore uses a child process: the test program itself, which runs one test with [`CHILD`] set.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Variable that is set in a child.
+/// Environment variable that is set in a child process.
 pub const CHILD: &str = "ELSA_TEST_CHILD";
 
-/// Returns the folder with `libcuda.so.1` and `states` that `cargo xtask standin` has made.
+/// Returns the folder that `cargo xtask standin` has built, which contains `libcuda.so.1` and `states`.
 ///
 /// # Panics
-/// If the variable that names it is not set.
+/// If the variable `ELSA_STANDIN` does not name such a folder.
 #[must_use]
 pub fn folder() -> PathBuf {
     let folder = std::env::var_os("ELSA_STANDIN").map(PathBuf::from);
@@ -23,13 +23,14 @@ pub fn folder() -> PathBuf {
     folder
 }
 
-/// Returns `true` in a child.
+/// Returns `true` in a child process.
 #[must_use]
 pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs `test` of this program, named with its module, alone in a child that finds its libcuda in `library`.
+/// Runs one test of this program, named with its module, in a child process that loads libcuda from the folder
+/// `library`.
 ///
 /// # Panics
 /// If the program cannot be started.
@@ -51,7 +52,7 @@ pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)
     command.output().unwrap_or_else(|e| panic!("child: {e}"))
 }
 
-/// Returns the rest of each line of a child's output that starts with `name: `.
+/// Returns the lines of a child's output that start with `name: `, without this prefix.
 #[must_use]
 pub fn said(output: &Output, name: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,15 +1,15 @@
-//! Compares everything that a call returns with the definition: its output, log-sum-exp and states.
+//! Compares the output, log-sum-exp and states of a call with the definition.
 
 use crate::cases::Buffers;
 use crate::naive::Answer;
 
 impl Answer {
-    /// Does the same as [`Answer::check`] for everything in `got` except the present. In every row's state, `W / S`
-    /// must be the answer and `m + log S` its log-sum-exp. A row without keys has `(−∞, 0, 0)`, and a poisoned one NaN
-    /// in `S` and `W`.
+    /// Compares everything in `got` except the present with the exact values, as [`Answer::check`] does for the output.
+    /// In the state of every row, `W / S` must be the output and `m + log S` the log-sum-exp. The state of a row
+    /// without keys is `(−∞, 0, 0)`; a poisoned row has NaN in `S` and `W`.
     ///
     /// # Errors
-    /// Returns a text that names the element that differs.
+    /// Returns a description of the element that differs.
     pub fn check_all(&self, got: &Buffers, additions: usize) -> Result<f64, String> {
         let share = self.check(&got.output, Some(&got.lse), additions)?;
         let rows = self.lse.len();

@@ -1,5 +1,5 @@
-//! Tests caches that are appended to in place, on every back end. The bits are those of a run with a copied cache, the
-//! answer is that of the definition, and no byte of the cache changes except the new rows.
+//! Tests caches that are appended to in place, on every back end. The output has the bits of a run with a copied cache
+//! and matches the definition, and no byte of the cache changes except in the new rows.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,9 +16,9 @@ use elsa_runtime::{BindError, Method, PlanOptions};
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     layout: Layout,
-    /// Room for tokens beyond those of the call.
+    /// Number of tokens for which the cache has room beyond those of the call.
     spare: usize,
-    /// Elements between rows.
+    /// Number of elements between rows.
     pad: usize,
 }
 
@@ -30,7 +30,7 @@ const CACHES: [Cache; 4] = [
 ];
 
 impl Cache {
-    /// Returns the view of the first `tokens` tokens.
+    /// Returns the view of the first `tokens` tokens of a cache that a call fills with `all` tokens.
     fn view(self, [batch, heads, all, d]: [usize; 4], tokens: usize) -> View {
         let (room, row) = (all + self.spare, d + self.pad);
         let strides = match self.layout {
@@ -41,14 +41,14 @@ impl Cache {
     }
 }
 
-/// Iterates over every element's index in a view, with its batch, head, token and column.
+/// Iterates over all elements of a view, each as batch, head, token and column, with its index.
 fn elements(view: View) -> impl Iterator<Item = ([usize; 4], usize)> {
     let [b, h, n, d] = view.shape();
     let all = (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| (b, h, t))));
     all.flat_map(move |(b, h, t)| (0..d).map(move |x| ([b, h, t, x], view.row(b, h, t) + x)))
 }
 
-/// A case whose past and present form a separate cache, full of NaN outside the rows of the past.
+/// A case whose past and present are the same cache, separate from the case; outside the past rows, it contains NaN.
 struct Appending {
     spec: Spec,
     caches: [Data; 2],
@@ -81,8 +81,7 @@ impl Appending {
         self.spec.check().unwrap()
     }
 
-    /// Returns the caches as a call must leave them: new rows after the past, and every other element
-    /// unchanged.
+    /// Returns the caches as a call must leave them: new rows after the past ones, and every other element unchanged.
     fn expected(&self, case: &Case) -> [Data; 2] {
         let mut caches = self.caches.clone();
         let views = [
@@ -98,7 +97,7 @@ impl Appending {
         caches
     }
 
-    /// Runs `call` over the case's data and copies of the caches. Returns the outputs and the caches.
+    /// Runs `call` with the inputs of the case and copies of the caches. Returns the outputs and the caches.
     fn run(
         &self,
         case: &Case,
@@ -115,7 +114,7 @@ impl Appending {
     }
 }
 
-/// Returns the bits of all per-row outputs. All NaN are equal.
+/// Returns the bits of all outputs per row. All NaNs map to the same bits.
 fn rows(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let output = (0..b.output.len()).map(|i| of(b.output.get(i)));
@@ -222,7 +221,7 @@ fn the_scalar_fallback_appends() {
     }
 }
 
-/// Checks that a cache that grows token by token produces the answer of all tokens so far at each step.
+/// Checks a cache that grows token by token: each step gives the output of a call with all tokens so far.
 #[test]
 fn steps_of_a_decoder() {
     let (all, d) = (12, 32);

@@ -1,4 +1,4 @@
-//! Compares gradients with f64, on the scalar fallback and every CPU back end.
+//! Compares gradients of the scalar fallback and of every CPU back end with f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -29,8 +29,8 @@ fn check(case: &Case, engines: &[Engine]) {
     }
 }
 
-/// Returns cases that the forward pass covers less: rows and keys around the tiles and chunks of the backward
-/// pass.
+/// Returns cases that the forward pass does not need: numbers of rows and keys around the sizes of tiles and chunks in
+/// the backward pass.
 fn own_cases() -> Vec<Case> {
     let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
     let causal = Some(Alignment::BottomRight);
@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-/// Checks errors of plain problems, relative to the sums of absolute terms, against the goal.
+/// Checks that errors of plain problems, relative to the sums of absolute terms, stay below the goal.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 130 } else { 400 };
@@ -142,7 +142,7 @@ fn states_serve_where_exp_overflows() {
     }
 }
 
-/// Compares with differences of the loss itself, in f64, without the formula of the gradients.
+/// Compares the gradients with finite differences of the loss in f64, which do not use the formula of the gradients.
 #[test]
 fn finite_differences_agree() {
     let causal = Some(Alignment::BottomRight);
@@ -190,7 +190,8 @@ fn finite_differences_agree() {
     }
 }
 
-/// Puts NaN and infinities into masked keys, and into upstream gradients of some rows.
+/// Puts NaN and infinities into masked keys and into the upstream gradients of some rows, and checks which gradients
+/// they reach.
 #[test]
 fn nothing_leaks_and_poison_stays_where_it_is() {
     let n = 60;
@@ -382,7 +383,8 @@ fn problems_without_a_backward_pass_are_refused() {
     assert_eq!(problem.spec().key, of(5, 3));
 }
 
-/// Checks that a 16-bit output adds no more error to the gradients than its own rounding and that of `D`.
+/// Checks that a 16-bit output increases the errors of gradients only by the rounding of the output and the resulting
+/// rounding of `D`.
 #[test]
 fn outputs_of_16_bits_cost_their_rounding() {
     let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");

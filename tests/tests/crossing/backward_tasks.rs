@@ -1,5 +1,5 @@
-//! Tests the backward pass of quorum tasks. Shares computed from only a task's tokens add up to the gradients of the
-//! whole problem, within the bound.
+//! Tests the backward pass of quorum tasks. The gradient shares of the tasks, each computed from the tokens of its task
+//! alone, add up to the gradients of the entire problem, within the bound.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -52,7 +52,7 @@ fn bits(shares: &TaskGradients) -> Vec<u32> {
     shares.query.iter().chain(&shares.key).chain(&shares.value).map(|x| x.to_bits()).collect()
 }
 
-/// Returns the data of a board that has only the tokens of `task`.
+/// Returns the data that a board has if it stores only the tokens of `task`.
 fn alone(given: &Given, task: &Task) -> Given {
     let case: Case = gathered(&given.case, task);
     let rows = places(task.queries());
@@ -79,8 +79,8 @@ fn alone(given: &Given, task: &Task) -> Given {
     Given { case, problem, output, upstream, m, s, lse }
 }
 
-/// Adds the shares of the tasks of `paths`, in the views of the gradients; returns the sums and the parameters of their
-/// bound.
+/// Adds the gradient shares of the tasks of `paths`, in the views of the gradients. Returns the sums, and the
+/// parameters of their error bound.
 fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]) -> (Found, Structure) {
     let spec = *given.problem.spec();
     let [[b, h, queries, dim], [_, kv_heads, keys, value_dim]] = [spec.query.shape(), spec.value.shape()];
@@ -119,7 +119,7 @@ fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath
     (found, structure)
 }
 
-/// Computes the gradients of a case by the seven tasks of `c = 7`.
+/// Computes the gradients of a case as seven tasks, with `c = 7` chunks.
 pub fn of_seven_tasks(engine: &Engine, given: &Given) -> Found {
     merged(engine, given, &division(&[7]), &all(&division(&[7]))).0
 }
@@ -222,7 +222,7 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     }
 }
 
-/// Checks that the scalar fallback of the core computes shares tile by tile, without an allocator.
+/// Checks that core's scalar fallback computes gradient shares tile by tile, without an allocator.
 #[test]
 fn the_scalar_core_computes_shares_tile_by_tile() {
     let causal = Some(Alignment::BottomRight);

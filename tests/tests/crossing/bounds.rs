@@ -1,4 +1,4 @@
-//! Compares error bounds with the errors of hard answers.
+//! Compares error bounds with the errors of outputs for hard problems.
 
 #![forbid(unsafe_code)]
 
@@ -31,8 +31,8 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
-/// Checks that a run is bounded by its own kernel: name and constants are those of the table, for every kernel that
-/// plans choose.
+/// Checks that the bound of a run uses the constants of the kernel that ran: name and constants are those in the table,
+/// for every kernel that plans choose.
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {
@@ -69,8 +69,8 @@ fn no_kernel_runs_with_the_bound_of_another() {
     }
 }
 
-/// Checks that the theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, fails if values cancel, and that the bounds hold
-/// there. Keys come in equal pairs, whose values are opposite except for a millionth.
+/// Checks that the theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, is violated if values cancel, while the bounds hold.
+/// Keys come in equal pairs, and the two values of a pair cancel up to a millionth.
 #[test]
 fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     let drawn = Drawn::cancelling(3, 8, 512, 32);
@@ -94,15 +94,15 @@ fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     }
 }
 
-/// Returns `x (1 + δ)` with the largest rounding that moves it towards `sign`.
+/// Returns `x (1 + δ)` with the largest rounding error in the direction of `sign`.
 fn rounded(x: f64, sign: f64) -> f64 {
     let binade = f64::from_bits(x.abs().to_bits() & f64::INFINITY.to_bits());
     x + sign.signum() * binade * 2f64.powi(-24)
 }
 
-/// Checks that the worst case is almost attained: roundings of at most the unit roundoff, chosen to align in one
-/// component, reach most of it. A bound that only knows the size of the roundings can therefore be tighter only by that
-/// factor.
+/// Checks that the worst case is almost attained: if all roundings, of at most the unit roundoff, move one component in
+/// the same direction, its error reaches most of the bound. A bound that only knows the size of the roundings cannot be
+/// much tighter.
 #[test]
 fn roundings_that_align_reach_most_of_the_worst_case() {
     let (queries, keys, d) = (4, 400, 64);

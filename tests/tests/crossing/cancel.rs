@@ -1,6 +1,6 @@
-//! Checks that a cancel ends the calls that have started, on every operator and in streams, and that it does not end
-//! later calls: the next call has the bits of an undisturbed one. Cancels come from within the calls, so that no test
-//! depends on time.
+//! Checks that a cancellation ends the calls that have started, on every operator and in streams, and that it does not
+//! end later calls: the next call has the bits of an undisturbed one. The calls themselves request the cancellation, so
+//! that no test depends on time.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,10 +25,10 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A loop number that no call reaches.
+/// Loop number that no call reaches.
 const NEVER: usize = usize::MAX;
 
-/// Host threads that cancel the engine when it requests the loop with number `at`.
+/// State of host threads that count the parallel loops of an engine, and cancel the engine at the loop number `at`.
 #[derive(Default)]
 struct Canceller {
     engine: Mutex<Option<Engine>>,
@@ -38,7 +38,8 @@ struct Canceller {
 
 struct Lent(Arc<Canceller>);
 
-/// The threads' own handle, which ends with the engine.
+/// Access to the canceller for a test. When it is dropped, it removes the engine from the canceller, which would
+/// otherwise keep the engine alive.
 struct Held(Arc<Canceller>);
 
 impl Deref for Held {
@@ -66,7 +67,7 @@ impl ParallelFor for Lent {
 }
 
 impl Canceller {
-    /// Creates a CPU engine whose calls cancel it.
+    /// Creates a CPU engine that its own calls cancel, and the canceller.
     fn engine() -> (Engine, Held) {
         let canceller = Arc::new(Canceller::default());
         canceller.at.store(NEVER, Ordering::Relaxed);
@@ -77,8 +78,8 @@ impl Canceller {
         (engine, Held(canceller))
     }
 
-    /// Requires that a call that is cancelled at any of its loops ends with a cancel, and that the next call has the
-    /// bits of an earlier one. A cancel between two calls does nothing. Returns the number of loops.
+    /// Checks that a call that is cancelled at any of its loops ends as cancelled, and that the next call has the bits
+    /// of an undisturbed one, even after a cancellation between the two calls. Returns the number of loops.
     fn judge<T: PartialEq>(&self, what: &str, mut call: impl FnMut() -> Result<T, RunError>) -> usize {
         self.loops.store(0, Ordering::Relaxed);
         let want = call().unwrap();
@@ -193,7 +194,7 @@ fn tasks() {
     assert!(loops > 1, "{loops}");
 }
 
-/// Cancels a stream by the source, from another thread, and by the sink.
+/// Cancels a stream from its source, from another thread, and from its sink.
 #[test]
 fn streams() {
     let backend = elsa_oracle::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);

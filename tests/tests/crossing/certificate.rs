@@ -1,4 +1,4 @@
-//! Parses the JSON of a certificate and compares it with the certificate.
+//! Parses the JSON form of a certificate and compares it with the certificate.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the bound
-//! with the definition.
+//! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the
+//! errors of the outputs with the certified bound.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ fn certifying() -> PlanOptions {
     PlanOptions::default().all_workers(true).certify(true)
 }
 
-/// Measurements of a case in f64: norms of queries and keys, addends, channels of values.
+/// Measurements of a case in f64: largest norms of a query and of a key, largest addend, and largest value per channel.
 struct Exact {
     query: f64,
     key: f64,
@@ -33,7 +33,8 @@ fn norm(view: &View, data: &Data, [b, h, t]: [usize; 3]) -> f64 {
     (0..view.dim()).map(|x| f64::from(data.get(row + x)).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Returns the largest finite magnitude of the addends, `∞` or NaN if there is one; `−∞` does not count.
+/// Returns the largest magnitude of the addends, clamped to the limit of masks if finite; ∞ and NaN count as they are,
+/// `−∞` does not count.
 fn added(elements: impl Iterator<Item = f32>) -> f64 {
     elements.filter(|x| *x != f32::NEG_INFINITY).fold(0.0, |most, x| {
         let x = if x.is_finite() { x.abs().min(MASK_LIMIT) } else { x.abs() };
@@ -41,7 +42,8 @@ fn added(elements: impl Iterator<Item = f32>) -> f64 {
     })
 }
 
-/// Measures element by element; every row counts the keys that it may attend by length, causality and window.
+/// Measures a case element by element. The keys that count are those that rows may attend by length, causality and
+/// window.
 fn exact(case: &Case) -> Exact {
     let (problem, inputs) = (case.problem(), case.inputs());
     let s = &case.spec;
@@ -86,7 +88,7 @@ fn exact(case: &Case) -> Exact {
     exact
 }
 
-/// Returns `true` if `found` is a close upper bound of `x`, or NaN or infinite like `x`.
+/// Returns `true` if `found` is a close upper bound of `x`, or if both are NaN or infinite.
 fn bounds(found: f64, x: f64) -> bool {
     if x.is_nan() {
         return found.is_nan();
@@ -130,8 +132,8 @@ fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(
     Ok(())
 }
 
-/// Checks every norm, channel and flag, the bound for every element, and that a certificate changes no bit of the
-/// answer.
+/// Checks every norm, channel and flag of certificates, and the bound for every element. Requesting a certificate must
+/// change no bit of the output.
 #[test]
 fn hard_cases_are_measured_and_bounded() {
     let cases = some_hard_cases();
@@ -209,7 +211,8 @@ fn hard_cases_are_measured_and_bounded() {
     }
 }
 
-/// Returns the certificate of a run of `case` as plain numbers: norms, addends, the bound; and the channels.
+/// Runs a case and returns numbers of its certificate: the norms of query and key, the largest addend and the relative
+/// bound; and the channels.
 fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     let plan = engine.plan(&case.problem(), &certifying()).unwrap();
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
@@ -219,7 +222,7 @@ fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
 }
 
-/// Checks that the largest element of each kind changes the certificate, at any position.
+/// Checks that the largest element of each tensor changes the certificate, at any position.
 #[test]
 fn the_largest_element_of_each_tensor_matters() {
     let p = Params {
@@ -273,8 +276,8 @@ fn the_largest_element_of_each_tensor_matters() {
     }
 }
 
-/// Checks that a run without the option has no certificate, and that the workspace is then that of any plan. A
-/// certificate belongs to the last run, never to one that failed or warmed up.
+/// Checks that a run without the option has no certificate and needs a smaller workspace. A certificate belongs to the
+/// last run; warming up and runs without the option leave none.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");
@@ -327,7 +330,7 @@ fn what_is_measured_depends_on_the_tensors_alone() {
     }
 }
 
-/// Runs, in a child, a call that a GPU certifies unless it fails.
+/// Runs a certified call on the GPU twice, in a child process; an injected fault may move a run to the CPU.
 #[test]
 #[ignore = "run by another test in a child"]
 fn a_run_that_may_fail() {
@@ -355,8 +358,8 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// Checks that the CPU certifies the results that it computes in place of a GPU, after a failure at any step, and that
-/// a record that cannot be fetched is an error.
+/// Checks that the CPU certifies the results that it computes in place of a GPU that failed at any step, and that a
+/// record of measurements that cannot be fetched is an error.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {

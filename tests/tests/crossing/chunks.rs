@@ -1,4 +1,4 @@
-//! Tests chunks of keys on every back end. The states of chunks that cover all keys merge into the state of the whole
+//! Tests chunks of keys on every back end. The states of chunks that cover all keys merge into the state of the entire
 //! sequence, with its causal diagonals, windows and lengths. Also tests calls without an output.
 
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ use elsa_oracle::random::seeded;
 use elsa_runtime::{BindError, Engine, PlanOptions};
 use std::ops::Range;
 
-/// States of rows.
+/// Softmax states of all rows.
 #[derive(Clone, Debug, PartialEq)]
 struct States {
     m: Vec<f32>,
@@ -54,7 +54,7 @@ impl States {
         self
     }
 
-    /// Returns output and log-sum-exp of the states, together with the states.
+    /// Computes the output and the log-sum-exp from the states, and returns them together with the states.
     fn finish(&self, problem: &Problem) -> Buffers {
         let view = problem.spec().output;
         let dv = problem.value_dim();
@@ -83,7 +83,7 @@ fn tail(data: &Data, from: usize) -> Elements<'_> {
     }
 }
 
-/// A range of a case's keys, in separate memory, with their columns of its mask.
+/// A range of a case's keys, with the mask columns of these keys in separate memory.
 struct Part<'a> {
     case: &'a Case,
     spec: Spec,
@@ -136,7 +136,7 @@ impl<'a> Part<'a> {
         states
     }
 
-    /// Compares states with the oracle's, for the requested rows.
+    /// Compares states with those of the oracle for the rows of this part.
     fn check(&self, states: &States) -> Result<(), String> {
         let (problem, inputs) = (self.problem(), self.inputs());
         let (dv, queries) = (problem.value_dim(), self.spec.query.tokens());
@@ -164,7 +164,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Splits `keys` keys into one to seven chunks, some without a key.
+/// Returns the ranges of `count` chunks that cover `keys` keys; some may be empty.
 fn cuts(random: &mut Random, keys: usize, count: usize) -> Vec<Range<usize>> {
     let mut at: Vec<usize> = (1..count).map(|_| random.below(keys + 1)).collect();
     at.extend([0, keys]);
@@ -244,7 +244,7 @@ fn the_scalar_fallback_takes_chunks() {
 }
 
 /// Checks the promise of `elsa_states_merge`: a fold over chunks in the order of their keys has the same bits at every
-/// repetition and for any number of threads, and another bracketing has the same numbers except for roundings.
+/// repetition and for any number of threads. Other bracketings give the same numbers except for roundings.
 #[test]
 fn a_fold_in_order_is_reproducible() {
     let params = Params { heads: 3, causal: Some(Alignment::BottomRight), ..Params::plain(50, 900, 32, 16) };
@@ -269,8 +269,8 @@ fn a_fold_in_order_is_reproducible() {
     }
 }
 
-/// Checks that one plan serves chunks of one shape, and that the position of a chunk determines which of its keys rows
-/// attend.
+/// Checks that one plan computes all chunks of one shape, and that the position of a chunk determines which of its keys
+/// a row attends.
 #[test]
 fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     let causal = Some(Alignment::BottomRight);
@@ -339,8 +339,8 @@ fn chunks_that_no_row_attends_are_empty() {
     }
 }
 
-/// Checks that a subset of the queries gets its rows of the whole, with their diagonals and windows, over all keys or
-/// some.
+/// Checks that a call with a subset of the queries computes the same states as a call with all of them: each row keeps
+/// its diagonal and window.
 #[test]
 fn queries_may_be_some_of_a_whole() {
     let window = |left, right| Window { left, right };

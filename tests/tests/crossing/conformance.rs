@@ -1,4 +1,4 @@
-//! Compares every back end that this machine can execute with the definition in f64, over every hard case and random
+//! Compares every back end that this machine can execute with the definition in f64, on all hard cases and on random
 //! problems, and proves that every mask and flag matters.
 
 #![forbid(unsafe_code)]
@@ -12,8 +12,8 @@ use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Returns engines of `threads` threads for every back end that is present. All back ends named by `ELSA_REQUIRE` must
-/// be present.
+/// Returns engines of `threads` threads on every back end that is present. Panics if a back end that `ELSA_REQUIRE`
+/// names is absent.
 fn engines(threads: usize) -> Vec<Engine> {
     let present: Vec<Backend> = backends().iter().filter(|b| b.present).map(|b| b.backend).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
@@ -25,7 +25,8 @@ fn engines(threads: usize) -> Vec<Engine> {
     elsa_oracle::engines(threads)
 }
 
-/// Returns the additions between a key and the result: within a block, blocks of a segment, and the merge tree.
+/// Returns the number of additions between a key and the result: in its block, over the blocks of its segment, and in
+/// the merge tree.
 fn additions(options: &PlanOptions) -> usize {
     match options.method {
         Method::Elsa => options.block + 8 + 12,
@@ -34,7 +35,7 @@ fn additions(options: &PlanOptions) -> usize {
     }
 }
 
-/// The answer of the definition to a case.
+/// Output and present tensors of a case according to the definition.
 struct Expected {
     answer: Answer,
     present: Option<(Data, Data)>,
@@ -112,7 +113,7 @@ fn every_block_size() {
     }
 }
 
-/// Returns `true` if two outputs differ anywhere.
+/// Returns `true` if the outputs of two runs differ anywhere.
 fn differs(a: &Buffers, b: &Buffers) -> bool {
     (0..a.output.len()).any(|i| a.output.get(i).to_bits() != b.output.get(i).to_bits())
 }
@@ -186,7 +187,7 @@ fn every_flag_and_every_mask_element_matters() {
     }
 }
 
-/// Returns the answer of some rows to scores given in base-2 units, in f64: outputs, `Σ p|v|` and log-sum-exp.
+/// Computes a row from scores in base-2 units, in f64: returns output, `Σ p|v|` and log-sum-exp.
 fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, f64) {
     let max = scores.iter().map(|s| f64::from(*s)).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (f64::from(*s) - max).exp2()).collect();
@@ -200,8 +201,8 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Checks scores of any magnitude that are exact in f32: the output is the softmax of these scores, and so is the
-/// quotient of the states of parts of the keys, merged outside the library. A part may have no key.
+/// Checks scores of any magnitude that are exact in f32. The output is the softmax of these scores, both from one call
+/// and from states of several parts of the keys, merged outside the library. A part may be empty.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {
     let (rows, dv) = (5, 6);

@@ -1,5 +1,5 @@
-//! Checks that the stand-in driver ends a launch whose lanes wait at different places, and names the kernel and the
-//! places.
+//! Checks that the stand-in driver aborts a launch whose lanes wait at different places, and that the message names the
+//! kernel and these places.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -7,15 +7,15 @@
 use elsa_oracle::standin::folder;
 use std::process::{Command, Output};
 
-/// Kernels whose lanes wait at different places, by name.
+/// Source of kernels whose lanes wait at different places.
 const SOURCE: &str = include_str!("../../standin/diverging.cpp");
 
 fn run(kernel: &str) -> Output {
     Command::new(folder().join("diverging")).arg(kernel).output().unwrap()
 }
 
-/// Returns the place of `call` in the line of a kernel whose comment has `which`, as the driver writes it: the last
-/// call of the line for the second, the first otherwise.
+/// Returns the place of `call`, in the format of the driver's messages, in the line of a kernel whose comment contains
+/// `which`. If `which` is `second`, it is the last such call of the line, otherwise the first.
 fn place(kernel: &str, call: &str, which: &str) -> String {
     let start = format!("void {kernel}(");
     let mut lines = SOURCE.lines().enumerate().skip_while(|(_, line)| !line.starts_with(&start));

@@ -1,5 +1,5 @@
-//! Tests outputs alone on a GPU, as most callers request. Without states the kernels finish on their own if the keys
-//! are not split, a different path from that of `conformance`.
+//! Tests calls on a GPU that request only the output, as most callers do. Without states and without splits of the
+//! keys, the attention kernel writes the output itself, which `conformance` does not cover.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,13 +16,13 @@ use elsa_runtime::{Backend, Engine, Fallback, Method, PlanOptions};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Computes the output, and the log-sum-exp if `lse` is set. Returns the share of the tolerance that the errors use.
+/// Computes the output, and the log-sum-exp if `lse` is set. Returns the largest ratio of an error to its tolerance.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
 }
 
-/// Runs with options, into `buffers`. Also returns the kernel's name.
+/// Computes a case with plan options into `buffers`, like [`check`]. Also returns the kernel's name.
 fn run(
     engine: &Engine,
     case: &Case,
@@ -60,7 +60,7 @@ fn hard_cases_without_states() {
     println!("{} cases, {}", cases.len(), kernels.join(" "));
 }
 
-/// Runs every attention kernel of the build, by head sizes and types, with one sequence of few and one of many queries.
+/// Runs every attention kernel of the build, by choosing head sizes and types, for few and for many queries.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
@@ -176,8 +176,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// Runs addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
-/// that mask keys and keys that no row attends.
+/// Runs the kernels of plain tiles with masks and biases: f32 elements and boolean masks, in every broadcast, for
+/// ragged lengths, with elements that mask keys and with keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
@@ -234,7 +234,7 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Checks that problems with masks or biases that the kernels of plain tiles do not support run on other kernels.
+/// Checks that problems whose masks or biases the kernels of plain tiles do not support run on other kernels.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {
@@ -264,7 +264,8 @@ fn half_scores() -> PlanOptions {
     PlanOptions::default().half_scores(true)
 }
 
-/// Checks f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
+/// Checks scores of f16 inputs that are summed in f16: the bits change, errors stay within the declared tolerance, and
+/// a sum beyond f16 gives NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
@@ -319,8 +320,8 @@ proptest! {
     }
 }
 
-/// Checks that the number of roundings on the path of a key is the one that the certificate counts, for kernels of
-/// tiles and of few rows, and for the number of splits that the device suggests.
+/// Checks that the certificate counts exactly the roundings on the longest path of a key, for kernels of tiles and of
+/// few rows, with the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -1,4 +1,4 @@
-//! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps budgets.
+//! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps memory budgets.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -22,20 +22,20 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Returns the bits of output, log-sum-exp and states. All NaN are equal.
+/// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
-/// Panics unless the buffers have the answer to the case: equal bits do not prove that.
+/// Panics unless the buffers contain the correct outputs of the case, which equal bits alone do not prove.
 fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Checks that one workspace serves every plan that it was made for, even if neither the last nor the first alone would
-/// make it large enough.
+/// Checks that a shared workspace is large enough for every plan that it was made for, even if a workspace for the
+/// first or the last plan alone is not.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
@@ -64,8 +64,8 @@ fn plans_share_a_workspace() {
     assert!(matches!(Workspace::shared(&[]), Err(PlanError::NoPlan)));
 }
 
-/// Panics unless every run has the same bits, and those are the answer. Each entry of `runs` gets a separate workspace
-/// and buffers, and runs that many times in them.
+/// Panics unless every run has the same bits, and the first one the correct outputs. For each number in `runs`, the
+/// case runs that many times in a new workspace and new buffers.
 fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
     let mut want: Option<Vec<u32>> = None;
     for times in runs {
@@ -95,7 +95,7 @@ fn repeats_change_no_bit() {
     repeat(&engine, &long, &[3, 1, 2, 1, 1, 2, 1]);
 }
 
-/// Checks that each sequence of a batch has the same bits alone, in batches of other sizes, and in the whole.
+/// Checks that each sequence of a batch has the same bits alone, in smaller batches and in the entire batch.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_batch_changes_no_bit() {
@@ -142,8 +142,8 @@ fn the_batch_changes_no_bit() {
     }
 }
 
-/// Checks that a budget is a hard limit: the plan fits it, or is refused with the bytes that it needs. The answers
-/// under the smallest budget are as good.
+/// Checks that a memory budget is a hard limit: a plan fits it, or is refused with the number of bytes that it needs.
+/// Outputs under the smallest budget are as accurate as without one.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_is_kept() {

@@ -1,7 +1,7 @@
-//! Provokes every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
-//! reported once to the log and in every report, and leaves the process in order.
+//! Provokes every possible driver failure, through the stand-in driver. Each failure ends in a correct output or in a
+//! typed error, is reported once to the log and in every report, and leaves the process usable.
 //!
-//! Every fault occurs in a child, which plans, binds and runs one problem several times and prints the results.
+//! Every fault occurs in a child process, which plans, binds and runs one problem several times and prints the results.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Warnings that were logged.
+/// Number of warnings that were logged.
 static WARNINGS: AtomicUsize = AtomicUsize::new(0);
 
 struct Counter;
@@ -36,8 +36,8 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// Returns a problem with two heads, causal, and enough keys for several parts: the tile kernel, the merge, and the
-/// present.
+/// Returns a causal problem with two heads, a present and enough keys for several splits, so that the tile kernel, the
+/// merge and the copy of the present run.
 fn problem() -> Case {
     let causal = Some(Alignment::BottomRight);
     let p = Params {
@@ -51,7 +51,7 @@ fn problem() -> Case {
     p.build("faults")
 }
 
-/// Returns the calls of the driver so far, by name, if the child has a log.
+/// Counts the calls of each driver function so far, if the child process has a log.
 fn calls() -> BTreeMap<String, usize> {
     let mut calls = BTreeMap::new();
     if let Ok(path) = std::env::var("ELSA_STANDIN_LOG") {
@@ -74,8 +74,8 @@ fn tell(what: &str, report: &Report, answer: &str) {
     println!("{what}: {} {answer} {}", report.backend, reason.replace('\n', " "));
 }
 
-/// Runs the scenario of a child. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error,
-/// `run` with back end, answer and reason, `warning`, `end`.
+/// Runs the scenario in a child process. Each line that it prints begins with a word: `engine`, `plan`, `workspace` or
+/// `bind` with an error, `run` with back end, verdict and reason of the fallback, `warning`, or `end`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -164,7 +164,7 @@ fn attempt(options: &EngineOptions) {
     }
 }
 
-/// Uses tensors in memory that an integrated GPU accesses in place: nothing is copied.
+/// Runs with a query and an output in memory that an integrated GPU accesses in place, and prints the number of copies.
 fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =
@@ -195,7 +195,7 @@ fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     tell(if pinned { "mapped" } else { "ordinary" }, &report, &judge(naive, &buffers));
 }
 
-/// Runs a scenario under `variables`; it must reach its end.
+/// Runs the scenario in a child process with the environment `variables`; the scenario must reach its end.
 fn scene(library: &Path, variables: &[(&str, &str)]) -> Output {
     let output = child("cuda_faults::scenario", library, variables);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -213,7 +213,7 @@ fn everything(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Requires that all runs were on the CPU, were correct, gave `reason`, and that one warning reported it.
+/// Requires that the CPU computed all runs correctly, and that each run and exactly one warning gave `reason`.
 fn fell_back(output: &Output, reason: &str) {
     let runs = said(output, "run");
     assert_eq!(runs.len(), 6, "{}", everything(output));
@@ -227,7 +227,8 @@ fn fell_back(output: &Output, reason: &str) {
     assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
 }
 
-/// Requires that, with the policy to fail, the scenario ended with an error of `stage` that contains `reason`.
+/// Requires that, under [`Fallback::Fail`], the scenario has an error of `stage` that contains `reason`, and that no
+/// run is on the CPU.
 fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
     let mut all = variables.to_vec();
     all.push(("ELSA_TEST_FAIL", "1"));
@@ -375,8 +376,8 @@ fn memory_that_is_not_there() {
     }
 }
 
-/// Lets every function that the scenario calls fail, at its first and at its last call, with codes that keep the
-/// context usable and codes that lose it.
+/// Makes every driver function that the scenario calls fail, at its first and at its last call, with codes that keep
+/// the context usable and with codes that lose it.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_call_fails() {
@@ -414,7 +415,7 @@ fn every_call_fails() {
     assert!(calls.len() >= 25 && cpu > 30 && gpu > 10, "{cpu} {gpu}");
 }
 
-/// Checks that a lost context is recreated once. If the new one is lost too, the CPU computes from then on.
+/// Checks that a lost context is replaced once. If the new context is lost too, the CPU computes all later runs.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_lost_context_is_replaced_once() {

@@ -1,4 +1,4 @@
-//! Tests streams on a GPU within budgets, and the smaller plans when memory is refused.
+//! Tests GPU streams that are fitted to memory budgets, and the smaller divisions when the driver refuses memory.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -29,8 +29,8 @@ fn long() -> Case {
     Params { heads: 2, kv_heads: 1, causal, ..Params::plain(400, 1100, 32, 32) }.build("long")
 }
 
-/// Checks that a budget is kept and used, and that the bits are those of any other budget with room for the same
-/// splits.
+/// Checks that a stream stays within its budget and uses most of it. The bits are the same under any budget that has
+/// room for the same splits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_are_kept_and_used() {
@@ -67,7 +67,8 @@ fn budgets_are_kept_and_used() {
     assert!(matches!(error, StreamError::Budget { budget: 1000, .. }), "{error}");
 }
 
-/// Fits a stream in a child. Prints `fit` with the resident tasks and the number of refusals, `cpu`, or `error`.
+/// Fits a stream in a child process and runs it. Prints `fit` with the numbers of resident tasks and of refusals, or
+/// `cpu`, or `error`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_fits() {
@@ -95,8 +96,8 @@ fn child_fits() {
     println!("end: -");
 }
 
-/// Checks the responses to a driver that refuses memory, a small device, and one without memory: fewer tasks, finer
-/// ones, the CPU or an error. Every answer is correct, and its bits do not depend on the number of resident tasks.
+/// Checks what happens when the driver refuses memory and on small devices: fewer resident tasks, smaller tasks, the
+/// CPU or an error. Every output is correct, and its bits do not depend on the number of resident tasks.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn refused_memory_makes_smaller_tasks() {
@@ -143,8 +144,8 @@ fn refused_memory_makes_smaller_tasks() {
     }
 }
 
-/// Fits a stream in a child the requested number of times, prints the resident tasks and the refusals each time, and
-/// runs the last one.
+/// Fits a stream in a child process as often as `ELSA_TEST_FITS` says, prints the numbers of resident tasks and of
+/// refusals each time, and runs the last stream.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_fits_again() {
@@ -167,8 +168,8 @@ fn child_fits_again() {
     println!("bits: {hash:x}");
 }
 
-/// Refuses each allocation of a stream once: device memory, page-locked memory, streams and events. Each time one task
-/// fewer is resident, and the bits stay the same.
+/// Refuses each allocation of a stream once: device memory, page-locked memory, streams and events. Each refusal leaves
+/// one resident task fewer and the same bits.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_allocation_may_be_refused() {

@@ -1,5 +1,5 @@
-//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions, options, and the
-//! treatment of states in place by a device.
+//! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions and options. Also
+//! tests states that are replaced in place.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     run_times::<1>(engine, case, options)
 }
 
-/// Runs a case on the GPU several times in one workspace: the bits are the same.
+/// Runs a case on the GPU several times in one workspace, and checks that every run has the same bits.
 fn run_times<const TIMES: usize>(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -47,7 +47,8 @@ fn of(form: Form, chunk: Option<usize>, parts: Option<usize>) -> LinearPlanOptio
     LinearPlanOptions::default().form(form).chunk(chunk).parts(parts)
 }
 
-/// Returns options for every form, with few chunks between states, and few parts. The last is the quadratic form.
+/// Returns options for every form, some with few chunks between states or with few parts. The last is the quadratic
+/// form.
 fn forms() -> [LinearPlanOptions; 8] {
     [
         LinearPlanOptions::default(),
@@ -163,7 +164,7 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
+/// Checks that a gate of −∞ clears the state even of NaN, and that nothing else removes a NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
@@ -201,8 +202,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Checks that chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits
-/// alone and in a batch, and in every run.
+/// Checks that the chunk forms have the bits of the fused chunks, at any distance between stored states. A sequence has
+/// the same bits alone and in a batch, and in every run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
@@ -226,8 +227,8 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
     }
 }
 
-/// Checks that a launch of few blocks uses a kernel whose blocks have half the columns. Its answers are within their
-/// bounds, and have the bits of a batch with enough blocks.
+/// Checks that a launch of few blocks uses a kernel whose blocks have half the columns. Its outputs are within their
+/// bounds, and have the bits that the other kernel computes in a batch with enough blocks.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_of_half_the_columns_change_no_bit() {
@@ -268,7 +269,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
     }
 }
 
-/// Repeats a case `batch` times.
+/// Returns a batch that contains a case `batch` times.
 fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     let mut many = Params { batch, ..params.clone() }.build();
     for (to, one) in
@@ -287,8 +288,8 @@ fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     many
 }
 
-/// Returns the bits of the answers and of the last state of tokens `range` of a case of one head, which is sequence
-/// `index` of it.
+/// Returns the bits of the outputs of the tokens in `range` and of the last state of sequence `index`, for a case of
+/// one head.
 fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (rows, states) = (found.rows(case), found.states(case));
@@ -296,8 +297,9 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// Checks that a packed sequence has the same bits alone and packed with any others, both if its form depends on its
-/// tokens and if its parts do. The same holds for states that are replaced while several heads read them.
+/// Checks that a packed sequence has the same bits alone and packed with any others, both if its number of tokens
+/// determines its form and if it determines its parts. The same holds for states that are replaced in place while
+/// several heads read them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
@@ -346,7 +348,7 @@ fn packed_sequences_have_their_bits_alone() {
     }
 }
 
-/// A sum, as a monoid.
+/// A number under addition, as a monoid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sum(f32);
 
@@ -360,8 +362,8 @@ impl Monoid for Sum {
     }
 }
 
-/// Checks that the states before the parts of a scan have the bits of core's scan by Blelloch. The folded values are
-/// chosen so that other orders have other bits.
+/// Checks that the states before the parts of a scan have the bits of core's Blelloch scan. The added values are chosen
+/// so that other orders would give other bits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
@@ -408,7 +410,7 @@ fn parts_are_carried_in_the_order_of_core() {
     }
 }
 
-/// Runs several blocks of rows and of columns, heads of any kind, and gates that clear or grow.
+/// Runs the quadratic form with several blocks of rows and of columns, shared heads, and gates that clear or grow.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_token_against_every_earlier_one() {
@@ -481,12 +483,13 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     assert!(refused.contains("transitions of parts"), "{refused}");
 }
 
-/// Returns a case whose states are replaced in page-locked memory, which an integrated GPU would access in place.
+/// Returns a case whose states are replaced in place, in page-locked memory that an integrated GPU would access
+/// directly.
 fn in_place() -> Case {
     Params { past: true, in_place: true, batch: 2, ..Params::plain(Rule::GatedDelta, 70, [16, 40]) }.build()
 }
 
-/// Runs the case in place once, in a child, and prints the back end and whether the answer is correct.
+/// Runs the case in place once, in a child process, and prints the back end and whether the output is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {

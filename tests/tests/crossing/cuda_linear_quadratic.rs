@@ -1,4 +1,5 @@
-//! Tests the quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
+//! Tests the quadratic form on the GPU back end where it needs a factor per pair of tokens: delta rules, and a gate per
+//! dim.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +11,7 @@ use elsa_oracle::gpu_engine;
 use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
 
-/// Rules, and `true` for a gate per dim.
+/// Rules with a factor per pair; `true` means that each dim has a separate gate.
 const RULES: [(Rule, bool); 4] =
     [(Rule::Delta, false), (Rule::GatedDelta, false), (Rule::Gated, true), (Rule::GatedDelta, true)];
 
@@ -59,7 +60,7 @@ fn every_rule_around_the_ends_of_tiles() {
     }
 }
 
-/// Runs heads that share in both ways, layouts with gaps, 16-bit elements with writes in f32, and packed sequences.
+/// Runs shared query and key heads, layouts with gaps, 16-bit elements whose writes are f32, and packed sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_types_and_packed_sequences() {
@@ -81,7 +82,7 @@ fn heads_types_and_packed_sequences() {
     }
 }
 
-/// Runs gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
+/// Runs gates whose logarithms are −1000, +1 and −∞, nearly equal keys, and rates near two.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
@@ -101,8 +102,8 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Runs gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row
-/// or of a key can be formed, while the pair's own factor is in range.
+/// Runs gates whose sums leave the range of f32 within a few tiles, upwards and downwards: a factor per row or per key
+/// would overflow or vanish, while the factor of a pair is in range.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {
@@ -143,7 +144,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
     }
 }
 
-/// Checks that a gate of −∞ clears everything before it, NaN included, that a gate per dim clears only its dim, and
+/// Checks that a gate of −∞ clears everything before it, including NaN, that a gate per dim clears only its dim, and
 /// that nothing else removes a NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
@@ -195,8 +196,8 @@ fn what_is_cleared_may_be_nan() {
     }
 }
 
-/// Measures the error on random unit keys, where the writes of thousands of tokens cancel and sums of many terms must
-/// not lose the result. With plain additions of sums of four products it is 5.4e-7.
+/// Measures the error on random unit keys, where the writes of thousands of tokens cancel, so that rounding errors in
+/// sums of many terms would show. With plain additions of sums of four products, the error is 5.4e-7.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_sums_keep_their_digits() {

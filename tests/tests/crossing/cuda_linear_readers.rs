@@ -1,5 +1,5 @@
-//! Tests several query heads per state on the GPU back end: a block computes the state once, and every answer has the
-//! bits that it has when each head computes the state separately.
+//! Tests several query heads (readers) per state on the GPU back end: a block computes the state once, and every output
+//! has the bits that it has when the state is computed separately for each reader.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ fn of(form: Form) -> LinearPlanOptions {
     LinearPlanOptions::default().form(form)
 }
 
-/// Runs a case whose states are computed once for all heads, or by each.
+/// Runs a case, and checks that its states are computed once for all readers if `shares`, otherwise once per reader.
 fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     let plan = engine.linear_plan(&case.problem, &of(form)).unwrap();
     let kernel = plan.kernel_of(Backend::Cuda);
@@ -31,7 +31,7 @@ fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     found
 }
 
-/// Returns the parameters with enough heads that a device computes states once.
+/// Returns `params` with as many heads as the device needs to compute states once for all readers.
 fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Params {
     loop {
         let plan = engine.linear_plan(&params.build().problem, options).unwrap();
@@ -43,7 +43,7 @@ fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Par
     }
 }
 
-/// Returns the case of one query head per state.
+/// Returns the case with only the query head number `reader` of each state.
 fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     let [heads, key_heads, states] = params.heads;
     let alone = Params { heads: [states, key_heads, states], ..params.clone() }.build();
@@ -58,7 +58,7 @@ fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     Case { name, problem: alone.problem, query, ..case.clone() }
 }
 
-/// Checks that readers and states have the bits that they have alone.
+/// Checks that outputs and states have the bits that they have with a single reader per state.
 fn compare(engine: &Engine, params: &Params, form: Form) {
     let case = params.build();
     let [heads, _, states] = params.heads;
@@ -112,8 +112,8 @@ fn a_state_is_computed_once_and_changes_no_bit() {
     }
 }
 
-/// Checks that states are computed per reader if the readers outnumber the rows of a tile, or if the device has room
-/// for that.
+/// Checks that states are computed once per reader if a state has more readers than a tile has rows, or if the device
+/// has room for the additional work.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
@@ -124,8 +124,8 @@ fn who_shares_a_state() {
     }
 }
 
-/// Compares layouts, packed sequences with some going token by token, and queries that are not finite, with the
-/// recurrence in f64. One reader's queries affect no other reader and no state.
+/// Compares layouts, packed sequences (some of them computed token by token), and queries that are not finite, with the
+/// recurrence in f64. Queries of one reader affect no other reader and no state.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {
@@ -171,7 +171,7 @@ fn readers_do_not_know_of_each_other() {
     }
 }
 
-/// Runs keys with more dims than tiles, step by step.
+/// Runs keys with more dims than a tile has, token by token.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {

@@ -1,6 +1,6 @@
 //! Tests lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
-//! workspace, and a context is lost between any two of their calls. Every call returns the correct answer, on the GPU
-//! or on the CPU, and none is refused.
+//! workspace, and a context is lost between any two driver calls. Every call returns the correct output, from the GPU
+//! or from the CPU, and none is refused.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -18,12 +18,12 @@ fn engine() -> Engine {
     Engine::new(&EngineOptions::default().backend(backend).threads(2).fallback(fallback)).unwrap()
 }
 
-/// Returns a case with split keys: the workspace has partial states.
+/// Returns a case whose keys are split, so that the workspace contains partial states.
 fn large() -> Case {
     Params::plain(20, 1500, 24, 24).build("large")
 }
 
-/// Returns a case with few keys and a table of sequences: the workspace has little else.
+/// Returns a case with few keys, whose workspace contains little more than a table of sequences.
 fn small() -> Case {
     Params { batch: 3, lengths: true, pad: 3, ..Params::plain(5, 9, 8, 8) }.build("small")
 }
@@ -35,11 +35,11 @@ fn verdict(case: &Case, output: &Data, lse: Option<&[f32]>) -> String {
     }
 }
 
-/// Runs per call, and their output if the GPU computes all of them.
+/// Number of runs per call; the next constant is what [`call`] returns if the GPU computes all of them correctly.
 const RUNS: usize = 3;
 const ALL_ON_THE_GPU: &str = " cuda cuda cuda right";
 
-/// Runs a call and returns its back ends and whether the answer is correct, or its error.
+/// Runs a bound call [`RUNS`] times. Returns the back end of each run and whether the output is correct, or the error.
 fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     let mut buffers = case.buffers();
     let mut bound = match plan.bind(case.inputs(), buffers.outputs(), workspace) {
@@ -58,7 +58,7 @@ fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     }
 }
 
-/// Alternates, in a child, calls of two plans in one workspace, and calls a third plan with its own.
+/// Alternates, in a child process, calls of several plans in one workspace with calls of a plan in a separate one.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn sharing() {
@@ -83,7 +83,7 @@ fn sharing() {
     println!("end: {}", engine.loaded_kernels().len());
 }
 
-/// Calls one plan twice, in a child.
+/// Calls one plan twice, in a child process.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn twice() {
@@ -100,7 +100,7 @@ fn twice() {
     println!("end: {}", engine.threads());
 }
 
-/// Makes another thread use the engine for every message, and waits for that thread.
+/// Log sink that, for every message, lets another thread use the engine and waits for that thread.
 struct Nosy;
 
 static WATCHED: OnceLock<Engine> = OnceLock::new();
@@ -119,7 +119,7 @@ impl log::Log for Nosy {
     fn flush(&self) {}
 }
 
-/// Installs, in a child, a log sink that waits for another user of the engine.
+/// Installs, in a child process, a log sink that waits for another user of the engine, and runs calls.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn logging() {
@@ -137,8 +137,9 @@ fn logging() {
     println!("end: {}", engine.threads());
 }
 
-/// Runs, in a child, on data that an earlier run has left on the device, while another plan of the engine runs as well.
-/// The output is in memory that the device accesses in place, so a resident run shows its answer.
+/// Runs, in a child process, on data that an earlier run has left on the device, while another plan of the engine runs
+/// in between. The output is in memory that the device accesses in place, so that the result of a resident run is
+/// visible.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn resident() {
@@ -220,8 +221,8 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
 
-/// Checks that a code that loses the context leads to a new one, and that any other keeps it. In both cases the GPU
-/// computes the next run.
+/// Checks that an error code that loses the context leads to a new context, and that any other code keeps it. In both
+/// cases the GPU computes the next run.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
@@ -262,8 +263,8 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// Checks a lost context whose successor does not get all of its memory: the CPU computes the call that needs it, and
-/// the next call tries again.
+/// Checks that, if the context after a lost one does not get all of its memory, the CPU computes the call that needs
+/// the memory, and the next call tries to allocate it again.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {

@@ -1,4 +1,4 @@
-//! Tests masks on a GPU: a mask has the same bits for every type, and tiles of keys that it empties change none.
+//! Tests masks on a GPU: every mask type gives the same bits, and tiles in which all keys are masked change no bit.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions};
 use half::f16;
 
-/// Queries and heads of a case: two blocks of 64 rows and some more.
+/// Number of queries of a case: two blocks of 64 rows and two more rows.
 const QUERIES: usize = 130;
 const HEADS: usize = 2;
 /// Keys per tile.
@@ -26,7 +26,7 @@ const KERNELS: [(usize, DType); 6] = [
 ];
 const TYPES: [MaskKind; 3] = [MaskKind::Bool, MaskKind::Additive(DType::F32), MaskKind::Additive(DType::F16)];
 
-/// Builds a case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
+/// Builds a case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` applies to all heads.
 fn case(
     (d, dtype): (usize, DType),
     [rows, keys, columns]: [usize; 3],

@@ -1,5 +1,5 @@
-//! Runs a share of the small hard cases on the stand-in driver, for the sanitizers, with and without states, and calls
-//! from several threads at once.
+//! Runs some of the small hard cases on the stand-in driver, with and without states, and calls from several threads at
+//! once, so that the sanitizers can check them.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,7 @@ fn check(engine: &Engine, case: &Case, states: bool) {
     checked.unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Returns the number of scores of a case, which determines a kernel's time.
+/// Returns the number of scores of a case, which determines how long the stand-in computes it.
 fn scores(case: &Case) -> usize {
     let [batch, heads, queries, _] = case.spec.query.shape();
     batch * heads * queries * case.spec.key.tokens()

@@ -1,4 +1,4 @@
-//! Tests a real GPU on problems so large that growing errors or memory would show.
+//! Tests a real GPU on problems that are large enough to reveal growing errors or memory.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -9,9 +9,9 @@ use elsa_oracle::cases::{Case, Data, Params};
 use elsa_oracle::gpu_engine;
 use elsa_runtime::{Backend, Engine, Fallback, PlanOptions};
 
-/// Relative error of the answer at 16,384 keys.
+/// Largest allowed relative error of the output with 16,384 keys.
 const ERROR: f64 = 5e-7;
-/// Bytes of device memory beyond inputs and outputs for 8 heads of 4096 tokens.
+/// Largest allowed device memory beyond inputs and outputs, in bytes, for 8 heads of 4096 tokens.
 const BYTES: usize = 2_600_000;
 
 fn output(engine: &Engine, case: &Case) -> (Data, Vec<f32>) {
@@ -40,7 +40,7 @@ fn scale_a_million_keys() {
     }
 }
 
-/// Compares rows from all over a long sequence with the same rows in f64.
+/// Compares rows from everywhere in a long sequence with f64.
 #[test]
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_the_error_at_16384_tokens() {

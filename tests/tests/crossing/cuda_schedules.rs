@@ -1,5 +1,5 @@
-//! Tests error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the
-//! calls left to the CPU.
+//! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
+//! the schedules that the CPU computes instead.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -26,34 +26,34 @@ const TILE: usize = 64;
 /// The element types.
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Returns the choices of plans inside a budget, with the chooser's own first.
+/// Returns all choices of kernel and division for a run inside a budget; the first is the one that the chooser prefers.
 fn choices(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let options = PlanOptions::default().error_budget(budget);
     engine.divisions(&case.problem(), &options).unwrap()
 }
 
-/// Returns the chooser's own choice and, for f32, that of tall blocks.
+/// Returns the choice that the chooser prefers and, for f32, the one with the kernel of tall blocks.
 fn own_and_tall(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let all = choices(engine, case, budget);
     let tall = all.iter().find(|choice| choice.kernel.slow_edges && choice.kernel != all[0].kernel);
     [Some(&all[0]), tall].into_iter().flatten().copied().collect()
 }
 
-/// Returns options for a budget with the kernel of a choice and this number of splits of the keys.
+/// Returns options for a budget with the kernel of `choice` and with `splits` splits of the keys.
 fn split(budget: f32, choice: &GpuChoice, splits: usize) -> PlanOptions {
     let division = Some(Division { splits, ..choice.division() });
     PlanOptions::default().error_budget(budget).division(division)
 }
 
-/// Returns options for a budget with this number of splits of the keys; zero leaves it to the chooser.
+/// Returns options for a budget with `splits` splits of the keys; zero leaves the number to the chooser.
 fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOptions {
     let choice = choices(engine, case, budget)[0];
     let options = split(budget, &choice, splits);
     options.division(options.division.filter(|_| splits > 0))
 }
 
-/// Runs a case twice in one workspace inside a budget. Returns the answers, the execution, the tile and the keys per
-/// split.
+/// Runs a case twice in one workspace inside a budget, and once without states. Returns the first run, the arithmetic
+/// that it executed, the tile, and the number of keys per split.
 fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, Tile, usize) {
     let problem = case.problem();
     let plan = engine.plan(&problem, options).unwrap();
@@ -92,7 +92,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     (first, plan.certificate().executed, tile, choice.chunk)
 }
 
-/// Returns the outputs without the states, which would make rows pass through partial states.
+/// Returns the outputs without the states; requesting states would make the kernels write partial states.
 fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
     let mut outputs = buffers.outputs();
     outputs.state = None;
@@ -104,8 +104,9 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
     (0..queries).step_by(rows).map(|at| at..queries.min(at + rows)).collect()
 }
 
-/// Runs given scores in every type with unsplit keys and with `splits` splits, by the chooser's kernel and by tall
-/// blocks, against the account of each split. Returns the f32 run with unsplit keys by the chooser's kernel.
+/// Runs given scores in every type, with unsplit keys and with `splits` splits, on the preferred kernel and on that of
+/// tall blocks, and compares them with the account of each split. Returns the f32 run of the preferred kernel with
+/// unsplit keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
     let engine = gpu_engine(Fallback::Fail);
     let mut found = None;
@@ -122,7 +123,8 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
     found.unwrap()
 }
 
-/// Runs one case with one kernel with unsplit keys and with splits, against the account of each split.
+/// Runs one case on one kernel, with unsplit keys and with `splits` splits, and compares it with the account of each
+/// split. Returns the run with unsplit keys.
 fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, splits: usize) -> Ran {
     let of = |data: &Data| (0..data.len()).map(|i| data.get(i)).collect::<Vec<f32>>();
     let (q, k, v) = (&of(&case.q)[..], &of(&case.k)[..], &of(&case.v)[..]);
@@ -152,7 +154,8 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
     last.unwrap()
 }
 
-/// Checks that weights just below the budget are skipped, with one query, with fewer queries than a block has, and with more.
+/// Checks that weights just below the budget are skipped, with one query and with fewer and more queries than a block
+/// has.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
@@ -167,8 +170,8 @@ fn mass_just_below_the_budget_is_left_out() {
     }
 }
 
-/// Checks references that rise after tiles were left out, by more than the headroom and by a hundred bits. The largest
-/// score is in the last tile.
+/// Checks references that rise after tiles were skipped, by more than the headroom and by a hundred bits: the skipped
+/// sums follow the reference. The largest score is in the last tile.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
@@ -195,7 +198,7 @@ fn what_was_left_out_follows_the_reference() {
     }
 }
 
-/// Checks that every row of a block votes, for every head size.
+/// Checks that a single row can keep a tile for its block, for any row and head size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
@@ -224,8 +227,8 @@ fn every_row_of_a_block_votes() {
     }
 }
 
-/// Checks that NaN and infinity among values of tiles that would be left out reach the rows that attend them, and no
-/// others.
+/// Checks that NaN and infinities among the values of tiles that would otherwise be skipped reach the rows that attend
+/// them, and no others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_that_are_not_finite_stay() {
@@ -267,8 +270,8 @@ fn values_that_are_not_finite_stay() {
     }
 }
 
-/// Checks that a value that is not finite keeps its tile, in whichever stage it is loaded. Kernels load the values of a tile in
-/// stages that depend on the head size.
+/// Checks that a value that is not finite keeps its tile. Kernels load the values of a tile in stages that depend on
+/// the head size; the value may be in any stage.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
@@ -301,7 +304,8 @@ fn values_of_any_stage_keep_a_tile() {
     }
 }
 
-/// Checks that a tile is neither met nor left out if a mask, alone or with causality, excludes it for every row.
+/// Checks that a tile counts neither as visited nor as skipped if a mask, alone or with causality, excludes it for
+/// every row.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
@@ -339,7 +343,8 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// Checks that a budget within which no tile can be skipped gives the bits of a run of the same blocks without a budget.
+/// Checks that a run inside a budget that is too small to skip any tile has the bits of a run without a budget that
+/// uses the same blocks.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
@@ -388,8 +393,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
     assert!(count > if SLOW { 7 } else { 14 } && compared.len() > 6, "{count} {compared:?}");
 }
 
-/// Checks masks, windows, lengths, a soft cap, and heads that share keys: answers are within the bound, widened by the
-/// left-out shares.
+/// Checks masks, windows, lengths, a soft cap, and heads that share keys: outputs are within the bound, widened by the
+/// shares that were skipped.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn answers_inside_a_budget_are_within_their_bounds() {
@@ -431,7 +436,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// Checks that exactly every other tile is skipped if only these tiles may be.
+/// Checks that exactly every other tile is skipped if the weights of the others are too large.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {
@@ -446,7 +451,7 @@ fn half_of_the_tiles_go() {
     }
 }
 
-/// Checks that a certificate of a run inside a budget counts the tiles left out.
+/// Checks that the certificate of a run inside a budget counts the skipped tiles.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
@@ -470,8 +475,8 @@ fn certificates_count_what_was_left_out() {
     }
 }
 
-/// Checks that every block of packed sequences has its own counts, and that places without a block are zero, even after
-/// an earlier run with other bounds.
+/// Checks that every block of packed sequences has separate counts, and that counts without a block are zero, even
+/// after an earlier run with other sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
@@ -547,8 +552,7 @@ fn packed_sequences_count_their_own_blocks() {
     }
 }
 
-/// Checks that the CPU computes schedules that the kernels inside a budget do not support, and that the plan gives the
-/// reason.
+/// Checks that the CPU computes schedules for which the GPU has no kernel, and that the plan gives the reason.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_gpu_leaves_other_schedules_to_the_cpu() {

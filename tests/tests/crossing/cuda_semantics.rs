@@ -1,5 +1,5 @@
-//! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. Data that arrives with
-//! a chunk of keys produces the bits of the run in memory, and the answer agrees with f64.
+//! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
+//! arrives with each chunk of keys has the bits of the run in memory, and the output agrees with f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -57,7 +57,7 @@ fn added() -> Vec<Case> {
     cases
 }
 
-/// Returns cases with a past.
+/// Returns cases with past keys and values.
 fn past() -> Vec<Case> {
     let p = Params { heads: 2, kv_heads: 1, past: Some(100), ..Params::plain(70, 170, 32, 32) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -110,7 +110,7 @@ fn packed() -> Vec<Case> {
     ]
 }
 
-/// Returns a division with splits of `split` keys or, for windows, of all keys.
+/// Returns a division with splits of `split` keys; for windows, one split contains all keys.
 fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivision {
     match case.spec.windows {
         Some(_) => {
@@ -121,8 +121,8 @@ fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivis
     }
 }
 
-/// Requires the same bits from a run in memory with the same splits and from streams with other chunks and resident
-/// rows, and agreement with f64.
+/// Requires that streams with the splits of the run in memory have its bits, that other chunks and other numbers of
+/// resident rows give equal bits, and that outputs agree with f64.
 fn check(engine: &Engine, cases: Vec<Case>) {
     for case in cases {
         let problem = case.problem();
@@ -199,7 +199,7 @@ fn hard_cases_pass_in_chunks() {
     println!("{} cases", cases.len());
 }
 
-/// Runs the checks in a child.
+/// Runs the checks in a child process.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_checks() {
@@ -215,7 +215,7 @@ fn child_checks() {
     println!("end: -");
 }
 
-/// Checks that a device with its own memory gets copies of masks, biases and tables.
+/// Checks that a device with separate memory gets copies of masks, biases and tables.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies_what_is_added() {
@@ -224,7 +224,7 @@ fn a_discrete_device_copies_what_is_added() {
     assert_eq!(said(&output, "end").len(), 1, "{output:?}");
 }
 
-/// Returns the bytes of a case's tensor as in a file.
+/// Returns the bytes of a case's tensor as a file stores them.
 fn file(case: &Case, operand: Operand) -> Vec<u8> {
     match operand {
         Operand::Query => bytes_of(&case.q),
@@ -241,7 +241,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
     }
 }
 
-/// Streams from tensors in files, with the present, and from any unit on.
+/// Checks that streams from and to files, including present tensors, have the same bits when they start at any unit.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {
@@ -330,7 +330,7 @@ fn files_have_the_same_bits_from_any_unit_on() {
     }
 }
 
-/// Records of a sink: unit by unit.
+/// A sink that records the pieces that it receives, with the unit of each piece.
 #[derive(Debug, Default)]
 struct Log {
     pieces: Vec<(usize, Operand, u64, Vec<u8>)>,
@@ -339,7 +339,7 @@ struct Log {
 }
 
 impl Log {
-    /// Assembles a tensor from its pieces, with each byte written at most once.
+    /// Assembles a tensor from its pieces; panics if a byte was written twice.
     fn of(&self, operand: Operand) -> Vec<u8> {
         let pieces = || self.pieces.iter().filter(|(_, of, ..)| *of == operand);
         let end = pieces().map(|(.., at, bytes)| *at as usize + bytes.len()).max().unwrap_or(0);
@@ -376,8 +376,8 @@ impl elsa_runtime::Sink<Operand> for Log {
     }
 }
 
-/// Checks that masks count towards the budget, that `eta` changes chunks and no bit, and that a given division is used
-/// or refused.
+/// Checks that masks count towards the memory budget, that `eta` changes the chunks but no bit, and that a requested
+/// division is used or refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {

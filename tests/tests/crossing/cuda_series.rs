@@ -1,5 +1,6 @@
 //! Compares recurrence, selective scan and convolution on the GPU back end with f64: the cases of the CPU's tests,
-//! lengths around tiles and parts, values that are not finite, and the treatment of states in place by a device.
+//! lengths around the sizes of tiles and parts, and values that are not finite. Also tests states that are replaced in
+//! place.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -21,7 +22,8 @@ use elsa_runtime::{
     Backend, ConvolutionOptions, Engine, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
 };
 
-/// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
+/// Computes a case twice, checks that both runs have the same bits, and returns the largest ratio of an error to its
+/// bound.
 fn recurrence(engine: &Engine, what: &str, case: &Recurrence, parts: Option<usize>) -> f64 {
     let (found, again) = (case.engine(engine, parts), case.engine(engine, parts));
     assert_eq!(found.out.bits(), again.out.bits(), "{what}");
@@ -74,8 +76,8 @@ fn selective_scans_match_f64() {
     linear_selective::steps_and_rates_beyond_f32(std::slice::from_ref(&engine));
 }
 
-/// Checks that few channels with many tokens are computed in parts, few tokens in one, and that the bound holds in
-/// both.
+/// Checks that scans of few channels are computed in parts if they have many tokens, in one part if they have few, and
+/// that the bound holds in both cases.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
@@ -130,8 +132,8 @@ fn convolutions_match_f64() {
     }
 }
 
-/// Checks that values that are not finite reach only the outputs that a weight connects them with. An infinite weight
-/// is not applied before the first input.
+/// Checks that a value that is not finite reaches only the outputs to which a weight connects it, and that an infinite
+/// weight has no effect on outputs before its first input.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
@@ -170,7 +172,7 @@ fn convolutions_of_what_is_not_finite() {
     assert!(out[..17].iter().all(|x| x.is_finite()) && out[18..].iter().all(|x| !x.is_finite()), "{out:?}");
 }
 
-/// Checks that a sequence has the same bits alone and in a batch, in one part and in several.
+/// Checks that a sequence has the same bits alone and in a batch, computed in one part or in several.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_do_not_depend_on_the_batch() {
@@ -227,7 +229,7 @@ fn in_place() -> Recurrence {
     case
 }
 
-/// Runs the case in place once, in a child, and prints the back end and whether the answer is correct.
+/// Runs the case in place once, in a child process, and prints the back end and whether the output is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {

@@ -1,6 +1,6 @@
-//! Compares the device's definition of the softmax state with that of core, bit by bit: `state.cuh`, compiled for this
-//! machine, merges the states that this program sends. Also compares the gates of linear attention, `exp.cuh`, with
-//! exponentials in f64.
+//! Compares the device's definition of the softmax state with that of core, bit by bit: a program with `state.cuh`,
+//! compiled for this machine, merges the states that this test sends. Also compares the gates of linear attention
+//! (`exp.cuh`) with exponentials in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Returns integer references close together, far apart, beyond `2^24`, absent and at the ends; with sums that are
-/// zero, ordinary, subnormal, infinite or NaN.
+/// Returns states whose references are whole numbers, close together, far apart, beyond `2^24`, absent, and at the ends
+/// of the range, and whose sums are zero, ordinary, subnormal, infinite or NaN.
 fn states() -> Vec<[f32; 3]> {
     let mut random = seeded(17);
     let mut states =
@@ -33,7 +33,7 @@ fn states() -> Vec<[f32; 3]> {
     states
 }
 
-/// Returns the output of the program for the input `text`.
+/// Runs the program with `text` as its standard input and returns its output.
 fn answer(arguments: &[&str], text: String) -> String {
     let mut command = Command::new(folder().join("states"));
     let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

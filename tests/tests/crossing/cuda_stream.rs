@@ -1,5 +1,6 @@
-//! Tests streaming of keys in chunks past resident queries on a GPU. The answer is correct and has the bits of the run in
-//! memory with the same division, for any chunks, any number of resident queries and any location of the keys.
+//! Tests streams on a GPU, which move keys in chunks past resident queries. The output is correct and has the bits of
+//! the run in memory with the same division, for any chunks, any number of resident queries and any location of the
+//! keys.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +26,7 @@ pub fn bytes_of(data: &Data) -> Vec<u8> {
     }
 }
 
-/// Writes the rows of `tokens` densely, from any layout: past ones, if any, before the others.
+/// Copies the rows of `tokens` from any layout to `to`, without gaps; past rows, if any, come before the new ones.
 fn gather(
     past: Option<(&[u8], &View)>,
     (bytes, view): (&[u8], &View),
@@ -66,7 +67,7 @@ fn element(data: &Data, at: usize) -> Vec<u8> {
     }
 }
 
-/// Writes a box of a case's addends, element by element.
+/// Copies a box of a case's mask or bias to `to`, element by element.
 fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
     let [batch, heads, queries, keys] = part.count;
     let [b0, h0, q0, k0] = part.first;
@@ -102,7 +103,7 @@ fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
     assert!(from.is_empty(), "{part:?}");
 }
 
-/// Writes the results of a block to their places.
+/// Copies the results of a block of rows to their places in `to`.
 fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
     let view = case.spec.output;
     let [_, heads, tokens, dim] = view.shape();
@@ -133,7 +134,7 @@ pub fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
     GpuStreamOptions::new(division, keys).lse(true).states(true)
 }
 
-/// Runs a case in a stream. Every block is handed out once, in order.
+/// Runs a case in a stream, and checks that it delivers every block once, in order.
 pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
     let size = case.spec.dtype.size();
     let [q, k, v] = [&case.q, &case.k, &case.v].map(bytes_of);
@@ -186,14 +187,14 @@ pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: Ke
     buffers
 }
 
-/// Returns the bits of output, log-sum-exp and states. All NaN are equal.
+/// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
 pub fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
-/// Returns ranges, types and shapes, with keys for several chunks.
+/// Returns cases with various ranges, types and shapes, most with enough keys for several chunks.
 fn cases() -> Vec<Case> {
     let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -217,7 +218,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs streams for the sanitizers: every kind of keys, chunks and pending states.
+/// Runs a few streams for the sanitizers, with every source of keys.
 pub fn a_few_streams() {
     let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(2).step_by(4) {
@@ -228,7 +229,7 @@ pub fn a_few_streams() {
     }
 }
 
-/// Returns the number of rows in a kernel's blocks for the case.
+/// Returns the number of rows per block of the kernel that streams the case.
 pub fn unit(engine: &Engine, case: &Case) -> usize {
     GpuStream::kernel_rows(engine, &case.problem(), false).unwrap()
 }
@@ -259,7 +260,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
     }
 }
 
-/// Compares streams with calls in memory that split their keys in the same way and merge in the same tree.
+/// Compares streams with calls in memory that split their keys in the same way and merge the parts in the same tree.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_stream_has_the_bits_of_the_run_in_memory() {
@@ -284,7 +285,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
     assert!(compared >= 4, "{compared}");
 }
 
-/// Checks that a stream serves many runs, and reports the bytes that it moved and the time of each part.
+/// Checks that a stream can run repeatedly, and reports the bytes that it copied and the time of each part.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {
@@ -314,7 +315,7 @@ fn runs_repeat_and_are_accounted_for() {
     }
 }
 
-/// Streams from tensors in files into tensors in files; padding between rows is not written.
+/// Checks that streams from files to files have the same bits, and that padding between rows is not written.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sources_and_sinks_have_the_same_bits() {
@@ -438,7 +439,7 @@ fn what_is_not_supported_is_refused_by_name() {
     case.naive().check_all(&found, 5000).unwrap();
 }
 
-/// Streams in a child. Prints `error` with the message, or `right`.
+/// Runs streams in a child process. Prints `right` with the bytes copied or, if memory is refused, `error`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_streams() {
@@ -466,7 +467,7 @@ fn child_streams() {
     println!("end: -");
 }
 
-/// Checks a device with its own memory: the copy stream copies the keys, and their products wait for them.
+/// Checks that, on a device with separate memory, the copy stream copies the keys and the products wait for the copies.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies() {
@@ -477,7 +478,7 @@ fn a_discrete_device_copies() {
     assert!(right.iter().all(|bytes| bytes != "0"), "{right:?}");
 }
 
-/// Refuses each allocation once. The stream is then an error, and the next one is correct.
+/// Refuses each allocation once. Creating that stream is then an error, and the next stream is correct.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_refused_is_an_error() {

@@ -21,7 +21,7 @@ fn engine(tuned: Tuning) -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// Runs a case, checks its answer, and returns the division and a number for the bits of the answer.
+/// Runs a case and checks its output. Returns the division of the plan, and a hash of the output's bits.
 fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u64) {
     let problem = case.problem();
     let plan = engine.plan(&problem, &PlanOptions::default().division(division)).unwrap();
@@ -31,7 +31,7 @@ fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u
     (plan.gpu_choice().unwrap().division(), bits(&buffers))
 }
 
-/// Returns a number for all bits of an answer.
+/// Returns a hash of all bits of output and log-sum-exp.
 fn bits(b: &Buffers) -> u64 {
     let mut hasher = DefaultHasher::new();
     b.lse.iter().for_each(|x| hasher.write_u32(x.to_bits()));
@@ -123,8 +123,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// Checks that the time of consecutive calls is positive, as a graph and without one (a table of sequences is copied),
-/// and that a run afterwards has the correct answer.
+/// Checks that the measured time of consecutive calls is positive, for calls in a graph and for calls without one,
+/// which copy a table of sequences, and that a run afterwards has the correct output.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {
@@ -146,8 +146,9 @@ fn time_on_the_device_is_measured() {
     }
 }
 
-/// Compares blocks that take all splits of their rows and merge in place, in a batch that fills the device, with a run
-/// that outputs states: it has a block per split and a kernel that merges. Output and log-sum-exp have the same bits.
+/// Compares two ways to compute splits, which must give the same bits of output and log-sum-exp. In a batch that fills
+/// the device, a block computes all splits of its rows and merges them in place. A run that outputs states has a block
+/// per split, and a second kernel merges them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_that_take_all_splits_change_no_bit() {

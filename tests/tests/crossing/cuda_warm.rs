@@ -1,5 +1,5 @@
-//! Checks the state of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child
-//! with its own log; faults while warming up; page-locked buffers.
+//! Checks that the first run of a warmed-up plan makes no call that belongs to its preparation, counted by the stand-in
+//! driver in a child process with a separate log. Also tests faults while warming up, and page-locked buffers.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -13,7 +13,7 @@ use elsa_runtime::{Backend, Fallback, HostBuffer, PlanOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Calls that a fully prepared run does not make.
+/// Driver functions that a fully prepared run does not call.
 const LAZY: [&str; 8] = [
     "cuMemAlloc_v2",
     "cuMemHostAlloc",
@@ -25,13 +25,13 @@ const LAZY: [&str; 8] = [
     "cuMemFreeHost",
 ];
 
-/// Reads the lines of the child's log so far.
+/// Reads the lines that the child's log contains so far.
 fn log() -> Vec<String> {
     let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Counts the calls of each lazy function since `before` lines of the log.
+/// Counts the calls of each function in [`LAZY`] after the first `before` lines of the log.
 fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     let log = log();
     let count =
@@ -39,8 +39,8 @@ fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     LAZY.into_iter().map(|name| (name, count(name))).filter(|(_, n)| *n > 0).collect()
 }
 
-/// Runs a test of this program in a child with a log. Returns its lines after `lazy: `, and checks that it reached its
-/// end.
+/// Runs a test of this program in a child process with a log, and checks that the test reached its end. Returns what
+/// the child printed after `lazy: `.
 fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> Vec<String> {
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut variables =
@@ -57,13 +57,14 @@ fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> V
     said(&output, "lazy")
 }
 
-/// Returns `true` if the stand-in computes it in an instant.
+/// Returns `true` if the stand-in driver computes the case in an instant.
 fn is_small(case: &Case) -> bool {
     let problem = case.problem();
     problem.rows() * problem.keys() <= 50_000
 }
 
-/// Runs every hard case for the first time, in a child, with and without states, and prints the calls.
+/// Runs some small hard cases for the first time, in a child process, with and without states, and prints the calls of
+/// the functions in [`LAZY`].
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn first_runs() {
@@ -121,7 +122,7 @@ fn plain(queries: usize, keys: usize) -> Case {
     Params { heads: 2, kv_heads: 2, ..Params::plain(queries, keys, 16, 16) }.build("warm")
 }
 
-/// Warms up a plan in a child, under faults.
+/// Warms up a plan in a child process, under faults that the parent sets.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn warm_alone() {
@@ -167,7 +168,7 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
     }
 }
 
-/// Allocates a buffer in a child, under faults.
+/// Allocates a buffer in a child process, under faults that the parent sets.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn buffer_alone() {
@@ -208,7 +209,7 @@ fn page_locked_memory_that_is_not_there() {
     }
 }
 
-/// Checks that tensors in buffers, with an f32 plan, produce the answer in place, and that the copies are counted.
+/// Checks that an f32 plan uses tensors in page-locked buffers in place, and that reports count the bytes copied.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {

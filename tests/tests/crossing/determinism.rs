@@ -1,4 +1,5 @@
-//! Checks that answers have the same bits for any number of threads, batch size, budget, neighbours and repetitions.
+//! Checks that outputs have the same bits for any number of threads, batch size, memory budget, neighbours and
+//! repetitions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -15,7 +16,7 @@ use elsa_oracle::present;
 use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, ParallelFor};
 use elsa_runtime::{PlanError, PlanOptions};
 
-/// Additions between a key and the result: those of a block, of a segment and of the merge tree.
+/// Number of additions between a key and the result: in its block, in its segment and in the merge tree.
 const ADDITIONS: usize = 64 + 8 + 12;
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
@@ -29,7 +30,7 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Returns the bits of all outputs. All NaN are equal.
+/// Returns the bits of all outputs. All NaNs map to the same bits.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let floats = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
@@ -86,8 +87,8 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Checks that rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone and
-/// together with the others, if the same kernel computes them: very few queries have their own.
+/// Checks that the rows of one sequence and one head, or of its first queries, have the same bits alone and together
+/// with all others, if the same kernel computes both calls: calls with very few queries use another kernel.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };
@@ -138,7 +139,7 @@ fn a_row_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// A host that computes shares twice, out of order and on threads that it does not wait for, and skips some.
+/// Host threads that run workers twice, out of order and on threads that the host does not wait for, and skip some.
 struct Unruly;
 
 impl ParallelFor for Unruly {

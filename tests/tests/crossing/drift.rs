@@ -1,4 +1,4 @@
-//! Compares the six measures of drift with values computed by hand, on ties, on NaN and in chunks. Also tests
+//! Compares the six measures of drift with values computed by hand, for ties, for NaN and in chunks. Also tests
 //! percentiles.
 
 #![forbid(unsafe_code)]
@@ -184,8 +184,8 @@ fn percentiles_by_nearest_rank() {
     }
 }
 
-/// Rounds the oracle's own probabilities and outputs to f32: drift must be that rounding, for rows
-/// that arrive at once or in chunks.
+/// Measures the drift of the oracle's probabilities and outputs after rounding to f32: it must not exceed the rounding,
+/// and must be the same for rows that arrive at once and in chunks.
 #[test]
 fn drift_of_rounding_in_chunks() {
     const U: f64 = 5.960_464_477_539_063e-8;

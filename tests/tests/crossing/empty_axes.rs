@@ -1,5 +1,5 @@
-//! Tests axes without elements. Every axis except the head size may be empty; the answer is then a tensor without
-//! elements, or zeros for rows without a key.
+//! Tests axes without elements. Every axis except the head size may be empty; the output is then a tensor without
+//! elements, or contains zeros for rows without a key.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use elsa_oracle::gradients::{Found, Given};
 use elsa_oracle::{engines, linear};
 use elsa_runtime::{Backend, BackwardPlanOptions, LinearPlanOptions, Method, PlanOptions};
 
-/// Sequences, heads, queries and keys, with at least one of them zero.
+/// Numbers of sequences, heads, queries and keys; at least one of the four is zero.
 const SHAPES: [[usize; 4]; 7] =
     [[0, 2, 5, 9], [2, 0, 5, 9], [2, 2, 0, 9], [2, 2, 5, 0], [0, 0, 5, 9], [0, 2, 0, 0], [0, 0, 0, 0]];
 

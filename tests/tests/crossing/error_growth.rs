@@ -10,12 +10,12 @@ use elsa_oracle::cpu_engines;
 use elsa_oracle::longest::{Probe, SLACK, multiples, powers};
 use elsa_runtime::{Engine, Method, PlanOptions};
 
-/// Keys of the longest case.
+/// Number of keys of the longest case.
 const LONGEST: usize = if cfg!(target_arch = "x86_64") { 65_536 } else { 16_384 };
-/// The error allowed at 256 keys, relative to the norm of the output.
+/// Largest allowed error with 256 keys, relative to the norm of the output.
 const AT_256: f64 = 4.5e-7;
 
-/// Returns the relative L2 error of all rows against `truth`, and the additions on the longest path.
+/// Returns the relative L2 error of all rows compared with `truth`, and the number of additions on the longest path.
 fn error(engine: &Engine, case: &Case, truth: &[f64]) -> (f64, usize) {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

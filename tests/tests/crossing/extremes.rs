@@ -1,5 +1,5 @@
-//! Tests sizes at the ends of their range. For any problem, checking and planning return a value or a typed error. The
-//! tests are built with overflow checks.
+//! Tests sizes at the ends of their range. For any problem, checking and planning must return a value or a typed error;
+//! the tests are built with overflow checks, so that an overflow is a failure.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -23,7 +23,7 @@ fn device() -> DeviceProfile {
     DeviceProfile { cores: 4, l1d: 32 << 10, l2: 1 << 20, l3: 0, cpu_mhz: 2000, gpu: Some(gpu) }
 }
 
-/// Plans `problem` in every way, and returns the errors of the CPU's chooser.
+/// Plans `problem` with every instruction set and option, and returns the errors of the CPU's chooser.
 fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseError> {
     let device = device();
     let mut errors = Vec::new();
@@ -74,13 +74,13 @@ fn size() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Generates a size that leaves room for others.
+/// Generates a size, mostly so small that other sizes can be large.
 fn small() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1usize..9, 1 => size()]
 }
 
-/// Returns a view of that shape: dense, with heads before tokens or after, or with a stride of zero along batch and
-/// heads.
+/// Returns a view of the shape. By `order`, it is dense with heads before tokens (0), dense with tokens before heads
+/// (1), or has a stride of zero along batch and heads.
 fn view([b, h, n, d]: [usize; 4], order: u8) -> Option<View> {
     let of = |a: usize, b: usize| a.checked_mul(b);
     let strides = match order {
@@ -122,8 +122,8 @@ proptest! {
     }
 }
 
-/// Checks that head sizes, lengths and counts of sequences that no memory can hold are refused, with the bytes that
-/// they need or with the largest number.
+/// Checks that problems too large for any memory are refused, with the number of bytes that they need or with the
+/// largest allowed number: head sizes, lengths and numbers of sequences.
 #[test]
 fn what_no_memory_holds_is_refused() {
     let of = |q: [usize; 4], k: [usize; 4], v: [usize; 4]| {

@@ -7,7 +7,7 @@ use elsa_core::attention::scalar;
 use elsa_oracle::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Additions between a key and the result: those of a segment and of the merge tree over a few segments.
+/// Number of additions between a key and the result: in a segment and in the merge tree over a few segments.
 const ADDITIONS: usize = 512 + 4;
 
 fn check(case: &Case) -> Result<f64, String> {

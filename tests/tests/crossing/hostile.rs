@@ -1,4 +1,4 @@
-//! Compares every back end with the definition in f64 on hostile inputs: values that naive code lets through a mask,
+//! Compares every back end with the definition in f64 on hostile inputs: values that leak through a mask in naive code,
 //! masks at the end of the f32 range, zeros of both signs, and addresses of any alignment.
 
 #![forbid(unsafe_code)]
@@ -28,7 +28,7 @@ fn run(engine: &Engine, case: &Case, method: Method, states: bool) -> Buffers {
     buffers
 }
 
-/// Runs the core's own fallback, which needs no engine.
+/// Runs core's scalar fallback, which needs no engine.
 fn run_scalar(case: &Case) -> Buffers {
     let problem = case.problem();
     let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
@@ -37,7 +37,7 @@ fn run_scalar(case: &Case) -> Buffers {
     buffers
 }
 
-/// Computes a case in every way, and passes each result on with its name.
+/// Computes a case on core and on every engine and method, and calls `see` with the name and the outputs of each run.
 fn all(case: &Case, mut see: impl FnMut(String, Buffers)) {
     see("core".into(), run_scalar(case));
     for engine in engines(2) {
@@ -50,13 +50,13 @@ fn all(case: &Case, mut see: impl FnMut(String, Buffers)) {
     }
 }
 
-/// Returns a few numbers as a tensor `[tokens, 1]`.
+/// Returns the view `[tokens, 1]` of a few numbers, and the numbers.
 fn column(x: &[f32]) -> (View, &[f32]) {
     (View::dense("x", Layout::Bhnd, &[x.len(), 1], None).unwrap(), x)
 }
 
-/// Runs queries of 1 over keys that are their scores, with a mask, in every way: one query and twenty, which other
-/// kernels compute.
+/// Computes queries of 1 over keys that equal their scores, with an optional mask, as [`all`] does: for one query and
+/// for twenty queries, which run on different kernels. Returns names and outputs.
 fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String, f32)> {
     let ((view, keys), (_, values)) = (column(scores), column(values));
     let mut out = Vec::new();
@@ -138,7 +138,7 @@ fn attended_values_that_are_not_finite_poison_even_with_no_weight() {
     }
 }
 
-/// Draws a problem whose keys are partly masked by large finite numbers or `−∞`, with huge values at those keys.
+/// Draws a problem in which some keys are masked by large finite numbers or by `−∞` and have huge values.
 fn padded(random: &mut Random, number: u64) -> Case {
     let pick = |random: &mut Random, from: &[usize]| from[random.below(from.len())];
     let (batch, queries) = (1 + random.below(2), pick(random, &[1, 2, 5, 17, 33, 64, 70]));
@@ -204,9 +204,9 @@ fn padding_never_leaks() {
     assert!(meaningful > 5_000);
 }
 
-/// Checks values around and below the least normal number, alone and in blocks with larger ones. Rounding to a multiple
-/// of the least positive number has an error of half of it: for each product, or for a kernel that raises weights each
-/// block of keys, and for merges.
+/// Checks values around and below the smallest normal number, alone and in blocks with larger values. Rounding to a
+/// multiple of the smallest positive number has an error of half of this number: once per product or, in a kernel that
+/// scales the weights up, once per block of keys, and once per merge.
 #[test]
 fn subnormal_values_keep_their_bits() {
     let least = 2f64.powi(-149);

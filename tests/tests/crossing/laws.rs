@@ -36,7 +36,7 @@ fn keys(n: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Key>> {
     })
 }
 
-/// Exact answer of some keys in f64: log-sum-exp in base-2 units, output, `Σ p|v|`, `Σ |v|`.
+/// Exact results for some keys in f64: log-sum-exp in base-2 units, output, `Σ p|v|`, `Σ |v|`.
 struct Exact {
     lse: f64,
     y: [f64; 3],
@@ -61,11 +61,11 @@ fn exact(keys: &[Key]) -> Exact {
     }
 }
 
-/// Compares a state with f64. A weight is `2^(score − m)` with one rounding of the difference, whose magnitude
-/// is at most `2^7` if the weight is not floored, and a few of the exponential; its product with a value rounds
-/// once; each of at most `additions` additions rounds once. Numerator and denominator share the bound. Floored
-/// weights are too large by up to `2^WEIGHT_FLOOR`, relative to a sum of at least `2^-HEADROOM / 2`; dropped
-/// ones contribute less error.
+/// Compares a state with f64. A weight is `2^(score − m)`, with one rounding of the difference, whose magnitude is at
+/// most `2^7` if the weight is not floored, and a few roundings of the exponential. Its product with a value rounds
+/// once, and each of at most `additions` additions rounds once. Numerator and denominator have the same bound. Floored
+/// weights are too large by up to `2^WEIGHT_FLOOR`, relative to a sum of at least `2^-HEADROOM / 2`; dropped weights
+/// cause a smaller error.
 fn assert_exact(state: &S, keys: &[Key], additions: usize) -> Result<(), TestCaseError> {
     let want = exact(keys);
     let weight = 100.0 * std::f64::consts::LN_2 * U + 4.0 * U;
@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// Checks the law bit for bit, with small integers as values and scores, which make every operation exact.
+    /// Checks associativity bit for bit, with small integers as values and scores, which make every operation exact.
     #[test]
     fn exact_states_associate_bit_for_bit(scores in proptest::collection::vec(-8i32..=8, 3), seed in any::<u64>()) {
         let mut random = seeded(seed);
@@ -151,8 +151,8 @@ proptest! {
         prop_assert!(associativity_holds(&x[0], &x[1], &x[2], |a, b| bits(a) == bits(b)));
     }
 
-    /// Checks that a reference that is not the maximum leads to the same answer: the same keys with states moved to
-    /// other references by powers of two, which is exact.
+    /// Checks that a reference that is not the maximum leads to the same result: the test moves states to other
+    /// references by powers of two, which is exact.
     #[test]
     fn any_near_reference_will_do(keys in keys(1..=60), shift in -6i32..=6, seed in any::<u64>()) {
         let mut random = seeded(seed);

@@ -1,4 +1,4 @@
-//! Checks the layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
+//! Checks the layout of the workspace: regions do not overlap and meet the requirements of the kernels, for every
 //! kernel of the registry, even those that this machine cannot execute.
 
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::ATTENTION;
 use elsa_oracle::cases::{Case, Params, hard_cases};
 
-/// Returns the smallest number of f32 values in a region.
+/// Returns the smallest number of f32 values that a region must contain.
 fn needed(choice: &CpuChoice, region: Region) -> usize {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
@@ -131,7 +131,8 @@ fn parts_lie_apart_and_are_large_enough() {
     assert!(seen > 5000);
 }
 
-/// Checks that the first candidate that supports this number of queries is chosen. Packed sequences never count as few.
+/// Checks that the chooser takes the first kernel that supports the number of queries. Packed sequences never count as
+/// few queries.
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();
@@ -149,7 +150,8 @@ fn the_kernel_follows_the_queries() {
     }
 }
 
-/// Checks that a budget is met by sharing blocks less, then by fewer workers, then by narrower tiles.
+/// Checks that a smaller budget first reduces the number of tiles that share a key block, then the number of workers,
+/// then the width of tiles.
 #[test]
 fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();

@@ -21,7 +21,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     run_plan(&engine.linear_plan(&case.problem, options).unwrap(), case).0
 }
 
-/// Returns options for every form, with small chunks and parts.
+/// Returns options for every form, with small chunks and few parts.
 fn forms() -> Vec<LinearPlanOptions> {
     let plain = LinearPlanOptions::default().all_workers(true);
     let mut forms = vec![plain];
@@ -151,7 +151,7 @@ fn keys_that_are_nearly_equal() {
     }
 }
 
-/// Checks that a gate of −∞ clears NaN as well, and that nothing else removes one.
+/// Checks that a gate of −∞ clears the state even of NaN, and that nothing else removes a NaN.
 #[test]
 fn infinite_gates_clear_whatever_a_state_holds() {
     for engine in &engines(1) {
@@ -185,7 +185,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Checks that a state keeps its NaN when gates bring it to nothing, by many or by one.
+/// Checks that a state keeps its NaN when finite gates shrink everything else in it to nothing, gradually or at once.
 #[test]
 fn a_nan_outlives_whatever_decays() {
     for engine in &engines(1) {
@@ -208,8 +208,9 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// Checks that a call of few tokens works directly in the present state, whether the past is the same memory, other
-/// memory or absent, with the bits of a call that leaves no state.
+/// Checks that a call of few tokens, which works directly in the present state, has the same bits whether the past is
+/// in the same memory or in other memory, and the same output bits without a present state. Also runs calls without a
+/// past.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -238,8 +239,8 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
-/// Runs a call of one token, with head sizes around vectors and strips and gates of every kind. For any location of the
-/// past, the bits are those of a state in one memory; an absent past counts as zeros.
+/// Runs calls of one token, with head sizes around vectors and strips, and gates of every kind. The bits are the same
+/// if the past state is replaced in place, and an absent past counts as zeros.
 #[test]
 fn one_token_of_every_size() {
     let options = LinearPlanOptions::default().all_workers(true);
@@ -268,8 +269,8 @@ fn one_token_of_every_size() {
     }
 }
 
-/// Checks that a state after a token has only normal numbers or zeros, at any location, as exact as numbers of their
-/// size are.
+/// Checks that the state after a token contains only normal numbers and zeros, in place or not, with errors that are
+/// small relative to each number.
 #[test]
 fn a_token_leaves_no_subnormal_number() {
     const LEAST: f32 = f32::MIN_POSITIVE;
@@ -302,7 +303,7 @@ fn a_token_leaves_no_subnormal_number() {
     }
 }
 
-/// Checks that a gate of −∞ in the middle of a sequence, in a later part of a scan, removes a NaN too.
+/// Checks that a gate of −∞ within a sequence removes even a NaN, also in a later part of a scan.
 #[test]
 fn infinite_gates_clear_in_every_part() {
     for engine in &engines(1) {
@@ -340,7 +341,7 @@ fn bits_do_not_depend_on_threads_batch_or_repetition() {
     }
 }
 
-/// Checks that past states and chunks that end at the cuts of a stream give the bits of one call.
+/// Checks that a stream that is cut at the end of a chunk and continued from its state has the bits of one call.
 #[test]
 fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     for engine in &engines(1) {
@@ -370,7 +371,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     }
 }
 
-/// Checks that sequences of a packed call or of a batch get the bits that they get alone.
+/// Checks that a packed sequence has the bits of a call with this sequence alone, next to empty sequences.
 #[test]
 fn packed_sequences_get_the_bits_of_single_calls() {
     for engine in &engines(2) {
@@ -396,12 +397,13 @@ fn packed_sequences_get_the_bits_of_single_calls() {
     }
 }
 
-/// Creates the CPU engine.
+/// Returns an engine on a CPU back end; `None` if only the GPU is tested.
 fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// Checks that a short sequence has the same parts and tokens per pass as alone, next to any number of packed tokens.
+/// Checks that a short sequence has the same parts, and the same number of tokens per pass, as alone, next to any
+/// number of other packed tokens.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };
@@ -432,8 +434,8 @@ fn packed_sequences_have_parts_of_their_own() {
     }
 }
 
-/// Checks that a row that becomes infinite at the end of a part and is cleared by the first token of the next is gone
-/// in a scan as in the recurrence, for any parts before and after it, and that no other row is.
+/// Checks a row of the state that becomes infinite at the end of a part and is cleared by the first token of the next
+/// part: a scan clears this row, and no other, as the recurrence does, for any number of parts before and after it.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };
@@ -464,7 +466,7 @@ fn rows_that_a_part_clears_at_once_are_gone() {
     }
 }
 
-/// Checks that outputs below the smallest normal number become zero: with few tokens and many, one reader and two, in
+/// Checks that outputs below the smallest normal number become zero: with few and many tokens, one and two readers, in
 /// every form.
 #[test]
 fn outputs_that_would_be_subnormal_are_zero() {

@@ -1,4 +1,4 @@
-//! Compares the causal convolution by both methods with f64, in the scalar fallback and on every CPU back end.
+//! Compares both methods of the causal convolution with f64, on the scalar fallback and on every CPU back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -19,7 +19,7 @@ use elsa_oracle::random::seeded;
 use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 
-/// A call with its tensors.
+/// A convolution problem with its tensors.
 pub(crate) struct Case {
     pub(crate) problem: Problem,
     pub(crate) u: Data,
@@ -83,7 +83,7 @@ impl Case {
         found
     }
 
-    /// Returns the last inputs of a channel, oldest first.
+    /// Returns the last inputs of a channel, the oldest first.
     fn last(&self, batch: usize, channel: usize) -> Vec<f32> {
         let (p, s, history) = (&self.problem, self.problem.spec(), self.problem.history());
         let state = (batch * p.channels() + channel) * history;
@@ -161,7 +161,7 @@ fn every_back_end_matches_f64_by_both_methods() {
     }
 }
 
-/// Checks the article's example of a relative decay, 1, 2.5, 4.25, 6.125, by both methods, and its decode steps.
+/// Checks the article's example of a relative decay (1, 2.5, 4.25, 6.125) by both methods and in decode steps.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let (u, alpha) = ([1.0, 2.0, 3.0, 4.0], [1.0, 0.5, 0.25, 0.125]);
@@ -236,8 +236,8 @@ fn the_onnx_operator_comes_out() {
     }
 }
 
-/// Checks that values that are not finite reach the outputs from their token on, for the length of the filter, and no
-/// others, by FFT as well as directly.
+/// Checks that a value that is not finite reaches the outputs from its token on, for the length of the filter, and no
+/// others, with the FFT as with the direct method.
 #[test]
 fn methods_agree_on_what_is_not_finite() {
     let (tokens, taps) = (40, 5);
@@ -276,7 +276,7 @@ fn methods_agree_on_what_is_not_finite() {
     }
 }
 
-/// Checks small outputs after large ones, where transforms in f32 lose 1e-4.
+/// Checks small outputs that follow large ones; transforms in f32 would have an error of 1e-4 there.
 #[test]
 fn fft_keeps_small_outputs_beside_large_ones() {
     let n = if SLOW { 100 } else { 3000 };
@@ -297,8 +297,8 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     }
 }
 
-/// Checks that threads change no bit, that a stream keeps its bits by the direct method, and that the chooser picks
-/// each method for its intended sizes.
+/// Checks that the number of threads changes no bit, that a stream has the bits of one call with the direct method, and
+/// that the chooser picks each method for its intended sizes.
 #[test]
 fn bits_and_choice_do_not_depend_on_threads() {
     let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };

@@ -1,5 +1,5 @@
-//! Tests values that are not finite in linear attention, with keys and values that do not fill the lanes: a call
-//! poisons exactly the outputs that the recurrence as written poisons, in every rule and form, on every back end.
+//! Tests values that are not finite in linear attention, with head sizes that do not fill the lanes: a call poisons
+//! exactly the outputs that the recurrence as written poisons, in every rule and form, on every back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,8 +25,8 @@ fn forms() -> Vec<LinearPlanOptions> {
     ]
 }
 
-/// Computes the outputs, and the state after the last token, of a case of one head without gaps: the naive loop in f64,
-/// in which a gate of `−∞` clears its rows.
+/// Computes a case of one head without gaps by the naive loop in f64, in which a gate of `−∞` clears its rows. Returns
+/// the outputs, and the state after the last token.
 fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (tokens, scale) = (case.problem.tokens(), f64::from(case.problem.scale()));
@@ -60,8 +60,8 @@ fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     (out, state)
 }
 
-/// Draws a case of some tokens with up to three numbers that are not finite, and gates that clear the effect of one of
-/// them.
+/// Draws a case of `tokens` tokens with one to three numbers that are not finite, and gates that may clear their
+/// effects.
 fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens: usize) -> Case {
     let (past, seed) = (random.below(2) == 0, 1 + random.below(1 << 20) as u64);
     let mut case = Params { per_dim, past, seed, ..Params::plain(rule, tokens, dims) }.build();
@@ -96,7 +96,7 @@ fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens
     case
 }
 
-/// Asserts that a call has poisoned exactly the values that the naive loop poisons.
+/// Asserts that a call poisoned exactly the values that the naive loop poisons, and that the others are accurate.
 fn check(what: &str, case: &Case, found: &Found) {
     let (out, state) = naive(case);
     for (kind, found, want) in [("output", found.rows(case), out), ("state", found.states(case), state)] {
@@ -110,7 +110,7 @@ fn check(what: &str, case: &Case, found: &Found) {
     }
 }
 
-/// Runs `rounds` cases of every rule.
+/// Runs `rounds` random cases of every rule in every form.
 pub(crate) fn poisons_as_the_loop(
     rounds: usize,
     forms: &[LinearPlanOptions],
@@ -145,7 +145,8 @@ fn what_the_loop_poisons_and_nothing_else() {
     }
 }
 
-/// Runs three tokens of ones, with values, and a gate per dim: returns the outputs, which are the same in every form.
+/// Runs three tokens whose queries and keys consist of ones, in every form, and checks the outputs. Rules with gates
+/// have one gate per dim; the gates of token `clears` clear the state.
 fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Option<usize>) {
     let per_dim = rule.is_gated();
     let mut case = Params { per_dim, scale: Some(1.0), ..Params::plain(rule, 3, [dim, 1]) }.build();
@@ -171,7 +172,8 @@ fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Op
     }
 }
 
-/// Checks that padding changes no infinity, and a NaN of the padding does not outlive a gate that clears.
+/// Checks that the padding of rows changes no infinity, and that a NaN in the padding does not survive a gate that
+/// clears.
 pub(crate) fn padding_is_nothing(engine: &Engine) {
     for dim in 1..=9 {
         of_ones(engine, Rule::Gated, dim, [f32::NAN, 1.0, 1.0], Some(1));
@@ -186,8 +188,8 @@ fn padding_changes_no_infinity_and_outlives_no_gate() {
     engines(1).iter().for_each(padding_is_nothing);
 }
 
-/// Checks that a gate beyond f32 multiplies the contents of the state: zero stays zero, and small numbers grow to their
-/// exact value.
+/// Checks that a gate beyond the range of f32 multiplies the contents of the state: zero stays zero, and small numbers
+/// grow to their exact value.
 pub(crate) fn gates_follow(engine: &Engine) {
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for (gate, past) in [(89.0, 0.0), (95.0, 1e-30), (130.0, 1e-38), (600.0, 0.0), (89.0, 1e-10)] {

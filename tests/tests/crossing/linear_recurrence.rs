@@ -1,4 +1,4 @@
-//! Compares the first-order recurrence of the scalar fallback and of every CPU back end with f64, and f64 with the
+//! Compares the first-order recurrence on the scalar fallback and on every CPU back end with f64, and f64 with the
 //! definition.
 
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use elsa_oracle::random::seeded;
 use elsa_oracle::series::{Found, Order, UNWRITTEN, check, normals, precision};
 use elsa_runtime::{BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError};
 
-/// A call with its tensors.
+/// A recurrence problem with its tensors.
 pub(crate) struct Case {
     pub(crate) problem: Problem,
     a: Data,
@@ -101,7 +101,7 @@ impl Case {
         self.run(plan).unwrap()
     }
 
-    /// Does the same, or returns why the run ended.
+    /// Runs a plan and returns its outputs and report, or the reason why the run ended early.
     pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(Found, Report), RunError> {
         let mut found = self.room();
         let mut workspace = plan.workspace().unwrap();
@@ -178,7 +178,7 @@ fn every_back_end_matches_f64_in_every_form() {
     }
 }
 
-/// Checks that the f64 recurrence is the sum of all addends, each times the later factors.
+/// Checks that the f64 recurrence equals the sum of all addends, each multiplied by the later factors.
 #[test]
 fn the_oracle_is_the_sum_over_earlier_tokens() {
     let case = Case::new(3, [1, 40, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
@@ -202,7 +202,7 @@ fn the_oracle_is_the_sum_over_earlier_tokens() {
     }
 }
 
-/// Checks that every algorithm of core scans the maps of tokens to the states.
+/// Checks that the states result from every scan algorithm of core over the maps of the tokens.
 #[test]
 fn every_scan_of_tokens_gives_the_states() {
     let n = if SLOW { 70 } else { 300 };
@@ -240,7 +240,7 @@ fn every_scan_of_tokens_gives_the_states() {
     assert_eq!(cleared, of(0.0, 2.0), "a factor of zero clears what came before");
 }
 
-/// Checks that neither threads nor neighbouring sequences nor a second run change a bit.
+/// Checks that the number of threads, the neighbouring sequences and a second run change no bit.
 #[test]
 fn bits_depend_on_problem_and_parts_alone() {
     let shape = if SLOW { [2, 70, 20] } else { [3, 300, 70] };
@@ -275,7 +275,7 @@ fn bits_depend_on_problem_and_parts_alone() {
     }
 }
 
-/// Checks that a stream that is cut anywhere, and continued from its state, keeps its bits, even one token at a time.
+/// Checks that a stream that is cut anywhere and continued from its state keeps its bits, even one token at a time.
 #[test]
 fn states_continue_a_stream() {
     let (n, c) = (if SLOW { 12 } else { 150 }, 5);
@@ -308,7 +308,8 @@ fn states_continue_a_stream() {
     }
 }
 
-/// Runs `a` and `b` of one channel with all back ends and forms.
+/// Runs factors `a` and addends `b` of one channel on all engines, in one part and in four, and calls `see` with the
+/// name and the outputs of each run.
 pub(crate) fn of_one_channel(
     engines: &[Engine],
     a: &[f32],
@@ -340,7 +341,7 @@ fn hard_gates_do_what_they_say() {
     hard_gates(&cpu_engines(2));
 }
 
-/// Checks gates of zero and NaN, and products of factors beyond the range of f32.
+/// Checks gates that are zero or NaN, and products of factors beyond the range of f32.
 pub(crate) fn hard_gates(engines: &[Engine]) {
     // A state that is not finite is cleared, by a logarithm of minus infinity and by a factor of zero.
     let b = [1.0, f32::INFINITY, 2.0, f32::NAN, 3.0, 4.0, 5.0, 6.0];
@@ -381,13 +382,13 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
     }
 }
 
-/// Checks that a state that decays ends at exactly zero, without subnormal numbers on the way.
+/// Checks that a decaying state becomes exactly zero without being subnormal on the way.
 #[test]
 fn a_state_vanishes_before_it_is_subnormal() {
     vanishing_states(&cpu_engines(2));
 }
 
-/// Checks that a product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
+/// Checks that infinity and NaN remain when a product of factors underflows to zero although no single factor is zero.
 pub(crate) fn vanishing_products(engines: &[Engine]) {
     let mut case = Case::new(3, [1, 300, 40], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     case.a = Data::of(DType::F32, case.a.elements().len(), |_| -20.0);
@@ -412,7 +413,7 @@ fn products_that_vanish_remove_nothing() {
     vanishing_products(&cpu_engines(2));
 }
 
-/// Checks states that decay below the normal numbers.
+/// Checks states that decay below the smallest normal number.
 pub(crate) fn vanishing_states(engines: &[Engine]) {
     let n = if SLOW { 200 } else { 1000 };
     of_one_channel(engines, &vec![0.75; n], &vec![0.0; n], Gate::Factor, 1e-20, |what, out| {
@@ -421,7 +422,7 @@ pub(crate) fn vanishing_states(engines: &[Engine]) {
     });
 }
 
-/// Measures the errors of 65,536 tokens in both forms.
+/// Measures the errors over 65,536 tokens, in one part and in several.
 #[test]
 fn long_sequences_keep_the_error_small() {
     let n = if SLOW { 600 } else { 65_536 };

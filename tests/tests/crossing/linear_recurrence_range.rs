@@ -9,8 +9,8 @@ use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_runtime::Engine;
 
-/// Checks logarithms of factors beyond f32: zero stays zero, and small numbers grow to their exact value, within a
-/// token and in parts.
+/// Checks factors whose logarithms are beyond the range of f32: zero stays zero, and small numbers grow to their exact
+/// value, within a token and in parts.
 pub(crate) fn large_logarithms(engines: &[Engine]) {
     for first in [89.0, 88.71, 150.0, 1000.0, f32::MAX] {
         of_one_channel(engines, &[first, 0.0, 0.0], &[1.0; 3], Gate::Log, 0.0, |what, out| {

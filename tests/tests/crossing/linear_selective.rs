@@ -1,5 +1,5 @@
-//! Compares the selective scan of the scalar fallback and of every CPU back end with f64, and f64 with the definition
-//! of `mamba_ssm`.
+//! Compares the selective scan on the scalar fallback and on every CPU back end with f64, and f64 with the definition
+//! in `mamba_ssm`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -23,7 +23,7 @@ use elsa_runtime::{BindError, Engine, SelectiveOptions};
 pub(crate) struct Params {
     pub(crate) shape: [usize; 3],
     pub(crate) states: usize,
-    /// Groups of `B` and of `C`; `None` for one per channel.
+    /// Number of groups of `B` and of `C`; `None` if each channel has coefficients that all tokens share.
     pub(crate) groups: [Option<usize>; 2],
     pub(crate) orders: [Order; 5],
     pub(crate) dtype: DType,
@@ -37,7 +37,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Returns Mamba's own form: everything given, all in the order `[batch, channels, tokens]`.
+    /// Returns the parameters of Mamba's layers: with every optional input, in the order `[batch, channels, tokens]`.
     pub(crate) fn mamba(shape: [usize; 3], states: usize) -> Params {
         Params {
             shape,
@@ -56,7 +56,7 @@ impl Params {
     }
 }
 
-/// A call with its tensors.
+/// A selective scan with its tensors.
 pub(crate) struct Case {
     pub(crate) params: Params,
     pub(crate) problem: Problem,
@@ -239,7 +239,7 @@ fn every_back_end_matches_f64() {
     }
 }
 
-/// Computes `selective_scan_ref` of `mamba_ssm`, in f64 and in its order.
+/// Computes `selective_scan_ref` of `mamba_ssm` in f64, with its order of operations.
 fn mamba(case: &Case, batch: usize, channel: usize) -> Vec<f64> {
     let (p, s, n) = (&case.params, case.problem.spec(), case.params.states);
     let get = |x: &Data, i: usize| f64::from(x.elements().get(i));
@@ -306,7 +306,7 @@ fn the_oracle_is_the_definition() {
     }
 }
 
-/// Measures the error of a plain problem relative to f64.
+/// Checks that the error of a plain problem relative to f64 stays below the goal.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 60 } else { 600 };
@@ -328,8 +328,8 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// Checks that continuing from the previous state one token at a time gives the bits of a single call. So do three
-/// threads, and a sequence has the same bits alone and in a batch.
+/// Checks that steps of one token, each continued from the previous state, have the bits of a single call. Three
+/// threads change no bit, and a sequence has the same bits alone and in a batch.
 #[test]
 fn decode_steps_threads_and_batch_change_no_bit() {
     let (tokens, channels, states) = (if SLOW { 5 } else { 40 }, 37, 8);
@@ -377,13 +377,13 @@ fn decode_steps_threads_and_batch_change_no_bit() {
     }
 }
 
-/// Runs rates that clear, states that are not finite, and NaN.
+/// Runs [`hard_rates`] on every CPU back end.
 #[test]
 fn hard_rates_do_what_they_say() {
     hard_rates(&cpu_engines(1));
 }
 
-/// Checks rates that clear, states that are not finite, and NaN, on each of the engines.
+/// Checks rates that clear the state, states that are not finite, and NaN, on each of the engines.
 pub(crate) fn hard_rates(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
@@ -427,8 +427,8 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     }
 }
 
-/// Checks time steps whose softplus underflows, with an infinite rate that clears all the same; and factors beyond f32,
-/// which are applied to the state.
+/// Checks time steps whose softplus underflows to zero, with an infinite rate that nevertheless clears the state, and
+/// factors beyond the range of f32 that multiply the state.
 pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();

@@ -1,8 +1,8 @@
 //! Builds a bidirectional block of Vim (Zhu et al., *Vision Mamba*, algorithm 1) from the operators of the engine, and
 //! compares it with its PyTorch definition in f64.
 //!
-//! The definition flips the tokens of the second direction, which has its own parameters; the engine processes them
-//! backwards. Projections are matrix products, left to the caller on both sides.
+//! The definition flips the tokens for the second direction, which has separate parameters; the engine processes them
+//! backwards instead. Projections are matrix products, which the test computes for both.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -29,10 +29,10 @@ struct Sizes {
     rank: usize,
 }
 
-/// Width of the convolution.
+/// Number of filter taps in the convolution.
 const TAPS: usize = 4;
 
-/// The parameters of a direction; weights have a row per output, as in PyTorch.
+/// Parameters of one direction; weights have a row per output, as in PyTorch.
 struct Direction {
     conv_weight: Vec<f32>,
     conv_bias: Vec<f32>,
@@ -43,7 +43,7 @@ struct Direction {
     d: Vec<f32>,
 }
 
-/// The parameters of the block.
+/// Parameters of the block.
 struct Block {
     in_proj: Vec<f32>,
     directions: [Direction; 2],
@@ -86,7 +86,7 @@ fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// Computes a direction like PyTorch, from `x` and `z`, `[tokens][inner]`: `conv1d`, `silu`, `x_proj`, `dt_proj`,
+/// Computes one direction as PyTorch does, from `x` and `z`, `[tokens][inner]`: `conv1d`, `silu`, `x_proj`, `dt_proj`,
 /// `selective_scan_ref`.
 fn defined(s: Sizes, p: &Direction, x: &[f64], z: &[f64]) -> Vec<f64> {
     let at = |t: usize, c: usize| t * s.inner + c;
@@ -126,7 +126,7 @@ fn flipped(x: &[f64], width: usize) -> Vec<f64> {
     x.chunks_exact(width).rev().flatten().copied().collect()
 }
 
-/// Computes the block like PyTorch.
+/// Computes the block as PyTorch does.
 fn definition(s: Sizes, block: &Block, input: &[f32]) -> Vec<f64> {
     let input: Vec<f64> = input.iter().map(|x| f64::from(*x)).collect();
     let both = linear(&input, &block.in_proj, s.model, f64::from);
@@ -140,12 +140,13 @@ fn definition(s: Sizes, block: &Block, input: &[f32]) -> Vec<f64> {
     linear(&sum, &block.out_proj, s.inner, f64::from)
 }
 
-/// Returns `width` channels from `first` on of rows of `row` values.
+/// Returns a series of `width` channels whose tokens are `row` values apart.
 fn columns(s: Sizes, row: usize, width: usize) -> Series {
     Series::of(View::new("x", [1, 1, s.tokens, width], [0, 0, row, 1]).unwrap())
 }
 
-/// Computes a direction by the engine. `x` and `z` are the halves of the rows of `both`, read in place.
+/// Computes one direction on the engine. `x` and `z` are the halves of each row of `both`, which the engine reads in
+/// place.
 fn computed(engine: &Engine, s: Sizes, p: &Direction, both: &[f32], reverse: bool) -> Vec<f32> {
     let half = columns(s, 2 * s.inner, s.inner);
     let dense = columns(s, s.inner, s.inner);

@@ -1,5 +1,5 @@
-//! Tests that span crates, in one program, so that shared code is compiled and linked once. Tests that count
-//! allocations have their own program.
+//! Tests that span crates, built as one program, so that shared code is compiled and linked once. Tests that count
+//! allocations are a separate program.
 
 mod append;
 mod backward;

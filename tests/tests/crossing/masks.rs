@@ -1,5 +1,5 @@
-//! Checks that masks shared by heads, sequences or queries give the bits of the expanded mask, in any problem and for
-//! any number of threads, and that changing one element changes the answer.
+//! Checks that masks shared by heads, sequences or queries give the bits of the expanded mask, for any problem and
+//! number of threads, and that changing one element changes the output.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -14,7 +14,8 @@ use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends
 /// Shapes `[batch, heads, key heads, queries, keys]`.
 const SHAPES: [[usize; 5]; 5] =
     [[3, 4, 2, 49, 49], [5, 2, 1, 1, 70], [4, 1, 1, 17, 300], [2, 3, 3, 100, 197], [1, 6, 6, 130, 64]];
-/// Emulated processors and sanitizers are slow, so they only get the first shapes, and one number of threads.
+/// Number of shapes to test; emulated processors and sanitizers are slow, so they test fewer shapes and one number of
+/// threads.
 const MOST: usize = if SLOW { 3 } else { SHAPES.len() };
 const THREADS: &[usize] = if SLOW { &[3] } else { &[1, 3] };
 const DIM: usize = 16;
@@ -25,7 +26,7 @@ struct Setting {
     causal: Option<Alignment>,
 }
 
-/// Returns the output of a call with a mask of `dims`, whose elements are those of `at(batch, head, query, key)`.
+/// Returns the output of a call with a mask of shape `dims`, whose elements are `element([batch, head, query, key])`.
 fn run(
     engine: &Engine,
     setting: &Setting,
@@ -75,8 +76,8 @@ fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Returns an element that depends on the axes of `dims`; every seventh key of a query is masked, and some tiles
-/// entirely.
+/// Returns a function for the elements of a mask, which depend on all axes of `dims` that are longer than one. It masks
+/// every seventh key of a query, and some tiles entirely.
 fn element(dims: [usize; 4]) -> impl Fn([usize; 4]) -> f32 {
     move |at| {
         let [b, h, i, j] = [0, 1, 2, 3].map(|axis| if dims[axis] == 1 { 0 } else { at[axis] });

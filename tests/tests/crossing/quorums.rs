@@ -6,10 +6,10 @@
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;
 
-/// Interpreters and sanitizers test fewer sizes.
+/// `true` if fewer sizes are tested, under interpreters and sanitizers.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
 
-/// Implements BuildSubseq: returns the tokens of a task, and the label of each at each level.
+/// Implements BuildSubseq of algorithm 3: returns the tokens of a task, and for each level the chunk of every token.
 fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut ids: Vec<usize> = (0..tokens).collect();
     let mut history: Vec<Vec<usize>> = Vec::new();
@@ -33,7 +33,8 @@ fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usi
     (ids, history)
 }
 
-/// Implements LocalMaskFromGroupRuns: returns `true` if the local tokens `i` and `j` are paired.
+/// Implements LocalMaskFromGroupRuns of algorithm 3: returns `true` if the task computes the pair of its local tokens
+/// `i` and `j`.
 fn meet(path: &TaskPath, queries: &[Vec<usize>], keys: &[Vec<usize>], i: usize, j: usize) -> bool {
     let levels = queries.iter().zip(keys).zip(path.digits());
     !levels.into_iter().any(|((a, b), q)| a[i] == b[j] && a[i] != usize::from(*q))
@@ -43,7 +44,7 @@ fn tokens(span: Span) -> impl Iterator<Item = (usize, usize)> + Clone {
     (0..span.tokens).map(move |t| (span.offset + t, span.start + t))
 }
 
-/// Counts how often each pair is computed, over all tasks.
+/// Returns how often all tasks together compute each pair of a query and a key.
 fn coverage(division: &Division, queries: usize, keys: usize) -> Vec<u8> {
     let mut counts = vec![0u8; queries * keys];
     let mut total = 0;
@@ -149,8 +150,8 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Checks larger divisions by counting: the tasks own as many pairs as attention has, and no task holds more than its share of
-/// tokens.
+/// Checks larger divisions by counting: all tasks together have as many pairs as attention, and no task needs more
+/// tokens than its chunks contain.
 #[test]
 fn large_divisions_do_the_work_of_attention() {
     let sizes: Vec<usize> = InterestSet::sizes().filter(|c| *c > 31).collect();
@@ -169,8 +170,8 @@ fn large_divisions_do_the_work_of_attention() {
     }
 }
 
-/// Changes one member of each difference set. Checks that the changed set is refused, and that it lacks a difference and so
-/// would lose pairs.
+/// Changes one member of each difference set, and checks that the changed set is refused. Such a set lacks a
+/// difference, so that pairs would be lost.
 #[test]
 fn a_changed_set_is_refused_and_would_lose_pairs() {
     for c in InterestSet::sizes().filter(|c| (7..=133).contains(c)) {
@@ -188,7 +189,7 @@ fn a_changed_set_is_refused_and_would_lose_pairs() {
     }
 }
 
-/// Plans tasks of nine levels of seven chunks over 10⁹ tokens: each plan is two lists of at most 19 runs.
+/// Plans tasks with nine levels of seven chunks over 10⁹ tokens: each plan consists of two lists of at most 19 runs.
 #[test]
 fn a_task_of_nine_levels_is_planned_within_its_budget() {
     let division = Division::new(&[7; 9]).unwrap();
@@ -217,7 +218,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
     assert!(task.queries().len() <= 6 * 32 + 1 && task.queries().len() <= MAX_RUNS);
 }
 
-/// Checks that a tree that divides some tasks further also covers every pair.
+/// Checks that a tree in which only some tasks are divided further also covers every pair.
 #[test]
 fn hybrid_trees_cover_every_pair() {
     let division = Division::new(&[7, 3, 7]).unwrap();

@@ -9,7 +9,7 @@ use elsa_core::drift::larger;
 use elsa_oracle::cases::{Case, MaskData, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Output (in its layout) and log-sum-exp of the oracle, and its probabilities.
+/// Output of the oracle in its layout, log-sum-exp, and the number of rows whose probabilities were checked.
 struct Oracle {
     y: Vec<f64>,
     lse: Vec<f64>,
@@ -58,7 +58,8 @@ fn oracle(case: &Case) -> Oracle {
     out
 }
 
-/// Compares two f64 sums in different orders, with a tolerance relative to the sum of magnitudes.
+/// Compares the oracle with the naive definition, which add in different orders, with a tolerance relative to the sum
+/// of magnitudes. Returns the number of rows.
 fn assert_agree(case: &Case) -> usize {
     let (got, want) = (oracle(case), case.naive());
     let same =
@@ -98,7 +99,7 @@ fn largest_difference(a: &Case, b: &Case) -> f64 {
     a.y.iter().zip(&b.y).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
 }
 
-/// Requires that a change of the problem shows in the answer.
+/// Requires that a change of the parameters changes the output.
 fn assert_matters(name: &str, base: &Params, change: impl Fn(&mut Params)) {
     let mut changed = base.clone();
     change(&mut changed);
@@ -164,7 +165,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Checks that every element of every mask is read: inverting one changes only the rows that it belongs to.
+/// Checks that every element of every mask is read: inverting an element changes only the rows that it affects.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

@@ -1,5 +1,5 @@
-//! Tests every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
-//! softmax states, and with its merges counted along each path.
+//! Tests every scan at every length: compares it with a fold over an exact monoid that does not commute, and with f64
+//! over softmax states, and counts its merges along each path.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use elsa_core::scan::{
 use elsa_core::state::State;
 use elsa_oracle::random::seeded;
 
-/// 2 × 2 matrices modulo a prime: associative, exact, and hardly ever commuting.
+/// 2 × 2 matrices modulo a prime: associative and exact, but most pairs do not commute.
 #[derive(Clone, Debug, PartialEq)]
 struct Matrix([u64; 4]);
 
@@ -38,7 +38,7 @@ fn matrices(n: usize) -> Vec<Matrix> {
     (0..n).map(|_| Matrix([0; 4].map(|_: u64| random.bits() % PRIME))).collect()
 }
 
-/// Applies one form of a scan; `None` if the scan does not have the form. A reduction is a list of one.
+/// Applies one form of a scan; `None` if the scan does not support the form. A reduction returns a list of one element.
 fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>> {
     let mut scratch = vec![M::identity(); scan.scratch_len(form, items.len())];
     let result = match form {
@@ -95,7 +95,7 @@ fn every_scan_is_the_fold() {
     }
 }
 
-/// Counts the merges on its longest path: all of them, and those without the identity.
+/// Number of merges on the longest path to a value, in total and without merges with the identity.
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
     identity: bool,
@@ -199,7 +199,8 @@ fn other_block_sizes_and_short_scratch() {
     }
 }
 
-/// Adjacent square matrices modulo a prime, of a size known only at run time, with a mark on the scratch.
+/// Consecutive square matrices modulo a prime, whose size is known only at run time, followed by scratch that is marked
+/// as unwritten.
 struct Workspace {
     numbers: Vec<u64>,
     side: usize,
@@ -262,7 +263,7 @@ impl Slots for Workspace {
     }
 }
 
-/// Scans elements of a size known only at run time, in one workspace with exactly the requested scratch.
+/// Checks scans of elements whose size is known only at run time, in a workspace with exactly the required scratch.
 #[test]
 fn every_scan_over_slots_is_the_fold() {
     for (side, n) in (1..4).flat_map(|side| [0, 1, 2, 3, 63, 64, 65, 200, 257].map(|n| (side, n))) {
@@ -296,7 +297,7 @@ fn every_scan_over_slots_is_the_fold() {
     }
 }
 
-/// Checks that merges of one step do not depend on each other: any order of execution has the same result.
+/// Checks that the merges of one step do not depend on each other: any order of execution gives the same result.
 #[test]
 fn merges_of_a_step_are_independent() {
     for n in [2, 7, 64, 100] {
@@ -323,8 +324,9 @@ fn merges_of_a_step_are_independent() {
     }
 }
 
-/// Compares prefixes of states with sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
-/// exponential and its argument; merges round once each, so that the merges on a path bound the error.
+/// Compares prefixes of states with sums in f64. The states of single keys contain `2^(s − m)` up to one rounding of
+/// the exponential and one of its argument; every merge rounds once, so that the number of merges on a path bounds the
+/// error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {
     const U: f64 = 5.960_464_477_539_063e-8;

@@ -9,8 +9,8 @@ use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};
 use elsa_oracle::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Checks the keys of each row against the numbers that a kernel gets for them, and the intervals of `rows` against
-/// their keys.
+/// Compares the range of keys of each row with its definition, and the key intervals that `rows` attend in part and in
+/// full with the ranges of the rows.
 fn check_ranges(case: &Case, sequence: &Sequence, rows: std::ops::Range<usize>) {
     let reach = sequence.reach() as i128;
     let ends = |i: usize| {
@@ -32,8 +32,8 @@ fn check_ranges(case: &Case, sequence: &Sequence, rows: std::ops::Range<usize>) 
     }
 }
 
-/// Checks all tiles of `lanes · vectors` rows and blocks of `block` keys. Returns how many were skipped, full and
-/// partial.
+/// Checks all tiles of `lanes · vectors` rows and blocks of `block` keys. Returns the numbers of skipped, full and
+/// partial blocks.
 fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] {
     let problem = case.problem();
     let inputs = case.inputs();

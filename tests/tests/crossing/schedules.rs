@@ -1,5 +1,5 @@
-//! Tests the scalar run of schedules with frozen references and skipped blocks: compares every answer with the f64
-//! oracle and the bound, and every sum of skipped weights with sums in f64.
+//! Tests the scalar run of schedules with frozen references and skipped blocks: compares every output with the f64
+//! oracle and its bound, and every sum of skipped weights with sums in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -22,8 +22,8 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// Returns the settings that leave nothing out: the article's ten, the lagging references of the exact one in tiles,
-/// own blocks of representatives, and the gate.
+/// Returns schedules that skip nothing: the article's ten settings, the exact schedule with lagging references in
+/// tiles, representatives with separate blocks, and two schedules with the gate.
 fn frozen_settings() -> Vec<Schedule> {
     let own = First::Proxy { keys: KeySide::SignedAbsMax, queries: QuerySide::Row, block: Some(5) };
     let mut settings: Vec<Schedule> = TABLE_3.iter().map(|(_, schedule)| *schedule).collect();
@@ -74,8 +74,8 @@ proptest! {
     }
 }
 
-/// Returns problems whose rows the bounds judge: masks, causality, windows, groups, caps, halves; some of them
-/// concentrated.
+/// Returns problems that cover masks, causality, windows, key groups, soft caps and 16-bit types; in some of them, few
+/// keys have most of the weight.
 fn judged() -> Vec<Case> {
     let heads =
         |queries, keys, d, dv| Params { heads: 4, kv_heads: 2, ..Params::plain(queries, keys, d, dv) };
@@ -122,7 +122,7 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
-/// Checks a largest score in a frozen block: the last one, higher by a little and by hundreds of bits.
+/// Checks a row whose largest score is in the last block, which is frozen, higher by a few bits or by hundreds of bits.
 #[test]
 fn a_maximum_in_the_last_block_is_found() {
     for (above, computed_again) in
@@ -145,8 +145,8 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
-/// Checks keys of frozen blocks above the reference, which then rises in the tile's own block, the last. Their
-/// distances were rounded while they were large, and the sums do not show it.
+/// Checks frozen blocks with scores above the reference, which rises only later, in the last block: the tile's own. The
+/// distances of these scores were rounded while they were large, which the sums do not reveal.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
@@ -168,7 +168,7 @@ fn weights_from_before_a_late_move_are_not_trusted() {
     }
 }
 
-/// Checks a block whose representative is hundreds of bits off the scores, above and below.
+/// Checks blocks whose representative is hundreds of bits above or below the scores.
 #[test]
 fn rows_whose_representatives_are_far_off_are_computed_again() {
     let (d, keys) = (16, 6 * TILE.keys);
@@ -198,8 +198,8 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
     assert_eq!(ran.report.recomputed, 9);
 }
 
-/// Checks that a dropped maximum is noticed: representatives that are only ten bits too high drop whole rows if blocks
-/// are left out before weights exist.
+/// Checks that a skipped maximum is detected: representatives that are only ten bits too high make every row skip its
+/// largest score if blocks are skipped before their weights are computed.
 #[test]
 fn a_dropped_maximum_is_seen() {
     let (d, keys) = (2, 5 * TILE.keys);
@@ -333,7 +333,8 @@ fn refusals_write_nothing() {
     }
 }
 
-/// Checks the gate's rows against the bound, up to its limit: reference zero, sums between 2^-48 and 2^48 and beyond.
+/// Checks rows that pass the norm gate against their bound, up to the limit of the gate: their reference is zero, and
+/// their sums are between 2^-48 and 2^48 or beyond.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);
@@ -380,7 +381,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     assert_eq!(ran.report.gated, 0);
 }
 
-/// Runs a short hunt, the same as `cargo xtask hunt --schedules`, which takes longer.
+/// Runs a short version of the hunt that `cargo xtask hunt --schedules` runs.
 #[test]
 fn no_answer_of_a_hunt_exceeds_its_bound() {
     for rule in Rule::ALL {

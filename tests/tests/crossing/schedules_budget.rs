@@ -1,5 +1,5 @@
-//! Tests runs that skip blocks within an error budget: compares their sums with sums in f64, and covers states of any
-//! origin and split runs.
+//! Tests runs that skip blocks within an error budget: compares their sums with sums in f64, and covers random states
+//! and runs that split the keys.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -23,7 +23,8 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// Runs a budget over given scores, and compares sums, answers and counts with the f64 account.
+/// Runs given scores inside a budget, and compares sums, outputs and counts with the f64 account. Returns the
+/// run and the account of each row.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
@@ -52,8 +53,8 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
     }
 }
 
-/// Checks references that rise after blocks were left out, by more than a few bits and by hundreds. Adjacent rows vote
-/// separately.
+/// Checks references that rise after blocks were skipped, by a few bits and by hundreds: the skipped sums follow the
+/// reference. The rows of a tile vote separately, and one row can keep a block.
 #[test]
 fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     let mut random = seeded(41);
@@ -81,7 +82,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// Checks that λ leaves a block out if all rows agree, or row by row, and that `D` is at least the sum left out.
+/// Checks that λ skips a block if all rows agree, or for single rows, and that `D` is at least the skipped sum.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -159,8 +160,8 @@ fn bracketed(states: &[T], random: &mut Random) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that states of any origin, each within the budget by its own sums, stay within it when merged in any
-    /// bracketing, and that `D` is their sum, rescaled to one reference.
+    /// Checks random states that each keep the budget by their sums: merged in any bracketing, they still keep it,
+    /// and `D` of the result is the sum of all `D`, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
         let mut random = seeded(seed);
@@ -189,7 +190,7 @@ proptest! {
     }
 }
 
-/// Checks that parts of the keys decide independently, and that their exported states merge within the budget and the
+/// Checks that calls with parts of the keys decide independently, and that their states merge within the budget and the
 /// bound.
 #[test]
 fn split_runs_keep_the_budget_together() {

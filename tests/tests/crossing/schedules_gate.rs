@@ -1,5 +1,5 @@
-//! Tests the norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows,
-//! with and without an error budget.
+//! Tests the norm gate in the CPU kernels: if norms prove that scores stay near zero, zero is the reference of all
+//! rows, with and without an error budget.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -17,15 +17,16 @@ use elsa_oracle::schedules::{Ran, account, compare, judge_by, same, scored};
 use elsa_runtime::{Engine, PlanOptions};
 use std::ops::Range;
 
-/// The gate on the exact schedule, which kernels support.
+/// The exact schedule with the norm gate, which kernels support.
 const GATE: Schedule = Schedule { gate: true, ..Schedule::EXACT };
 
-/// Returns the gate inside a budget.
+/// Returns the schedule of an error budget with the norm gate.
 fn inside(budget: f32) -> Schedule {
     Schedule { skip: Skip::Budget(budget), ..GATE }
 }
 
-/// Runs a case by a schedule of the kernels. Returns the execution and its tiles.
+/// Runs a case by a schedule that kernels support. Returns the run, the arithmetic that it executed, and the rows of
+/// its tiles.
 fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<Range<usize>>) {
     let options = PlanOptions::default().schedule(schedule);
     let (ran, _) = run(engine, case, &options);
@@ -48,7 +49,8 @@ fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     same(&ran.buffers, &exact)
 }
 
-/// Fills mask and bias with numbers up to the magnitude `most`, or exactly of it if it is large. Some numbers mask.
+/// Fills mask and bias with numbers up to the magnitude `most`, or exactly ±`most` if it is large. Some elements are
+/// `−∞`.
 fn small(case: &mut Case, most: f32) {
     let of = |n: usize| match n % 11 {
         0 => f32::NEG_INFINITY,
@@ -69,7 +71,8 @@ fn small(case: &mut Case, most: f32) {
     }
 }
 
-/// Returns masks and biases of numbers: those that mask do not count, and the others count together with the norms.
+/// Returns cases with additive masks and biases. Their elements of `−∞` do not count for the gate; the others count
+/// together with the norms.
 fn with_numbers() -> Vec<Case> {
     let numbers = |dtype, dims: &[usize]| {
         Some(MaskParams { kind: MaskKind::Additive(dtype), dims: dims.to_vec(), density: 1.0 })
@@ -129,7 +132,7 @@ fn numbers_that_are_added_join_the_norms() {
     }
 }
 
-/// Checks that a single number decides for its tile, at any position, and that masked elements decide nothing.
+/// Checks that a single large element closes the gate for its tile, at any position, and that masked elements do not.
 #[test]
 fn every_number_of_a_tile_counts() {
     let (queries, keys) = (120, 200);
@@ -169,8 +172,8 @@ fn every_number_of_a_tile_counts() {
     }
 }
 
-/// Checks that a budget changes no bit with the reference zero either, if every block stays; nor does the gate when it
-/// is closed.
+/// Checks that a budget that skips nothing changes no bit of rows whose reference is zero, and that a closed gate gives
+/// the bits of the exact schedule.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     let mut cases = with_numbers();
@@ -194,8 +197,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Checks that blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for
-/// one query and for tiles.
+/// Checks that blocks are skipped by the same votes and sums when the reference is zero, for one query and for tiles:
+/// an account in f64 agrees.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;
@@ -231,7 +234,8 @@ fn a_budget_is_kept_beside_zero() {
     }
 }
 
-/// Checks unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
+/// Checks blocks that are skipped without computing their scores when the reference is zero: a mask decreases with the
+/// distance as far as the gate allows.
 #[test]
 fn blocks_go_unseen_beside_zero() {
     let (budget, queries, keys) = (0.01f32, 80, 5 * BLOCK);
@@ -265,7 +269,7 @@ fn blocks_go_unseen_beside_zero() {
     }
 }
 
-/// Checks that the certificate holds with the reference zero, with additive numbers.
+/// Checks that certified bounds hold for runs whose reference is zero, with additive masks and biases.
 #[test]
 fn certificates_hold_beside_zero() {
     for engine in cpu_engines(1) {
@@ -299,7 +303,7 @@ fn certificates_hold_beside_zero() {
 }
 
 /// Checks that zero is the reference of every row if norms are small. Masked keys, their values and rows without keys
-/// do not count.
+/// do not matter.
 #[test]
 fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     let mask = |density| Some(MaskParams { kind: MaskKind::Bool, dims: vec![40, 330], density });
@@ -338,7 +342,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// Checks that calls whose norms do not show that scores stay near zero are computed as usual, bit for bit.
+/// Checks that calls whose norms do not prove that scores stay near zero have the bits of the exact schedule.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

@@ -25,7 +25,8 @@ use std::ops::Range;
 /// Keys per block.
 pub const BLOCK: usize = 64;
 
-/// Runs a case twice in one workspace. The schedule is not the exact one.
+/// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
+/// Returns the run, and the tile whose rows decide together.
 pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     let problem = case.problem();
     let plan = engine.plan(&problem, &options.all_workers(true)).unwrap();
@@ -42,8 +43,8 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     (first, tile)
 }
 
-/// Compares every setting of the article and the budget, on hard cases and bit for bit, with the core's scalar run in
-/// tiles of the same number of rows, for any number of threads.
+/// Compares every setting of the article, and the budget, with core's scalar run in tiles of the same number of rows,
+/// bit for bit, on hard cases and for several numbers of threads.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3
@@ -167,7 +168,8 @@ fn refusals_name_the_option() {
     }
 }
 
-/// Runs a case inside a budget, with a certificate, and checks the certificate.
+/// Runs a case inside a budget, and checks its shares and the kernel of its plan. Returns the run, the arithmetic that
+/// it executed, and the rows of its tiles.
 pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions::default().error_budget(budget);
@@ -180,7 +182,8 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-/// Runs a budget over given scores on every back end, against the f64 account. Returns the last run.
+/// Runs given scores inside a budget on every CPU back end, and compares them with the f64 account. Returns the last
+/// run.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;
@@ -196,7 +199,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     last.unwrap()
 }
 
-/// Checks several segments, for one query and for tiles of several.
+/// Checks weights just below the budget over several segments, for one query and for tiles of several.
 #[test]
 fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
@@ -213,8 +216,8 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
     }
 }
 
-/// Checks references that rise after blocks were left out, by more than the headroom and by a hundred bits. Adjacent
-/// rows vote separately.
+/// Checks references that rise after blocks were skipped, by more than the headroom and by a hundred bits: the skipped
+/// sums follow the reference. Adjacent rows vote separately.
 #[test]
 fn kernels_bring_what_was_left_out_to_new_references() {
     let mut random = seeded(41);
@@ -268,7 +271,8 @@ fn every_row_of_a_kernels_tile_votes() {
     }
 }
 
-/// Checks that NaN and infinity among values of blocks that would be left out reach the rows that attend them.
+/// Checks that NaN and infinities among the values of blocks that would otherwise be skipped reach the rows that attend
+/// them.
 #[test]
 fn kernels_keep_values_that_are_not_finite() {
     let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
@@ -303,7 +307,7 @@ fn kernels_keep_values_that_are_not_finite() {
     }
 }
 
-/// Checks that a budget changes no bit of any output, if every block stays.
+/// Checks that a budget that is too small to skip any block changes no bit of any output.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let step = if SLOW { 17 } else { 3 };
@@ -342,8 +346,8 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// Checks that exactly every other block is left out, if those are the ones that may be: 64 queries by 64 keys, and
-/// tiles of any width.
+/// Checks that exactly every other block is skipped if the weights of the others are too large, with 64 queries, blocks
+/// of 64 keys, and tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {
     let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };
@@ -354,7 +358,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Checks that parts of the keys decide independently, and that their exported states merge within the budget.
+/// Checks that calls with parts of the keys decide independently, and that their states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);
@@ -423,7 +427,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
     assert!(skipped > 0);
 }
 
-/// Checks that a certificate of a run inside a budget counts the blocks left out.
+/// Checks that the certificate of a run inside a budget counts the skipped blocks.
 #[test]
 fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();

@@ -1,5 +1,5 @@
-//! Tests blocks before the diagonal, which a tile visits before its own keys. The minimum weight of a row's own key
-//! allows a tile to skip them without computing their scores.
+//! Tests blocks before the diagonal, which a tile visits before the keys on its diagonal, the *own keys* of its rows. A
+//! lower bound of the weight of each own key allows a tile to skip such blocks without computing their scores.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -21,7 +21,8 @@ const CAUSAL: Option<Alignment> = Some(Alignment::BottomRight);
 /// Number of keys of the long cases.
 const KEYS: usize = if SLOW { 10 * BLOCK } else { 11 * BLOCK };
 
-/// Returns causal linear biases: a mask that falls by `slope` per key before the diagonal, and small scores.
+/// Returns a causal case with linear biases: a mask that decreases by `slope` per key before the diagonal, and small
+/// scores.
 fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     let params = Params {
         gain: 0.5,
@@ -34,7 +35,8 @@ fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Runs a case inside a budget, judges and compares it. Returns the run and the number of tiles.
+/// Runs a case inside a budget, checks its bounds, and compares it with its account. Returns the run and the number of
+/// tiles.
 fn judged(engine: &Engine, case: &Case, budget: f32) -> (Ran, u64) {
     let (ran, executed, tiles) = within(engine, case, budget);
     assert!(judge_by(case, &Schedule::within(budget), executed, &ran) <= 1.0);
@@ -76,8 +78,8 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
 }
 
-/// Checks that rows whose own key is masked, or has a low score, object to earlier blocks: their tile meets those
-/// blocks.
+/// Checks that rows whose own key is masked, or has a low score, vote against skipping earlier blocks, so that their
+/// tile computes these blocks.
 #[test]
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
@@ -133,7 +135,7 @@ fn an_own_key_that_is_masked_bounds_nothing() {
     }
 }
 
-/// Creates scores from their addends: `level` returns one for each row and key.
+/// Creates a case whose scores, in base-2 units, are `level(row, key)`, given by the mask alone.
 fn levels(
     queries: usize,
     keys: usize,
@@ -148,8 +150,8 @@ fn levels(
     case
 }
 
-/// Checks rows that keep only their own key, with all earlier ones weighing a little less than the budget, or a little
-/// more.
+/// Checks rows that attend their own key and earlier keys, whose weights together are slightly below the budget, so
+/// that they are skipped, or slightly above it.
 #[test]
 fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     let (queries, keys, budget) = (64, 10 * BLOCK, 0.05f32);
@@ -174,7 +176,8 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     }
 }
 
-/// Checks that an own block may be left out by its weights, and that its key no longer counts from there on.
+/// Checks that the block of the own keys may be skipped by its weights, and that these keys then no longer justify
+/// skipping other blocks.
 #[test]
 fn an_own_key_that_went_bounds_nothing() {
     let budget = 0.9f32;
@@ -202,7 +205,7 @@ fn an_own_key_that_went_bounds_nothing() {
     assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
 }
 
-/// Checks that blocks left out before the diagonal count in every later vote.
+/// Checks that blocks skipped before the diagonal count in every later vote.
 #[test]
 fn what_went_before_the_diagonal_counts_behind_it() {
     let budget = 0.05f32;
@@ -228,7 +231,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
     assert!(ran.report.recomputed == 0 && share(&ran) > 0.88 * budget, "{}", share(&ran));
 }
 
-/// Checks that the own key of a row belongs to its own key head.
+/// Checks that the own key of a row is taken from the key head of the row's query head.
 #[test]
 fn heads_have_own_keys_of_their_own() {
     let (queries, keys, budget) = (64, 7 * BLOCK, 0.05f32);
@@ -269,7 +272,7 @@ fn heads_have_own_keys_of_their_own() {
     assert_eq!((ran.report.unseen_blocks, ran.report.recomputed), (2 * 6 * 2, 0), "{:?}", ran.report);
 }
 
-/// Checks that answers are within the bounds in any problem, and that much is left out before the diagonal.
+/// Checks that outputs are within their bounds in any problem, and that many blocks before the diagonal are skipped.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 4 * BLOCK } else { 7 * BLOCK - 13 };
@@ -344,7 +347,8 @@ fn answers_are_within_their_bounds() {
     assert!(one_of * counts[0] > counts[1], "{counts:?}");
 }
 
-/// Checks that the past is before the diagonal of every row, and that its end changes no bit.
+/// Checks that past keys count as keys before the diagonal of every row, and that the length of the past changes no
+/// bit.
 #[test]
 fn a_past_changes_no_bit() {
     let (queries, keys, past) = (70, KEYS, KEYS - 70);
@@ -370,7 +374,8 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Checks that parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
+/// Checks that calls with parts of the keys keep the budget independently: a call whose part does not contain the own
+/// keys cannot use their weights.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

@@ -1,4 +1,4 @@
-//! Tests the reports of CPU runs on the keys that they skipped, and the certificates of runs with the reference zero.
+//! Tests what CPU runs report about skipped keys, and certificates of runs whose reference is zero.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -13,7 +13,7 @@ use elsa_runtime::{Engine, PlanOptions};
 /// Keys per block.
 const BLOCK: usize = 64;
 
-/// Runs scores by hand inside a budget. Returns the answers, and the additions on the way of a weight into a sum.
+/// Runs given scores inside a budget. Returns the run, and the number of additions between a weight and its sum.
 fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
     let case = scored(q, k, v);
     let options = PlanOptions::default().error_budget(budget);
@@ -44,7 +44,7 @@ fn shares_are_rounded_outwards() {
     assert_eq!(rounded_outwards(&run_and_judge(&case, &schedule, tile), additions), 61);
 }
 
-/// Checks that the left-out sum of a tile of one row also counts relative to the reference of the block under decision.
+/// Checks that the skipped sum of a tile of one row is rescaled to the reference of the block that is being decided.
 #[test]
 fn totals_follow_the_reference_in_tiles_of_any_height() {
     let ([k, v], mut seen) = (rising_once(BLOCK), 0);
@@ -64,8 +64,8 @@ fn totals_follow_the_reference_in_tiles_of_any_height() {
     assert!(seen >= 3, "{seen}");
 }
 
-/// Checks that a certificate allows for products that vanish: with the reference zero a sum may be as small as 2^-49,
-/// and products of its weights with small values underflow.
+/// Checks that a certificate allows for products that underflow: with a reference of zero, a sum may be as small as
+/// 2^-49, and products of its weights with small values may be zero.
 #[test]
 fn certificates_of_gated_rows_allow_for_products_that_vanish() {
     let value = (-116.0f32).exp2();

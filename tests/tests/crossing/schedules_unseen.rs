@@ -1,5 +1,5 @@
-//! Tests blocks that are skipped before any product with them is computed, because the numbers added to scores and the
-//! norms prove that their weights are small.
+//! Tests blocks that are skipped before any of their products is computed, because the numbers added to scores,
+//! together with the norms, prove that their weights are small (*unseen* blocks).
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -19,20 +19,20 @@ use std::ops::Range;
 
 const NUMBERS: MaskKind = MaskKind::Additive(DType::F32);
 
-/// Number of keys of the long cases. The last block but one is not the first of its segment.
+/// Number of keys of the long cases. The second-to-last block is not the first of its segment.
 const KEYS: usize = if SLOW { 12 * BLOCK } else { 32 * BLOCK };
 
 pub fn mask(dims: &[usize]) -> Option<MaskParams> {
     Some(MaskParams { kind: NUMBERS, dims: dims.to_vec(), density: 1.0 })
 }
 
-/// Fills a mask of `[queries, keys]` with `at` of query and key.
+/// Fills a mask of `[queries, keys]` with `at(query, key)`.
 pub fn fill(case: &mut Case, keys: usize, at: impl Fn(usize, usize) -> f32) {
     let Some(MaskData::Additive(data)) = &mut case.mask else { panic!("{case:?}") };
     (0..data.len()).for_each(|n| data.set(n, at(n / keys, n % keys)));
 }
 
-/// Returns linear biases: a mask that falls by `slope` per key with the distance, and small scores.
+/// Returns a case with linear biases: a mask that decreases by `slope` per key of distance, and small scores.
 fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     let params = Params { gain: 0.5, mask: mask(&[queries, keys]), ..Params::plain(queries, keys, 8, 4) };
     let mut case = params.build("linear biases");
@@ -40,8 +40,8 @@ fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// `S` and `D` of every row in f64, relative to a score of zero; `count` has the blocks left out unseen, those left out
-/// by their weights, and those that stay.
+/// `S` and `D` of every row in f64, relative to a score of zero; `count` contains the numbers of blocks skipped unseen,
+/// skipped by their weights, and kept.
 struct Account {
     rows: Vec<[f64; 2]>,
     count: [u64; 3],
@@ -49,8 +49,8 @@ struct Account {
     size: f64,
 }
 
-/// Decides in f64 and from the definition, for one head in f32 with a mask of `[queries, keys]` and nothing else except
-/// causality.
+/// Decides from the definition, in f64, which blocks are skipped, for one head in f32 with a mask of `[queries, keys]`
+/// and no other feature except causality.
 fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
     let problem = case.problem();
     let (d, keys, scale) = (problem.head_dim(), problem.keys(), f64::from(problem.scale()));
@@ -116,7 +116,7 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
     found
 }
 
-/// Checks counts and sums of a run against its account.
+/// Compares the counts and sums of a run with its account.
 pub fn compare(case: &Case, ran: &Ran, budget: f64, tiles: &[Range<usize>]) {
     let account = account(case, budget, tiles);
     let report = &ran.report;
@@ -173,8 +173,8 @@ fn blocks_far_from_the_queries_go_unseen() {
     }
 }
 
-/// Checks that nothing is left out unseen without additive numbers, or with few queries. A number added to all keys
-/// alike proves nothing.
+/// Checks that no block is skipped unseen without additive numbers, with few queries, or if the same number is added to
+/// all keys.
 #[test]
 fn only_numbers_tell() {
     let budget = PlanOptions::default().error_budget(0.01);
@@ -198,8 +198,8 @@ fn only_numbers_tell() {
     }
 }
 
-/// Checks that a block stays if numbers and norms together do not show that it is light: a long key, and a number that
-/// does not fall.
+/// Checks that a block is computed if numbers and norms together do not prove that its weights are small: with a long
+/// key, and with a number that does not decrease.
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);
@@ -240,7 +240,7 @@ fn what_may_count_is_met() {
     }
 }
 
-/// Checks that NaN and infinity keep a block, at any position, and reach the rows that attend them.
+/// Checks that NaN and infinities keep their block, at any position, and reach the rows that attend them.
 #[test]
 fn what_is_not_finite_is_met() {
     let (budget, far, keys) = (0.01f32, 7 * BLOCK + 5, 10 * BLOCK);
@@ -298,8 +298,8 @@ fn what_is_not_finite_is_met() {
     }
 }
 
-/// Combines every kind of numbers with everything else in a problem: answers are within the bounds, for any blocks left
-/// out.
+/// Combines every kind of additive numbers with all other features of a problem: outputs are within their bounds,
+/// whichever blocks are skipped.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 3 * BLOCK } else { 7 * BLOCK - 9 };

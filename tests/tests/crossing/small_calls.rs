@@ -1,5 +1,5 @@
-//! Runs whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
-//! pointers, with one worker and with several, in a workspace that other plans have used before.
+//! Runs complete calls through the engine that are small enough for Miri and valgrind. They use every buffer that the
+//! runtime accesses by pointers, with one worker and with several, in a workspace that other plans have used before.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -11,14 +11,14 @@ use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskParams, Params};
 use elsa_oracle::gradients::Given;
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
 
-/// A segment has 512 keys. One case exceeds that; Miri takes a while for it.
+/// Number of keys in one long case, more than the 512 keys of a segment; Miri takes a while for it.
 const LONG: usize = 514;
 
 const SCALE: Option<f32> = Some(0.4);
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
-/// Returns two windows, which the shift divides into sides.
+/// Returns the parameters of two windows whose shift puts tokens of different regions into one window.
 fn windowed() -> Params {
     Params::windowed(Windows { picture: [2, 6], size: [2, 3], shift: [1, 2] }, 1)
 }
@@ -59,7 +59,8 @@ fn engine(threads: usize) -> Engine {
     Engine::new(&EngineOptions::default().threads(threads)).unwrap()
 }
 
-/// Runs the case in the given workspace, or in its own if that is too small. Returns whether it was large enough.
+/// Runs the case in the given workspace, or in a new one if the given one is too small. Returns the outputs, and `true`
+/// if it was large enough.
 fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
     let options = PlanOptions::default().method(method).all_workers(true);
     let problem = case.problem();
@@ -95,7 +96,7 @@ fn check(engine: &Engine, case: &Case, buffers: &Buffers) {
     }
 }
 
-/// Returns the workspace of a problem of one key.
+/// Returns the workspace of a problem with one query and one key.
 fn tiny(engine: &Engine) -> Workspace {
     let case = Params { scale: SCALE, ..Params::plain(1, 1, 1, 1) }.build("tiny");
     engine.plan(&case.problem(), &PlanOptions::default()).unwrap().workspace().unwrap()
@@ -120,7 +121,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Compares the gradients of the cases without a past with f64.
+/// Compares the gradients of all cases without a past with f64.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
@@ -135,8 +136,8 @@ fn gradients_match_f64() {
     }
 }
 
-/// Checks that a cache is read, and new rows are appended to it, through the address of the present. The output may be
-/// absent.
+/// Checks that a call reads its cache through the address of the present and appends the new rows there. The output may
+/// be absent.
 #[test]
 fn caches_are_appended_to_in_place() {
     let engine = engine(2);
@@ -178,8 +179,8 @@ fn caches_are_appended_to_in_place() {
     }
 }
 
-/// Checks that a run reads nothing that an earlier plan left in the workspace. The earlier plan leaves NaN, which would reach
-/// the answer.
+/// Checks that a run reads nothing that an earlier plan left in the workspace: the earlier plan leaves NaN, which would
+/// reach the output.
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
@@ -206,7 +207,8 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// Checks that a workspace that is too small, even if only for the sequences, is refused and that nothing is written.
+/// Checks that a workspace that is too small, even if only for the table of sequences, is refused, and that nothing is
+/// written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);

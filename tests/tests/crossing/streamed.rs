@@ -22,7 +22,7 @@ fn processors() -> Vec<Backend> {
     present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda).collect()
 }
 
-/// Returns the bytes of elements, as in files.
+/// Returns the bytes of elements as a file stores them.
 fn bytes(data: &Data) -> Vec<u8> {
     match data {
         Data::F32(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -39,7 +39,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 struct Files {
     tensors: HashMap<Operand, Vec<u8>>,
     read: HashMap<Operand, u64>,
-    /// The read that fails, if any.
+    /// Number of the read that fails, counted from zero, and its error.
     fails: Option<(usize, io::ErrorKind)>,
     reads: usize,
 }
@@ -85,7 +85,7 @@ impl Files {
     }
 }
 
-/// A record of the writes and the finished units.
+/// A sink that records the writes and the finished units.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Taken {
     tensors: HashMap<Operand, Vec<u8>>,
@@ -93,7 +93,7 @@ struct Taken {
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// The part at which it stops, if any.
+    /// Part at which the sink fails, if any.
     stops: Option<usize>,
 }
 
@@ -143,12 +143,12 @@ fn options(budget: usize, eta: f64) -> StreamOptions {
     StreamOptions::new(budget).plan(plan).written(ALL).eta(eta)
 }
 
-/// Returns a plan whose budget exceeds the smallest by `more` bytes.
+/// Returns a plan whose memory budget exceeds the smallest possible one by `more` bytes.
 fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
     plan_that(engine, case, more, eta, false)
 }
 
-/// Does the same, with a certificate if `certify`.
+/// Returns a plan as [`plan`] does, with a certificate if `certify`.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
     // The process's own memory changes while other tests run, and grows if an allocator keeps freed memory.
@@ -167,8 +167,8 @@ fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool)
     panic!("{case:?}: no budget is enough");
 }
 
-/// Returns the plan of a small budget in which rows form more than one group. The process's own memory may shrink
-/// between two plans.
+/// Returns a plan with at least `least` units, under the smallest possible budget. Tries repeatedly, because the memory
+/// that the process itself uses may shrink between two plans.
 fn divided(engine: &Engine, case: &Case, least: usize) -> StreamPlan {
     let plans = (0..200).map(|_| plan(engine, case, 0, 0.01));
     let mut enough = plans.filter(|plan| plan.count(&case.inputs().lengths, 0).unwrap().0 >= least);
@@ -187,7 +187,7 @@ fn run(
     Ok((report, files))
 }
 
-/// Returns a certificate as text, with the bits of the channels of the values.
+/// Returns a certificate as text, followed by the bits of the channels of the values.
 fn text(certified: &Certified<'_>) -> String {
     format!("{certified} {:x?}", certified.channels().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
 }
@@ -219,7 +219,8 @@ fn same_bits(found: &[u8], want: &[u8], dtype: DType) -> bool {
     of(found) == of(want)
 }
 
-/// Requires the bits of the run in memory, and that every element of a row was written once.
+/// Requires that the written tensors have the bits of the run in memory, and that every element of a row was written
+/// once.
 fn check(case: &Case, want: &Buffers, taken: &Taken, what: &str) {
     let rows = |x: &[f32]| Data::F32(x.to_vec());
     let mut all = vec![
@@ -342,7 +343,7 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Checks that chunks that causality, windows or lengths exclude are not read, and that the others are read once per
+/// Checks that chunks that causality, windows or lengths exclude are not read, and that all others are read once per
 /// unit.
 #[test]
 fn only_what_is_attended_is_read() {
@@ -374,7 +375,7 @@ fn only_what_is_attended_is_read() {
 }
 
 /// Checks that a source that fails at any read, and a sink that fails after any unit, end the run with their error, and
-/// that the next run has the complete answer.
+/// that the next run produces complete outputs.
 #[test]
 fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);

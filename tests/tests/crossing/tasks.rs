@@ -1,5 +1,5 @@
-//! Tests the tasks of quorums on every back end. Their states merge into the answer of the whole problem, with its
-//! masks, lengths and windows, and tensors with only a task's tokens give the same bits.
+//! Tests the tasks of quorums on every back end. Their states merge into the result of the entire problem, with its
+//! masks, lengths and windows, and a task gives the same bits if its tensors contain only its tokens.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -38,12 +38,12 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
     (states, report)
 }
 
-/// Returns the positions in the whole sequence of the tokens of `runs`, in the order of the task.
+/// Returns the positions of the tokens of `runs` in the entire sequence, in the order of the task.
 pub fn places(runs: &[Run]) -> Vec<usize> {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens).collect()
 }
 
-/// Returns the case with only the tokens of `task`, dense in layout bhnd.
+/// Returns the case with only the tokens of `task`, in the layout bhnd without gaps.
 pub fn gathered(case: &Case, task: &Task) -> Case {
     let (rows, columns) = (places(task.queries()), places(task.keys()));
     let mut small = case.clone();
@@ -139,7 +139,7 @@ fn check(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath]) 
     counts
 }
 
-/// Returns the tasks of full depth.
+/// Returns the paths of all tasks at full depth.
 pub fn all(division: &Division) -> Vec<TaskPath> {
     (0..division.tasks()).map(|number| division.path(number).unwrap()).collect()
 }
@@ -225,7 +225,7 @@ fn three_levels_and_a_hybrid_tree() {
     }
 }
 
-/// Checks that masked keys may contain anything, and that tokens of other tasks are not read.
+/// Checks that masked keys may contain NaN, and that a task does not read the tokens of other tasks.
 #[test]
 fn masked_keys_and_foreign_tokens_may_hold_nan() {
     let params = Params { heads: 2, batch: 2, lengths: true, ..Params::plain(30, 30, 8, 8) };

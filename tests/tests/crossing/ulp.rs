@@ -1,4 +1,4 @@
-//! Tests the ulp distance, by which other tests measure errors.
+//! Tests the distance in units in the last place (ulp), by which other tests measure errors.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Returns the next number of a type away from zero, by its bits.
+/// Returns the next number of the type `dtype` away from zero, from its bits.
 fn next(dtype: DType, x: f32) -> f32 {
     match dtype {
         DType::F32 => f32::from_bits(x.to_bits() + 1),
@@ -18,7 +18,7 @@ fn next(dtype: DType, x: f32) -> f32 {
     }
 }
 
-/// Returns the largest, least normal and least subnormal number.
+/// Returns the largest number, the smallest normal number and the smallest subnormal number.
 fn landmarks(dtype: DType) -> (f32, f32, f32) {
     match dtype {
         DType::F32 => (f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1)),

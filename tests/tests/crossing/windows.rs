@@ -1,5 +1,5 @@
 //! Tests windows of pictures on every back end. Every entry of a table, the shift, the position of a window and the
-//! mask of each window change the answer. A picture has the same bits alone and among other pictures, and memory does
+//! mask of each window change the output. A picture has the same bits alone and among other pictures, and memory does
 //! not grow with the number of windows.
 
 #![forbid(unsafe_code)]
@@ -17,7 +17,7 @@ fn run(engine: &Engine, case: &Case) -> Buffers {
     case.run_on(engine, &PlanOptions::default().all_workers(true))
 }
 
-/// Returns the rows, of `[batch, heads, queries]`, whose log-sum-exp differs.
+/// Returns the indices of the rows, in `[batch, heads, queries]`, whose log-sum-exps differ.
 fn changed(a: &Buffers, b: &Buffers) -> Vec<usize> {
     (0..a.lse.len()).filter(|at| a.lse[*at].to_bits() != b.lse[*at].to_bits()).collect()
 }
@@ -109,7 +109,7 @@ fn a_picture_alone_has_the_bits_that_it_has_among_others() {
     }
 }
 
-/// Checks that a workspace has a table, and a worker's buffers for one window, for any number of pictures.
+/// Checks that a workspace contains one table, and buffers for one window per worker, for any number of pictures.
 #[test]
 fn memory_does_not_grow_with_windows() {
     for engine in engines(1).into_iter().filter(|engine| engine.backend() != Backend::Cuda) {

@@ -1,4 +1,4 @@
-//! Checks that one workspace serves every plan that needs no more than its bytes, for any shapes and in any order.
+//! Checks that one workspace works for every plan that needs at most its bytes, for any shapes and in any order.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,10 +16,10 @@ use elsa_runtime::{
     LinearWorkspace, Plan, PlanOptions, Workspace,
 };
 
-/// Seeds; Miri is an interpreter, so it takes one.
+/// Number of seeds; Miri is an interpreter, so it tests one.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };
 
-/// Many sequences of few tokens, few of many, and sizes in between.
+/// Numbers of sequences; large batches get few tokens.
 const BATCHES: [usize; 5] = [1, 2, 8, 40, 121];
 const TOKENS: [usize; 5] = [1, 2, 7, 33, 130];
 const DIMS: [usize; 4] = [1, 4, 24, 64];
@@ -47,7 +47,7 @@ fn case([batch, queries, keys, dim]: [usize; 4], seed: u64) -> Case {
     Params { batch, heads: 2, causal, lengths, seed, ..Params::plain(queries, keys, dim, dim) }.build("any")
 }
 
-/// Runs every case in `workspace` whose plan needs at most `bytes`, and checks that the others are refused.
+/// Runs every case whose plan needs at most `bytes` in `workspace`, and checks that the others are refused.
 fn attend(plans: &[(Case, Plan)], bytes: usize, workspace: &mut Workspace) {
     for (case, plan) in plans {
         let (mut buffers, needed) = (case.buffers(), plan.workspace_bytes());

@@ -1,4 +1,4 @@
-//! Builds the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a `libcuda.so.1`.
+//! Builds the stand-in driver of `tests/standin`: a `libcuda.so.1` with the device sources compiled for this machine.
 
 use crate::files;
 use crate::setup;
@@ -6,10 +6,10 @@ use crate::shell::{Run, Tree, side_by_side};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Builds of the stand-in driver.
+/// Ways to build the stand-in driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
-    /// Threads of a block are stacks that one thread switches between.
+    /// Without a sanitizer. Each thread of a block is a stack; one thread of the process switches between the stacks.
     Plain,
     /// Instrumented with AddressSanitizer.
     Address,
@@ -18,7 +18,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Returns the name of the folder, which is also the compiler's name of the sanitizer.
+    /// Returns the name of the build folder, which is also the compiler's name for the sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
@@ -42,7 +42,7 @@ impl Variant {
 const SOURCES: &str = "tests/standin";
 const KERNELS: &str = "kernels/cuda";
 
-/// Programs built with the library, each from one source; `true` if the program runs blocks.
+/// Names of the programs built next to the library, each from one source; `true` if the program runs thread blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
 /// Returns the time of the latest write to any of `paths`; `None` if one of them is missing.

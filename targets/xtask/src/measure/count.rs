@@ -1,37 +1,37 @@
-//! `cargo xtask count`: instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and estimates
-//! of its speed there.
+//! `cargo xtask count`: counts the instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and
+//! estimates the speed of the call on that processor.
 
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::PathBuf;
 
-/// The counts of one call by the emulator.
+/// Counts that the emulator reports for one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     instructions: u64,
-    /// Vector FMAs, of four lanes or two.
+    /// Vector FMAs with two or four lanes.
     fmas: u64,
     /// Loads and stores of any kind.
     memory: u64,
     /// Loads and stores of vector registers relative to the stack pointer.
     stack: u64,
-    /// Half vector operations, registers loaded and stored.
+    /// Vector operations in units of half a vector (8 bytes), then registers loaded and registers stored.
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Cache lines that came from L2, and those that came from memory.
+    /// Cache lines that the L1 cache missed, then those of them that came from memory.
     lines: u64,
     far_lines: u64,
 }
 
-/// Clock of the TX2's Cortex-A57 at its fastest, in GHz.
+/// Highest clock of the TX2's Cortex-A57, in GHz.
 const CLOCK: f64 = 2.0;
 /// Micro-operations that a Cortex-A57 dispatches in a cycle.
 const DISPATCHED: f64 = 3.0;
-/// Cycles that a line from L2 and one from memory are assumed to stall where nothing hides them.
+/// Assumed stall in cycles for a line from L2 and for a line from memory, if nothing hides it.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
-/// Estimates the cycles of a call: by the busiest of the pipes, and with the stalls of all lines on top.
+/// Estimates the cycles of a call twice: from the busiest pipe alone, and with the stalls of all cache lines added.
 fn estimate(call: &Counted) -> [f64; 2] {
     // A pair of registers is two micro-operations; nothing else that is frequent here is.
     let moved = call.loads + call.stores;
@@ -49,7 +49,7 @@ fn estimate(call: &Counted) -> [f64; 2] {
 }
 
 impl Counted {
-    /// Returns the calls in the plugin's log.
+    /// Parses the counts of all calls from the log of the emulator's plugin.
     fn all(log: &str) -> Vec<Counted> {
         let call = |line: &str| {
             let numbers: Option<Vec<u64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
@@ -71,8 +71,8 @@ impl Counted {
     }
 }
 
-/// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 per FMA. The name
-/// of a plan may follow.
+/// Counts the four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 per FMA.
+/// `shape` may end with `,` and the name of a plan.
 fn useful(shape: &str) -> Result<u64, String> {
     let numbers: Result<Vec<u64>, _> = shape.split(',').take(3).map(str::parse).collect();
     let product = match numbers.as_deref() {
@@ -84,7 +84,7 @@ fn useful(shape: &str) -> Result<u64, String> {
     })
 }
 
-/// Builds `runtime/examples/count.rs` as for a board and returns its path.
+/// Builds `runtime/examples/count.rs` for the boards and returns the path of the program.
 fn program(tree: &Tree) -> Result<PathBuf, String> {
     let run = setup::zigbuild(tree, "build --release -p elsa-runtime --example count")?;
     run.arg("--target-dir").arg(&tree.target).run().text("the counting program does not build")?;

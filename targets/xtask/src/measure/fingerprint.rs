@@ -5,10 +5,10 @@ use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
 use std::path::Path;
 
-/// Random problems where a call takes long.
+/// Arguments that reduce the number of random problems, for the emulator.
 const FEW: &str = "--random 100";
 
-/// Runs `cargo xtask fingerprint`, which writes the lines into `file`, each after the place where it ran.
+/// Runs `cargo xtask fingerprint`, which writes the lines to `file`, each prefixed with the place where it ran.
 pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
     const EXAMPLE: &str = "build --release -p elsa-tests --example fingerprint";
     let driver = standin::build(tree, Variant::Plain)?;

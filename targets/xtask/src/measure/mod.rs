@@ -1,4 +1,4 @@
-//! Measurements apart from the tests.
+//! Measurements that are not part of the tests.
 
 pub mod count;
 pub mod fingerprint;

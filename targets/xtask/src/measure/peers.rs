@@ -4,7 +4,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Makes the environment, and runs the benchmark with `arguments`, which draws into `plot`.
+/// Creates the Python environment and runs the benchmark with `arguments`; the benchmark draws its plot into `plot`.
 pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(), String> {
     let run = Run::new(tree, "cargo bench --quiet -p elsa-cli --bench peers --");
     let mut run = run.env("ELSA_PEERS_PYTHON", setup::peers(tree)?);

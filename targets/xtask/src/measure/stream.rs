@@ -1,7 +1,8 @@
 //! `cargo xtask stream-figures`: memory and speed of streamed runs of the tool on this machine.
 //!
-//! Every figure is made of reports of `elsa run --json`, in files of random numbers that are removed at the end. Times of
-//! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
+//! Every figure comes from reports of `elsa run --json` on files of random numbers, which are removed at the end. The
+//! time of a streamed run includes reading and writing, the time of a run in memory only the computation: their ratio
+//! favours the run in memory.
 
 use crate::shell::{Run, Tree};
 use elsa_core::random;
@@ -10,21 +11,21 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Size of a head.
+/// Head size.
 const DIM: usize = 64;
 const GIB: usize = 1 << 30;
-/// Resident rows in the speed comparison.
+/// Number of query rows in the speed comparison; all of them are resident.
 const RESIDENT: usize = 4096;
-/// Number of keys in that comparison.
+/// Number of keys in the speed comparison.
 const KEYS: usize = 32_768;
-/// Arguments of the measurements.
+/// Command-line arguments of `cargo xtask stream-figures`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Arguments {
     /// Size in GiB of a file of keys and values that is streamed within a budget of 1 GiB. It needs free disk
     /// space.
     #[arg(long, default_value_t = 2.0, value_parser = positive)]
     gib: f64,
-    /// Number of pairs of a streamed and an in-memory run.
+    /// Number of pairs of a streamed run and a run in memory.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
 }
@@ -59,14 +60,14 @@ pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// The tool, and the folder of the files.
+/// The tool, run from its tree, and the folder of the measured files.
 struct Bench<'a> {
     tree: &'a Tree,
     folder: &'a Path,
 }
 
 impl Bench<'_> {
-    /// Calls the tool, where `@` stands for the folder, and returns its report.
+    /// Runs the tool with the arguments `line`, in which `@` stands for the folder, and returns its report.
     fn elsa(&self, line: &str) -> Result<Value, String> {
         let run = Run::new(self.tree, "").arg(self.tree.target.join("release/elsa"));
         let folder = format!("{}/", self.folder.display());
@@ -76,7 +77,7 @@ impl Bench<'_> {
         serde_json::from_str(last).map_err(|error| format!("{line}: {error}"))
     }
 
-    /// Writes a tensor of one head with `tokens` rows of random numbers, unless it is there.
+    /// Writes a tensor of one head with `tokens` rows of random numbers, unless the file exists.
     fn tensor(&self, name: &str, tokens: usize) -> Result<(), String> {
         let path = self.folder.join(name);
         if path.exists() {
@@ -93,7 +94,7 @@ impl Bench<'_> {
         std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Measures the share of a budget that is used if more rows would help.
+    /// Measures the share of the memory budget that a run uses when its rows do not all fit at once.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
         // A row takes more than that: its query twice, its output and its state.
@@ -117,7 +118,7 @@ impl Bench<'_> {
         ])
     }
 
-    /// Measures the speed of a streamed run, whose files are in the page cache, relative to one in memory.
+    /// Measures the speed of a streamed run, with its files in the page cache, relative to a run in memory.
     fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
         self.tensor("q.npy", RESIDENT)?;
         self.tensor("k.npy", KEYS)?;
@@ -188,7 +189,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns a number of a report.
+/// Returns the number that a report stores under `name`.
 fn number(report: &Value, name: &str) -> Result<f64, String> {
     report[name].as_f64().ok_or_else(|| format!("no {name} in the report: {report}"))
 }
@@ -202,7 +203,7 @@ fn npy_header(tokens: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
 }
 
-/// Returns the bytes before the elements of a `.safetensors` file of `keys` keys `k` and values `v`.
+/// Returns the bytes before the elements of a `.safetensors` file with the tensors `k` and `v` of `keys` rows each.
 fn safetensors_header(keys: usize) -> Vec<u8> {
     let bytes = keys * DIM * 4;
     let tensor = |name: &str, start: usize| {
@@ -216,12 +217,12 @@ fn safetensors_header(keys: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Writes `count` numbers in −1 .. 1, so that no block of the file is left out as zeros.
+/// Writes `count` random numbers in −1 .. 1; blocks of zeros could become holes in the file.
 fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }
 
-/// Formats median and quartiles.
+/// Formats the median and the quartiles of `values`.
 fn shown(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {

@@ -1,4 +1,4 @@
-//! Test requirements of the ONNX Runtime operator: libraries of the runtime, and Python environments.
+//! Requirements for the tests of the ONNX Runtime operator: libraries of the runtime, and Python environments.
 
 use super::{BOARD_ROOT, file, old_python, program, python};
 use crate::files::{self, at};
@@ -7,22 +7,23 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The versions: those of JetPack 4.6, with and without a Python of that time; the last before streams of providers; the
-/// first whose kernels have a status in every build; and the newest.
+/// Tested versions of ONNX Runtime: two for JetPack 4.6 (the first also has a package for its Python), the last version
+/// before providers had streams, the first version whose kernels return a status in every build, and the newest
+/// version.
 pub const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
-/// The oldest and the newest of them.
+/// The oldest and the newest of [`VERSIONS`].
 pub const ENDS: [&str; 2] = [VERSIONS[0], VERSIONS[4]];
 const NEWEST_PACKAGES: [&str; 3] = ["numpy", "onnx", "onnxruntime"];
 const OLDEST_PACKAGES: [&str; 2] = ["numpy", "onnxruntime==1.10.0"];
 
-/// Processor description for an emulated program, because the machine's own describes a different
+/// Contents of `/proc/cpuinfo` for an emulated program, because the file of this machine describes a different
 /// processor.
 const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32\n\
     CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd07\nCPU revision\t: 3\n\n";
 
-/// The library of a version of the runtime.
+/// Libraries of one version of ONNX Runtime.
 pub struct Runtime {
-    /// Version.
+    /// Version, such as `1.17.0`, or `latest`.
     pub version: &'static str,
     /// Library for x86-64.
     pub here: PathBuf,
@@ -36,7 +37,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// Returns the libraries of these versions, from the packages of the runtime for Node.js, which hold them for both machines.
+/// Returns the libraries of `versions`, from the packages for Node.js, which contain them for x86-64 and arm64.
 pub fn runtimes(tree: &Tree, versions: &[&'static str]) -> Result<Vec<Runtime>, String> {
     side_by_side(versions.to_vec(), |version| runtime(tree, version)).into_iter().collect()
 }
@@ -67,7 +68,8 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     Ok(Runtime { version, here, board })
 }
 
-/// Returns the library for a machine in an unpacked package, whose folders are named by the interface of Node.js.
+/// Returns the library for a machine in an unpacked package, in which the version of Node.js's interface names a
+/// folder.
 fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     let bin = fs::read_dir(part.join("package/bin")).ok()?;
     let folders = bin.filter_map(|entry| Some(entry.ok()?.path().join("linux").join(machine)));
@@ -75,7 +77,8 @@ fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     files.find(|file| file.file_name().to_string_lossy().starts_with("libonnxruntime.so")).map(|f| f.path())
 }
 
-/// Returns the library folder of an emulated program, with a description of the emulated processor.
+/// Returns a folder that the emulator can use as the root of its files: arm64 libraries, and a description of the
+/// emulated processor.
 pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
     file(tree, &format!("{BOARD_ROOT}/lib/libstdc++.so.6"), "libstdc++6-arm64-cross")?;
     let root = tree.target.join("onnxruntime/board");
@@ -94,7 +97,7 @@ pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
     python(tree, "ort-venv", &NEWEST_PACKAGES, &NEWEST_PACKAGES.join(", "))
 }
 
-/// Provides Python 3.6 with ONNX Runtime 1.10, the versions of JetPack 4.6, or `None` without Python 3.6.
+/// Returns a Python 3.6 with ONNX Runtime 1.10, as in JetPack 4.6; `None` if this machine has no Python 3.6.
 pub fn oldest(tree: &Tree) -> Result<Option<PathBuf>, String> {
     old_python(tree, "3.6", "ort36-venv", &OLDEST_PACKAGES)
 }

@@ -1,4 +1,4 @@
-//! Fuzzes the error bound: no error exceeds it, for any bytes of the tensors.
+//! Fuzzes the error bounds: no error exceeds its bound, for any bytes in the tensors.
 #![no_main]
 #![forbid(unsafe_code)]
 

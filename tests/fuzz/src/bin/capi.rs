@@ -1,10 +1,10 @@
-//! Calls the C ABI with random descriptions, sizes and handles over valid memory. Nothing may crash or panic, every
-//! status is one that the header names, and a refusal has a message.
+//! Calls the C ABI with random descriptions, sizes and handles over valid memory. No call may crash or panic, every
+//! status must be one that the header names, and a refusal must have a message.
 //!
-//! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
-//! described, occasionally misaligned, short, overlapping or null. Structs that begin with their size are occasionally
-//! those of an older or a newer version, in memory of exactly that size. Callbacks of streams fill and read all of the
-//! memory that they receive, and eventually end the run.
+//! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas,
+//! mostly as described, occasionally misaligned, short, overlapping or null. Structs that begin with their size
+//! occasionally have the size of an older or a newer version, in memory of exactly that size. Callbacks of streams fill
+//! and read all of the memory that they receive, and eventually end the run.
 #![no_main]
 
 use elsa::*;
@@ -19,10 +19,10 @@ use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// Calls per sequence.
+/// Number of calls per sequence.
 const CALLS: usize = 24;
 
-/// The handles of a sequence of calls, including destroyed ones.
+/// Handles that a sequence of calls has created, including destroyed ones.
 #[derive(Default)]
 struct Known {
     engines: Vec<elsa_engine>,
@@ -32,7 +32,7 @@ struct Known {
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
     streams: Vec<elsa_stream>,
-    /// Memory of workspaces, which outlives them.
+    /// Memory of the workspaces, kept until all of them are destroyed.
     memories: Vec<Vec<u64>>,
 }
 
@@ -63,7 +63,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Acts as a host that lends one thread: the caller's.
+/// Runs all workers on the calling thread, like a host that lends a single thread.
 unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void) {
     let task = task.expect("a task");
     for worker in (0..workers).rev() {
@@ -72,7 +72,7 @@ unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_ta
     }
 }
 
-/// Picks options of an engine without its own threads.
+/// Picks options of an engine that starts no threads.
 fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_engine_options> {
     let mut options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
@@ -92,7 +92,7 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
     Ok(options)
 }
 
-/// Picks the data of a problem, and the integers that it points to.
+/// Picks the tensors of a problem, and the lists of integers that they refer to.
 fn frame(
     u: &mut Unstructured<'_>,
     p: &elsa_problem,
@@ -390,25 +390,25 @@ fn linear(
     Ok(())
 }
 
-/// Calls that the callbacks of a stream may still receive.
+/// Numbers of calls after which the callbacks of a stream end its run.
 struct Left {
     reads: usize,
     writes: usize,
 }
 
-/// Returns the bytes from the first to the last row.
+/// Returns the number of bytes from the start of the first row to the end of the last.
 fn extent(rows: &elsa_rows) -> usize {
     let last = (0..3).fold(rows.length, |last, axis| last + (rows.count[axis] - 1) * rows.strides[axis]);
     last * rows.element_bytes as usize
 }
 
-/// Counts down a call, and ends the run with the last.
+/// Counts one call down, and returns an error that ends the run when no call is left.
 fn counted(left: &mut usize) -> i32 {
     *left = left.saturating_sub(1);
     if *left == 0 { -4 } else { 0 }
 }
 
-/// Fills everything between the first and the last row.
+/// Reads rows for a stream: fills everything from the first to the last row.
 unsafe extern "C" fn fill(user: *mut c_void, rows: *const elsa_rows, to: *mut c_void, bytes: usize) -> i32 {
     // SAFETY: the library's rows, and its memory of as many bytes; only reads use that field of the caller's.
     let (rows, left) = unsafe { (&*rows, &mut (*user.cast::<Left>()).reads) };
@@ -418,7 +418,7 @@ unsafe extern "C" fn fill(user: *mut c_void, rows: *const elsa_rows, to: *mut c_
     counted(left)
 }
 
-/// Reads everything between the first and the last row.
+/// Accepts rows of a stream: reads everything from the first to the last row.
 unsafe extern "C" fn drain(
     user: *mut c_void,
     rows: *const elsa_rows,
@@ -484,7 +484,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
     Ok(())
 }
 
-/// Picks a reference: none, any 32-bit number, or one at most a few values of f32 from `centre`.
+/// Picks a reference: none, any 32-bit pattern, or a number at most a few units in the last place above `centre`.
 fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     Ok(match u.int_in_range(0..=7)? {
         0 => f32::NEG_INFINITY,
@@ -494,7 +494,8 @@ fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     })
 }
 
-/// Merges states with references of any magnitude, and compares with f64; states that no run produces are refused.
+/// Merges states with references of any magnitude, and compares the sums with f64. States that no run produces must be
+/// refused.
 fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
     let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
     let [read, written] = arenas.map(|arena| arena.cast::<f32>());

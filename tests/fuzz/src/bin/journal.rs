@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as a journal. The result is the journal of a run, the beginning of one, or a refusal with a
-//! reason. A truncated journal is the journal of fewer units.
+//! Parses arbitrary bytes as a journal. The result is the journal of a run, nothing if the journal has not begun, or a
+//! refusal with a reason. A truncated journal must parse as a journal with fewer finished units.
 #![no_main]
 #![forbid(unsafe_code)]
 

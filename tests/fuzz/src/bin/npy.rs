@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as a `.npy` file. The result is a tensor with the number of elements of its shape, or a typed
-//! error.
+//! Reads arbitrary bytes as a `.npy` file. The result is a tensor whose number of elements matches its shape, or a
+//! typed error.
 #![no_main]
 
 use elsa_files::{Fault, Format, Header, npy};

@@ -1,4 +1,4 @@
-//! Reads arbitrary bytes as a `.npz` file with any member name. The result is a tensor with the number of elements of
+//! Reads arbitrary bytes as a `.npz` file with any member name. The result is a tensor whose number of elements matches
 //! its shape, or a typed error.
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Rewrites arbitrary bytes as an ONNX model. The result is a model in which attention is replaced or kept, or a typed
-//! error.
+//! Rewrites arbitrary bytes as an ONNX model. The result is a model whose attention nodes are replaced or kept, or a
+//! typed error.
 #![no_main]
 
 use elsa_onnx::{Limits, rewritten};

@@ -1,9 +1,9 @@
-//! Problems from hostile shapes: nothing may panic, and accepted problems must be coherent.
+//! Checks problems with hostile shapes: nothing may panic, and accepted problems must be consistent.
 //!
-//! The input drives choices: mostly small consistent sizes, occasionally an inconsistent one, or one
-//! near the end of the address space. A small accepted problem gets buffers, some of them short or
-//! wrong, and data that [`Inputs::check`] then accepts is compared with the definition in
-//! `elsa_core::attention`, key by key and in arithmetic that cannot overflow.
+//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end
+//! of the address space. A small accepted problem gets buffers, some of them too short or of the wrong type. If
+//! [`Inputs::check`] accepts the data, the keys of every row are compared with the definition in
+//! `elsa_core::attention`, in arithmetic that cannot overflow.
 #![no_main]
 
 use elsa_core::argument::ArgumentError;
@@ -14,7 +14,7 @@ use elsa_core::view::{Layout, View};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
-/// Elements of the largest buffer.
+/// Number of elements in the largest buffer.
 const SMALL: usize = 1 << 12;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -74,13 +74,13 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an error's message names an argument and its limits.
+/// Checks that the message of an error is one line in the form `argument: limits`.
 fn check_message(error: &ArgumentError) {
     let text = error.to_string();
     assert!(text.contains(": ") && !text.contains('\n'), "{text}");
 }
 
-/// Picks a size: mostly small, occasionally anything.
+/// Picks a size: mostly small, occasionally any number.
 fn size(u: &mut Unstructured<'_>) -> Result<usize> {
     Ok(match u.int_in_range(0..=31u8)? {
         0 => u.arbitrary()?,
@@ -89,7 +89,7 @@ fn size(u: &mut Unstructured<'_>) -> Result<usize> {
     })
 }
 
-/// Picks `n`, or occasionally something else.
+/// Picks `n`, or occasionally another size.
 fn about(u: &mut Unstructured<'_>, n: usize) -> Result<usize> {
     if u.ratio(1, 48)? { size(u) } else { Ok(n) }
 }
@@ -125,7 +125,7 @@ fn view(u: &mut Unstructured<'_>, argument: &'static str, shape: [usize; 4]) -> 
     }
 }
 
-/// Checks that every element of a view is below its extent, and the last one just below.
+/// Checks that the last element of a view ends at its extent, and that rows of views without overlap share no element.
 fn coherent(view: &View) {
     let [b, h, n, d] = view.shape();
     if view.count() == 0 {
@@ -215,7 +215,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     Ok(Some(spec))
 }
 
-/// `n` zeros of each type.
+/// Zeros of 32 and of 16 bits, the same number of each.
 struct Zeros {
     wide: Vec<f32>,
     narrow: Vec<u16>,
@@ -243,7 +243,7 @@ fn as_bf16(bits: &[u16]) -> &[half::bf16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-/// Makes data for a small problem and checks it if it is accepted.
+/// Picks data for a small problem, and checks the problem's rows if the data is accepted.
 fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let spec = problem.spec();
     let zeros = Zeros::new(SMALL + 1);
@@ -303,7 +303,7 @@ fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     Ok(())
 }
 
-/// Picks a length of `0..=most`, or occasionally another.
+/// Picks a length in `0..=most`, or occasionally any other number.
 fn length(u: &mut Unstructured<'_>, most: usize) -> Result<i64> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=most as i64) }
 }
@@ -323,7 +323,7 @@ fn bounds(u: &mut Unstructured<'_>, n: usize, total: usize, list: &mut Vec<i64>)
     Ok(())
 }
 
-/// Compares the geometry of accepted data with its definition.
+/// Compares the sequences, rows and key ranges of accepted data with their definition.
 fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     let spec = problem.spec();
     let (mut queries, mut keys) = (0, 0);

@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as a `.safetensors` file with any tensor name. The result is a tensor with the number of
-//! elements of its shape, or a typed error. Writing a new tensor leaves the other tensors of the file unchanged.
+//! Reads arbitrary bytes as a `.safetensors` file with any tensor name. The result is a tensor whose number of elements
+//! matches its shape, or a typed error. Writing a new tensor leaves the other tensors of the file unchanged.
 #![no_main]
 
 use elsa_files::safetensors::{self, Directory};

@@ -1,8 +1,9 @@
-//! Runs recurrences, selective scans and convolutions with hostile shapes: nothing may panic, refusals have a message,
-//! and accepted problems are computed, by the scalar code of core and by an engine, within the bound of the f64 oracle.
+//! Runs recurrences, selective scans and convolutions with hostile shapes. Nothing may panic, and refusals must have a
+//! message. Accepted problems are computed by the scalar code of core and by an engine, within the bound of the f64
+//! oracle.
 //!
-//! The input drives choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end of
-//! the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers too short.
+//! The input drives the choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end
+//! of the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers are occasionally too short.
 #![no_main]
 
 use elsa_core::argument::ArgumentError;
@@ -20,11 +21,11 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
 
-/// Elements of the largest buffer.
+/// Number of elements in the largest buffer.
 const SMALL: usize = 1 << 12;
 /// Precision of the least accurate kernel.
 const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
-/// A number that no computation produces.
+/// Initial value of outputs, which no computation produces.
 const UNWRITTEN: f32 = -24_576.0;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -46,7 +47,7 @@ fn engine() -> &'static Engine {
     })
 }
 
-/// Returns the accepted value; a refusal must name an argument and its limits.
+/// Returns an accepted value; checks that the message of a refusal is one line in the form `argument: limits`.
 fn accepted<T>(made: std::result::Result<T, ArgumentError>) -> Option<T> {
     made.map_err(|error| {
         let text = error.to_string();
@@ -55,7 +56,7 @@ fn accepted<T>(made: std::result::Result<T, ArgumentError>) -> Option<T> {
     .ok()
 }
 
-/// Picks a size: mostly small, occasionally anything.
+/// Picks a size: mostly at most `most`, occasionally any number.
 fn size(u: &mut Unstructured<'_>, most: usize) -> Result<usize> {
     Ok(match u.int_in_range(0..=63u8)? {
         0 => u.arbitrary()?,
@@ -64,12 +65,12 @@ fn size(u: &mut Unstructured<'_>, most: usize) -> Result<usize> {
     })
 }
 
-/// Picks `n`, or occasionally something else.
+/// Picks `n`, or occasionally another size.
 fn about(u: &mut Unstructured<'_>, n: usize) -> Result<usize> {
     if u.ratio(1, 96)? { size(u, 9) } else { Ok(n) }
 }
 
-/// Picks a series; `None` if it is refused.
+/// Picks a series; `None` if its layout is refused.
 fn series(u: &mut Unstructured<'_>, [b, t, c]: [usize; 3]) -> Result<Option<Series>> {
     let [b, t, c] = [about(u, b)?, about(u, t)?, about(u, c)?];
     let made = match u.int_in_range(0..=7u8)? {
@@ -93,7 +94,8 @@ fn dtype(u: &mut Unstructured<'_>) -> Result<DType> {
     Ok(*u.choose(&[DType::F32, DType::F32, DType::F16, DType::Bf16])?)
 }
 
-/// Picks values of about one, with `special` ones among them. Buffers may have one element too few or too many.
+/// Picks values in −1 .. 1, occasionally with some of `special` among them. Buffers may have one element too few or too
+/// many.
 fn values(u: &mut Unstructured<'_>, dtype: DType, n: usize, special: &[f32]) -> Result<Data> {
     let n = match u.int_in_range(0..=95u8)? {
         0 => n.saturating_sub(1),

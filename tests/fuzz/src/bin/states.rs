@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as the file of a task. The result is a description with states or shares of its shape, or a
-//! typed error.
+//! Reads arbitrary bytes as the file of a quorum task. The result is a description, with states or gradient shares
+//! whose sizes match it, or a typed error.
 #![no_main]
 
 use elsa_files::Fault;
@@ -7,7 +7,7 @@ use elsa_files::task::{Description, Kind};
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 
-/// Returns the value, or `None` for a typed error.
+/// Returns the value of a result, or `None` for a typed error.
 fn typed<T>(result: Result<T, Fault>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

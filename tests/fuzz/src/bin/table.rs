@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as tables of `elsa bench`, and compares two of them. The result is rows that show no change
-//! when compared with themselves, or a refusal.
+//! Parses arbitrary bytes as two tables of `elsa bench`, separated by the first zero byte, and compares them. The
+//! result is a report of limited size, or a refusal.
 #![no_main]
 #![forbid(unsafe_code)]
 

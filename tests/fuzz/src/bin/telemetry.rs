@@ -1,5 +1,6 @@
-//! Reads arbitrary bytes as telemetry frames. They decode to records or are counted as losses. A decoded record
-//! survives another encoding unchanged, and data after a zero is read regardless of earlier bytes.
+//! Decodes arbitrary bytes as telemetry frames. They are decoded to records or counted as losses. A decoded record
+//! stays the same when it is encoded and decoded again, and a frame after a zero byte is read, regardless of earlier
+//! bytes.
 #![no_main]
 
 use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};
@@ -16,7 +17,7 @@ fn read<const N: usize>(bytes: &[u8]) -> (Vec<Message>, Decoder<N>) {
     (messages, decoder)
 }
 
-/// Returns the first frame of a run.
+/// Encodes `record` as the first frame of a run.
 fn frame(run: u32, record: &Record) -> Vec<u8> {
     Encoder::new(run).encode(record, &mut [0; FRAME]).expect("room for any record").to_vec()
 }

@@ -1,5 +1,5 @@
-//! Reads arbitrary text as a tuned file. The result is a valid file that is written exactly as it was read, or a typed
-//! error of one line.
+//! Parses arbitrary text as a tuned file. The result is a tuned file that stays the same when it is written and parsed
+//! again, or a typed error of one line.
 #![no_main]
 #![forbid(unsafe_code)]
 

@@ -10,25 +10,25 @@ use elsa_core::view::{Layout, View};
 /// Property that makes the scores of a problem hard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hard {
-    /// Nothing: entries from a bell curve.
+    /// None: queries, keys and values are Gaussian.
     Gaussian,
     /// Scores of large magnitude that are nearly equal.
     Tied,
-    /// A large vector that all keys share.
+    /// A large vector that is added to all keys.
     Offset,
     /// One key of a row outweighs all others.
     OneHot,
-    /// Scores at the ends of the exponential: ±88 and beyond.
+    /// Scores near the ends of the exponential's range: ±88 and beyond.
     Ends,
-    /// Terms of a score that cancel.
+    /// Scores whose terms cancel.
     Cancelling,
-    /// Entries around the least normal numbers.
+    /// Entries around the smallest normal numbers.
     Denormal,
     /// Entries over many orders of magnitude.
     Wide,
-    /// A few keys repeated over and over.
+    /// A few keys that repeat over the entire sequence.
     Repeated,
-    /// Scores that grow with the key, so that every block moves the reference.
+    /// Scores that grow with the key, so that every block moves the reference of the row.
     Rising,
 }
 
@@ -51,7 +51,7 @@ pub const HARD: [Hard; 10] = [
 pub struct Drawn {
     /// The problem.
     pub problem: Problem,
-    /// Property that makes it hard.
+    /// Property of the scores that makes the problem hard.
     pub hard: Hard,
     query: Data,
     key: Data,
@@ -68,7 +68,7 @@ impl Drawn {
         inputs
     }
 
-    /// Returns a buffer for its answer.
+    /// Creates a buffer for the output of the problem.
     #[must_use]
     pub fn output(&self) -> Data {
         let spec = self.problem.spec();
@@ -92,7 +92,8 @@ impl Drawn {
         Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
     }
 
-    /// Draws the same with keys in equal pairs, whose values are opposite except for a millionth.
+    /// Draws a problem as [`Drawn::gaussian`] does, but with equal keys in pairs, whose values cancel up to a
+    /// millionth.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -109,8 +110,9 @@ impl Drawn {
         drawn
     }
 
-    /// Creates a problem of at most 16 queries and 255 keys from the bits of its elements; `None` if there are too few.
-    /// Elements that are not finite become one.
+    /// Creates a problem of at most 16 queries and 255 keys: the first eight bytes choose its shape and options, the
+    /// rest are the bits of its elements, repeated if there are too few. Elements that are not finite or too large
+    /// become one. `None` for fewer than twelve bytes, or if the problem is refused.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Drawn> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
@@ -152,7 +154,7 @@ impl Drawn {
         Some(Drawn { problem, hard: Hard::Wide, query, key, value, mask })
     }
 
-    /// Draws the problem of a seed; most have fewer than `keys` keys.
+    /// Draws the problem of a seed; most problems have at most `keys` keys, a few up to twenty times as many.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -192,7 +194,7 @@ impl Drawn {
     }
 }
 
-/// Converts elements to the type, none of them infinite.
+/// Converts elements to `dtype`; those that would become infinite are clamped to a finite number.
 fn data_of(dtype: DType, x: &[f32]) -> Data {
     let most = match dtype {
         DType::F32 => f32::MAX,
@@ -204,7 +206,7 @@ fn data_of(dtype: DType, x: &[f32]) -> Data {
     data
 }
 
-/// Draws a mask of small and large numbers that also masks some keys.
+/// Draws an additive mask of small and large numbers, in which some keys are masked.
 fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
     let scale = [0.1, 3.0, 50.0, 1e4][r.below(4)];
     let out = [f32::NEG_INFINITY, f32::MIN, -1e9, -100.0][r.below(4)];
@@ -212,7 +214,7 @@ fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
     (0..queries * keys).map(|_| if r.below(8) < dense { out } else { scale * r.normal() }).collect()
 }
 
-/// Draws queries and keys, `[rows, d]`.
+/// Draws queries and keys, each `[rows, d]`, whose scores have the property `hard`.
 fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) -> [Vec<f32>; 2] {
     let d = problem.head_dim();
     let scale = problem.scale().abs().max(1e-3);

@@ -8,20 +8,20 @@ use elsa_core::attention::{Outputs, scalar};
 use elsa_core::dtype::DType;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
 
-/// One way to compute an answer.
+/// A back end with plan options, whose outputs are judged.
 #[derive(Debug)]
 pub struct Hunter {
-    /// Name.
+    /// Back end and plan options, for messages.
     pub name: String,
     /// The engine; `None` for the scalar fallback of `elsa_core`.
     engine: Option<Engine>,
     options: PlanOptions,
 }
 
-/// Returns every way to compute an answer on this machine.
+/// Returns the scalar fallback, and every back end on this machine with each of the plan options to test.
 ///
 /// # Panics
-/// If an engine that is present cannot be made.
+/// If an engine of a present back end cannot be opened.
 #[must_use]
 pub fn hunters() -> Vec<Hunter> {
     let mut all = vec![Hunter { name: "core".into(), engine: None, options: PlanOptions::default() }];
@@ -48,10 +48,11 @@ pub fn hunters() -> Vec<Hunter> {
 }
 
 impl Hunter {
-    /// Answers a problem and returns its execution; `None` if the back end does not support it.
+    /// Computes the output of a problem; also returns the arithmetic that the run executed. `None` if the back end does
+    /// not support the problem.
     ///
     /// # Panics
-    /// If a call fails that the plan supports.
+    /// If a call fails although the back end has planned it.
     #[must_use]
     pub fn answer(&self, drawn: &Drawn) -> Option<(Data, Executed)> {
         let mut output = drawn.output();
@@ -71,12 +72,12 @@ impl Hunter {
         Some((output, executed))
     }
 
-    /// Answers the problem of a seed, of at most about `keys` keys, and judges every row.
+    /// Computes the problem of a seed, drawn by [`Drawn::new`], and judges every row.
     pub fn hunt(&self, seed: u64, keys: usize, found: &mut Found) {
         self.judge(&Drawn::new(seed, keys), &format!("seed {seed}"), found);
     }
 
-    /// Answers a named problem, and judges every row.
+    /// Computes a problem, named `which` in messages, and judges every row.
     pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Found) {
         let Some((answer, executed)) = self.answer(drawn) else { return };
         let mut judge = Judge::new(drawn, executed);
@@ -94,18 +95,19 @@ impl Hunter {
     }
 }
 
-/// Ratios of the bounds of a row to its error: the worst case, the likely case, the bound from norms and its likely
-/// case.
+/// Ratios of four bounds of a row to its error: worst case, likely case, bound from norms, and likely case of the bound
+/// from norms.
 #[derive(Clone, Copy, Debug)]
 pub struct Tightness {
-    /// Ratios by the largest components of error and bound.
+    /// Ratios of the largest component of each bound to the largest component of the error.
     pub largest: [f64; 4],
-    /// Ratios by their Euclidean norms.
+    /// Ratios of the Euclidean norm of each bound to that of the error.
     pub norm: [f64; 4],
 }
 
 impl Hunter {
-    /// Measures the tightness of every row of a Gaussian problem; empty if the back end does not support it.
+    /// Measures the tightness of the bounds for every row of a Gaussian problem; empty if the back end does not support
+    /// the problem.
     #[must_use]
     pub fn tightness(&self, seed: u64, queries: usize, keys: usize, d: usize) -> Vec<Tightness> {
         let drawn = Drawn::gaussian(seed, queries, keys, d);
@@ -134,24 +136,24 @@ impl Hunter {
 /// Findings of a hunt.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Rows judged.
+    /// Number of rows judged.
     pub rows: u64,
-    /// Components judged.
+    /// Number of components judged.
     pub components: u64,
-    /// Components whose error exceeds the worst-case bound or the bound from norms.
+    /// Number of components whose error exceeds the worst-case bound or the bound from norms.
     pub violations: u64,
-    /// Components whose error exceeds the probabilistic bound of the likely case.
+    /// Number of components whose error exceeds the probabilistic bound of the likely case.
     pub unlikely: u64,
-    /// Rows in which the bound from norms is not vacuous.
+    /// Number of rows in which the bound from norms is not vacuous.
     pub claimed: u64,
-    /// Largest ratio of an error to its worst-case bound, over f32 answers. For other types, the bound consists almost
+    /// Largest ratio of an error to its worst-case bound, over f32 outputs. In other types, the bound consists almost
     /// entirely of the final rounding of the output.
     pub worst: f64,
-    /// Largest ratio of an error to its likely-case bound, over f32 answers.
+    /// Largest ratio of an error to its likely-case bound, over f32 outputs.
     pub likely: f64,
-    /// Largest ratio of error to the bound from norms, over f32 answers.
+    /// Largest ratio of an error to the bound from norms, over f32 outputs.
     pub prior: f64,
-    /// The first few violations.
+    /// Descriptions of the first violations.
     pub which: Vec<String>,
     /// Descriptions of the rows whose errors come closest to the worst-case bound and to the bound from norms.
     pub closest: [String; 2],

@@ -1,4 +1,4 @@
-//! Compares an answer with its bounds, row by row.
+//! Compares a computed output with its error bounds, row by row.
 
 use super::draw::Drawn;
 use crate::cases::Data;
@@ -7,26 +7,26 @@ use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::{Inputs, Problem, reference};
 
-/// One component of an answer.
+/// One component of an output row: its exact value, the error of the computed value, and bounds of this error.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged {
-    /// The exact answer.
+    /// Exact value.
     pub y: f64,
-    /// The error of the computed answer.
+    /// Absolute error of the computed value.
     pub error: f64,
-    /// The bounds from the exact answer.
+    /// Error bounds that are computed along with the exact value.
     pub bounds: Bounds,
-    /// `Σ p_j |v_j|`.
+    /// `Σ p_j |v_j|` over the keys.
     pub terms: f64,
-    /// The bound from norms, for these terms.
+    /// Error bound from the norms of queries and keys, scaled by `terms`.
     pub prior: f64,
-    /// Likely case of that bound.
+    /// Likely case of the bound from norms.
     pub likely_prior: f64,
-    /// `true` if the bound is not vacuous.
+    /// `true` if the bound from norms is not vacuous.
     pub claims: bool,
 }
 
-/// The exact rows of a problem and their bounds, with scratch memory.
+/// Judge of the rows of one problem: computes exact rows and their error bounds, with reused scratch memory.
 #[derive(Debug)]
 pub struct Judge<'a> {
     problem: &'a Problem,
@@ -39,11 +39,11 @@ pub struct Judge<'a> {
     components: Vec<Component>,
     terms: Vec<(f64, f64)>,
     key: Vec<f32>,
-    /// The components of the last row judged.
+    /// Components of the row that was judged last.
     pub judged: Vec<Judged>,
 }
 
-/// Returns the largest norm of the rows of `d` elements.
+/// Returns the largest Euclidean norm of any row of `d` elements, rounded up.
 fn largest_norm(elements: &elsa_core::dtype::Elements<'_>, d: usize) -> f64 {
     let mut largest = 0.0f64;
     for row in 0..elements.len() / d {
@@ -54,7 +54,7 @@ fn largest_norm(elements: &elsa_core::dtype::Elements<'_>, d: usize) -> f64 {
 }
 
 impl<'a> Judge<'a> {
-    /// Creates a judge of runs that execute `executed`.
+    /// Creates a judge of outputs from runs that execute `executed`.
     #[must_use]
     pub fn new(drawn: &'a Drawn, executed: Executed) -> Judge<'a> {
         let (problem, inputs) = (&drawn.problem, drawn.inputs());
@@ -80,8 +80,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges a row of an answer. Returns `true` if the row can be judged: its exact answer is finite, and no score
-    /// or sum leaves the range of f32.
+    /// Judges one row of the output `found`. Returns `false` for a row without valid bounds: its exact output is not
+    /// finite, or a score or sum leaves the range of f32.
     pub fn row(&mut self, head: usize, query: usize, found: &Data) -> bool {
         let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();

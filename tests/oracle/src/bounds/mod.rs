@@ -1,5 +1,5 @@
-//! Hunts for a violation of an error bound: every back end answers hard problems ([`draw`]), and the answers are
-//! compared with the bounds of the exact ones ([`judge`]).
+//! Hunts for a violation of an error bound: every back end computes hard problems ([`draw`]), and every row is compared
+//! with the bounds of its exact value ([`judge`]).
 
 pub mod draw;
 pub mod hunt;

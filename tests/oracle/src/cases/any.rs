@@ -8,7 +8,7 @@ use elsa_core::view::Layout;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Generates any small problem, with every feature alone and combined with others.
+/// Generates the parameters of any small problem, with every feature alone and combined with others.
 pub fn any_params() -> impl Strategy<Value = Params> {
     let sizes = (
         1usize..=3,
@@ -147,7 +147,7 @@ pub fn any_params() -> impl Strategy<Value = Params> {
     )
 }
 
-/// Generates the case of [`any_params`].
+/// Generates cases from [`any_params`].
 pub fn any_case() -> impl Strategy<Value = Case> {
     any_params().prop_map(|params| params.build("random"))
 }

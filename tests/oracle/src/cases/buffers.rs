@@ -13,13 +13,13 @@ pub struct Buffers {
     pub output: Data,
     /// Log-sum-exp, `[batch, heads, queries]`.
     pub lse: Vec<f32>,
-    /// References of the states, `[batch, heads, queries]`.
+    /// References `m` of the states, `[batch, heads, queries]`.
     pub m: Vec<f32>,
-    /// Sums of the states, `[batch, heads, queries]`.
+    /// Sums `S` of the states, `[batch, heads, queries]`.
     pub s: Vec<f32>,
-    /// Weighted sums of the states, `[batch, heads, queries, d_v]`.
+    /// Weighted sums `W` of the states, `[batch, heads, queries, d_v]`.
     pub w: Vec<f32>,
-    /// Present keys and values.
+    /// Present keys and values, if the problem writes them.
     pub present: Option<(Data, Data)>,
 }
 
@@ -69,7 +69,7 @@ impl Case {
     /// Plans and runs the case on the back end of `engine`. Returns all outputs.
     ///
     /// # Panics
-    /// Panics if the plan, the call or its run is refused, or if another back end computes.
+    /// Panics if the plan, the call or its run is refused, or if the run used another back end.
     #[must_use]
     pub fn run_on(&self, engine: &Engine, options: &PlanOptions) -> Buffers {
         let plan = engine.plan(&self.problem(), options).expect("a plan of the case");

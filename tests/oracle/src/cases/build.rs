@@ -13,7 +13,7 @@ impl Params {
     /// Builds the case of these parameters.
     ///
     /// # Panics
-    /// If the parameters make no valid problem.
+    /// If the parameters do not describe a valid problem.
     #[must_use]
     pub fn build(&self, name: impl Into<String>) -> Case {
         let mut random = seeded(self.seed);
@@ -136,7 +136,8 @@ impl MaskParams {
     }
 }
 
-/// Draws `len` additive elements; a share of `density` is not `−∞`. A kind that is not additive makes f32.
+/// Draws `len` additive elements; a share `density` of them is finite, the others are `−∞`. A kind that is not additive
+/// makes f32.
 fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Data {
     let dtype = match kind {
         MaskKind::Additive(dtype) => dtype,
@@ -150,7 +151,7 @@ fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Da
     data
 }
 
-/// Calls `visit` with the index of the first element of every row, batch by batch, head by head.
+/// Calls `visit` with the index of the first element of every row, in the order of batch, head and token.
 pub fn each_row(view: &View, mut visit: impl FnMut(usize)) {
     for b in 0..view.batch() {
         for h in 0..view.heads() {

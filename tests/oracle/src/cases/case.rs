@@ -9,9 +9,9 @@ use elsa_core::view::View;
 /// A problem with its data.
 #[derive(Clone)]
 pub struct Case {
-    /// Subject, for messages.
+    /// Name of the case, for messages.
     pub name: String,
-    /// The parameters that it was made from, before any change to its data.
+    /// Parameters that the case was built from; they do not reflect later changes to the data.
     pub params: Params,
     /// The problem, not yet checked.
     pub spec: Spec,
@@ -25,13 +25,13 @@ pub struct Case {
     pub past: Option<(Data, Data)>,
     /// Elements of the mask.
     pub mask: Option<MaskData>,
-    /// Elements of the bias, or of its table.
+    /// Elements of the dense bias, or entries of the bias table.
     pub bias: Option<Data>,
-    /// Table entry for each query and key.
+    /// Index of the table entry for each query and key.
     pub bias_index: Option<Vec<i64>>,
-    /// Valid keys of each sequence.
+    /// Number of valid keys in each sequence.
     pub lengths: Option<Vec<i64>>,
-    /// Bounds of the packed sequences among queries and keys.
+    /// Cumulative bounds of the packed sequences, for queries and for keys.
     pub cu: Option<(Vec<i64>, Vec<i64>)>,
 }
 
@@ -49,7 +49,7 @@ impl Case {
     /// Checks the problem.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the problem is refused.
     #[must_use]
     pub fn problem(&self) -> Problem {
         made(self.spec.check())
@@ -70,7 +70,7 @@ impl Case {
         inputs
     }
 
-    /// Returns the present keys and values that a run must write: the earlier ones, then the new ones.
+    /// Returns the present keys and values that a run must write: the past ones, then the new ones.
     #[must_use]
     pub fn naive_present(&self) -> Option<(Data, Data)> {
         let (pk, pv) = self.spec.present_key.zip(self.spec.present_value)?;
@@ -102,8 +102,8 @@ impl Case {
         self
     }
 
-    /// Returns the same problem with only the first `n` queries of every sequence; `None` for packed sequences, for
-    /// windows, and for `n` queries or fewer.
+    /// Returns the same problem with only the first `n` queries of every sequence. `None` for packed sequences, for
+    /// windows, and if there are at most `n` queries.
     #[must_use]
     pub fn first_queries(&self, n: usize) -> Option<Case> {
         let before = self.spec.query.tokens();
@@ -143,7 +143,7 @@ impl Case {
         Some(case)
     }
 
-    /// Writes `value` into every element of key `token` (of the new keys) of all heads of sequence `batch`.
+    /// Writes `value` into every element of the new key `token`, for all heads of sequence `batch`.
     pub fn fill_key(&mut self, batch: usize, token: usize, value: f32) {
         for h in 0..self.spec.key.heads() {
             let at = self.spec.key.row(batch, h, token);
@@ -151,7 +151,7 @@ impl Case {
         }
     }
 
-    /// Writes `value` into every element of value `token` (of the new ones) of all heads of sequence `batch`.
+    /// Writes `value` into every element of the new value `token`, for all heads of sequence `batch`.
     pub fn fill_value(&mut self, batch: usize, token: usize, value: f32) {
         for h in 0..self.spec.value.heads() {
             let at = self.spec.value.row(batch, h, token);
@@ -160,7 +160,7 @@ impl Case {
     }
 }
 
-/// Returns the first `n` of `rows` rows of `width` elements, one head after another.
+/// Returns the first `n` of the `rows` rows in each head, as elements without gaps. A row has `width` elements.
 fn first_rows(data: &Data, width: usize, rows: usize, n: usize) -> Data {
     let kept: Vec<f32> = (0..data.len()).filter(|i| i / width % rows < n).map(|i| data.get(i)).collect();
     let mut fewer = Data::filled(data.elements().dtype(), kept.len(), 0.0);
@@ -173,7 +173,7 @@ fn tokens(view: &View) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
     (0..batch).flat_map(move |b| (0..heads).flat_map(move |h| (0..n).map(move |t| (b, h, t))))
 }
 
-/// Returns the value, or panics with the error.
+/// Returns the value of a result, or panics with its error.
 pub(super) fn made<T>(result: Result<T, ArgumentError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }

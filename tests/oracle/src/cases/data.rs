@@ -16,7 +16,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Creates `len` elements of `of`, rounded to `dtype`.
+    /// Creates `len` elements, rounded to `dtype`, from the function `of` of their index.
     pub fn of(dtype: DType, len: usize, of: impl FnMut(usize) -> f32) -> Data {
         let elements = (0..len).map(of);
         match dtype {
@@ -63,7 +63,7 @@ impl Data {
         self.elements().len()
     }
 
-    /// Returns `true` without elements.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -75,7 +75,7 @@ impl Data {
         self.elements().get(index)
     }
 
-    /// Writes `value` at `index`, rounded to the nearest element.
+    /// Writes `value` at `index`, rounded to the type of the elements.
     pub fn set(&mut self, index: usize, value: f32) {
         self.elements_mut().set(index, value);
     }
@@ -84,9 +84,9 @@ impl Data {
 /// Owned elements of a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MaskData {
-    /// One byte per element; non-zero is attended.
+    /// One byte per element; non-zero means attended.
     Bool(Vec<u8>),
-    /// Addends of the scores.
+    /// Numbers added to the scores.
     Additive(Data),
 }
 
@@ -100,7 +100,7 @@ impl MaskData {
         }
     }
 
-    /// Sets the element at `index` to attended, with nothing added, or to masked.
+    /// Sets the element at `index` to attended, with zero added to the score, or to masked.
     pub fn set_attended(&mut self, index: usize, attended: bool) {
         match self {
             MaskData::Bool(x) => x[index] = u8::from(attended),

@@ -1,4 +1,5 @@
-//! Cases by design: sizes around tiles and blocks, magnitudes, rows without keys, NaN and infinities, every feature.
+//! Designed cases: sizes around tiles and blocks, extreme magnitudes, rows without keys, NaN and infinities, every
+//! feature.
 
 use super::case::Case;
 use super::data::MaskData;
@@ -8,10 +9,10 @@ use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
 
-/// Head sizes that the kernels must support: multiples of vector widths and others.
+/// Head sizes that the kernels must support: multiples of vector widths, and sizes in between.
 pub const HEAD_SIZES: [usize; 14] = [1, 3, 8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 192, 256];
 
-/// Lengths around the sizes of blocks and tiles.
+/// Numbers of tokens, most of them around the sizes of blocks and tiles.
 pub const LENGTHS: [usize; 9] = [1, 3, 63, 64, 65, 127, 129, 197, 577];
 
 /// Returns problems that break naive code, each with a name.
@@ -34,8 +35,8 @@ pub fn hard_cases() -> Vec<Case> {
     cases
 }
 
-/// Returns the hard cases, or every third where calls are slow ([`crate::SLOW`]), for tests other than `conformance`,
-/// which takes all.
+/// Returns all hard cases, or every third one where calls are slow ([`crate::SLOW`]). The test `conformance`
+/// always uses all of them, so that other tests may use this selection.
 #[must_use]
 pub fn some_hard_cases() -> Vec<Case> {
     hard_cases().into_iter().step_by(if crate::SLOW { 3 } else { 1 }).collect()

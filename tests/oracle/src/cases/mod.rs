@@ -1,7 +1,7 @@
-//! Problems with owned data.
+//! Problems together with their data.
 //!
-//! [`Params`] describe a case, and [`Params::build`] makes it, reproducibly. [`hard_cases`] are designed,
-//! [`any_case`] is random.
+//! [`Params`] describe a case, and [`Params::build`] builds it reproducibly. [`hard_cases`] are designed, [`any_case`]
+//! is random.
 
 mod any;
 mod buffers;

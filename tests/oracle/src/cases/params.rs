@@ -1,4 +1,4 @@
-//! The parameters that a case is made from.
+//! Parameters that a case is built from.
 
 use elsa_core::attention::{Alignment, MaskKind, Window, Windows};
 use elsa_core::dtype::DType;
@@ -7,7 +7,7 @@ use elsa_core::view::Layout;
 /// The parameters of a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskParams {
-    /// Meaning of its elements.
+    /// Type of the elements: Boolean or additive.
     pub kind: MaskKind,
     /// Dimensions, aligned to `[batch, heads, q, k]` from the right.
     pub dims: Vec<usize>,
@@ -20,14 +20,14 @@ pub struct MaskParams {
 pub enum BiasParams {
     /// A tensor that broadcasts like a mask.
     Dense(MaskParams),
-    /// A table of relative positions with a share of `density` attended elements. With `entries`, an index into that
-    /// many entries is given; without it, the entries follow from the windows.
+    /// A table of relative positions, with an explicit index or with windows that determine the entry of each query and
+    /// key.
     Table {
         /// Type of the table.
         dtype: DType,
-        /// Entries of a table with an index.
+        /// Number of table entries with an explicit index; `None` if the windows determine it.
         entries: Option<usize>,
-        /// Share of its elements that are not `−∞`.
+        /// Share of the table's elements that are not `−∞`.
         density: f64,
     },
 }
@@ -53,17 +53,17 @@ pub struct Params {
     pub queries: usize,
     /// New key tokens; ignored when packed.
     pub keys: usize,
-    /// Past key tokens.
+    /// Past key tokens; `None` without past keys and values.
     pub past: Option<usize>,
-    /// `true` if the present is written.
+    /// `true` if the call writes present keys and values.
     pub present: bool,
     /// Head size of queries and keys.
     pub d: usize,
     /// Head size of values.
     pub dv: usize,
-    /// Factor of the scores.
+    /// Factor of the scores; `None` for the default, `1 / √d`.
     pub scale: Option<f32>,
-    /// Causal alignment.
+    /// Alignment of the causal mask; `None` without causality.
     pub causal: Option<Alignment>,
     /// Window around the diagonal.
     pub window: Window,
@@ -73,7 +73,7 @@ pub struct Params {
     pub mask: Option<MaskParams>,
     /// Bias.
     pub bias: Option<BiasParams>,
-    /// Windows, whose tokens are queries and keys.
+    /// Windows of pictures, whose tokens are both queries and keys.
     pub windows: Option<Windows>,
     /// `true` if each sequence has its own number of valid keys.
     pub lengths: bool,
@@ -81,7 +81,7 @@ pub struct Params {
     pub packed: Option<Vec<(usize, usize)>>,
     /// `true` if all sequences of the batch share keys and values (stride zero).
     pub shared_keys: bool,
-    /// Standard deviation of the queries; keys and values have one.
+    /// Standard deviation of the queries; that of keys and values is one.
     pub gain: f32,
 }
 
@@ -117,7 +117,7 @@ impl Params {
         }
     }
 
-    /// Creates plain attention in f32 in the windows of `pictures` pictures: head size 8, one head.
+    /// Creates plain attention in f32 within the windows of `pictures` pictures: head size 8, one head.
     #[must_use]
     pub fn windowed(windows: Windows, pictures: usize) -> Params {
         let tokens = windows.tokens();

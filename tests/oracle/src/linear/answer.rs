@@ -1,25 +1,25 @@
-//! Answers of the oracle, and outputs of a call.
+//! Exact outputs from the oracle, and the computed outputs of a call.
 
 use super::build::Case;
 use crate::cases::{Data, each_row};
 use elsa_core::linear::Outputs;
 use elsa_core::linear::bound::{self, Executed, Judgement};
 
-/// The answer of the oracle: every state and output, in the order of the views' rows without gaps, with the allowed
-/// errors of a run.
+/// Exact states and outputs from the oracle, with the allowed errors of a run. Rows are stored in the order of the
+/// views, without gaps.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// `[batch, output heads, tokens, d_v]`.
+    /// Exact output, `[batch, output heads, tokens, d_v]`.
     pub output: Vec<f64>,
-    /// Allowed errors of the output.
+    /// Allowed error of each element of `output`.
     pub output_error: Vec<f64>,
-    /// `[sequences, state heads, d_k, d_v]`.
+    /// Exact states after the last token, `[sequences, state heads, d_k, d_v]`.
     pub present: Vec<f64>,
-    /// Allowed errors of the states.
+    /// Allowed error of each element of `present`.
     pub present_error: Vec<f64>,
 }
 
-/// Outputs of a call.
+/// Computed outputs of a call.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Elements of the output view.
@@ -29,8 +29,8 @@ pub struct Found {
 }
 
 impl Case {
-    /// Computes the recurrence in f64, and the allowed errors of a run that executes `executed` of a sequence, by its
-    /// number of tokens.
+    /// Computes the recurrence in f64, and the allowed errors of a run. `executed` returns the arithmetic that the run
+    /// executes for a sequence with a given number of tokens.
     ///
     /// # Panics
     /// Panics if the size of a buffer overflows.
@@ -77,7 +77,7 @@ impl Case {
         answer
     }
 
-    /// Creates the outputs of a call, filled with NaN, or with the past states of a problem in place.
+    /// Creates buffers for the outputs of a call, filled with NaN; those of a problem in place hold its past states.
     #[must_use]
     pub fn room(&self) -> Found {
         let spec = self.problem.spec();
@@ -95,7 +95,7 @@ impl Found {
         Outputs { output: Some(self.output.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Returns the bits of every element, including gaps.
+    /// Returns the bits of every element, including those in gaps between rows.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         let output = (0..self.output.len()).map(|i| self.output.get(i).to_bits());
@@ -122,10 +122,10 @@ impl Found {
         rows
     }
 
-    /// Asserts that every error is within its limit, and that nothing between rows was written.
+    /// Asserts that every error is allowed, and that no element between rows was written.
     ///
     /// # Panics
-    /// Panics if one is not.
+    /// Panics if an error exceeds its limit, or if an element between rows was written.
     pub fn check(&self, case: &Case, answer: &Answer) {
         let spec = case.problem.spec();
         let (rows, states) = (self.rows(case), self.states(case));

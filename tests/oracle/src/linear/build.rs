@@ -7,14 +7,14 @@ use elsa_core::linear::{Direction, Inputs, Problem, Rule, Spec};
 use elsa_core::random::Random;
 use elsa_core::view::View;
 
-/// The logarithms of gates.
+/// Distributions of the gates' logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateKind {
     /// Between −0.2 and 0.
     Mild,
-    /// Mild, except for one in seven of −1000 and one in seven of +1.
+    /// One in seven is −1000 and one in seven is +1; the others are mild.
     Hard,
-    /// Mild, except for one in five of −∞.
+    /// One in five is −∞; the others are mild.
     Clearing,
 }
 
@@ -32,23 +32,23 @@ pub enum Packing {
 /// Parameters of a case.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// The rule.
+    /// Rule of the recurrence.
     pub rule: Rule,
     /// `true` if each dim of a key has its own gate.
     pub per_dim: bool,
     /// Type of query, key, value and output.
     pub dtype: DType,
-    /// Type of decay and beta.
+    /// Type of the gates' logarithms (decay) and of the rates (beta).
     pub gate_dtype: DType,
-    /// Sequences of the batch.
+    /// Sequences in the batch.
     pub batch: usize,
     /// Heads of queries, keys and values.
     pub heads: [usize; 3],
-    /// Tokens.
+    /// Tokens per sequence.
     pub tokens: usize,
     /// Head sizes of keys and of values.
     pub dims: [usize; 2],
-    /// The order of tokens.
+    /// Order in which the recurrence visits the tokens.
     pub direction: Direction,
     /// `true` if the problem has past states.
     pub past: bool,
@@ -56,19 +56,19 @@ pub struct Params {
     pub present: bool,
     /// `true` if present states alias the past states.
     pub in_place: bool,
-    /// Bounds of packed sequences.
+    /// Cumulative bounds of packed sequences; `None` if sequences are not packed.
     pub packed: Option<Vec<i64>>,
-    /// Normalises queries and keys to unit vectors, with this epsilon.
+    /// Epsilon of the normalisation of queries and keys to unit vectors; `None` without it.
     pub normalize: Option<f32>,
-    /// The scale.
+    /// Scale of the outputs; `None` for the default.
     pub scale: Option<f32>,
-    /// `true` if all states share one rate.
+    /// `true` if all state heads share one rate per token.
     pub shared_beta: bool,
-    /// Gates.
+    /// Distribution of the gates.
     pub gates: GateKind,
     /// `true` if all keys are nearly equal.
     pub equal_keys: bool,
-    /// Largest rate.
+    /// Upper limit of the rates.
     pub most_beta: f32,
     /// Layout of the rows.
     pub packing: Packing,
@@ -77,7 +77,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Creates one head of each kind, f32, forward, without states.
+    /// Creates a case with one head of queries, keys and values, in f32, forward, without past states.
     #[must_use]
     pub fn plain(rule: Rule, tokens: usize, dims: [usize; 2]) -> Params {
         Params {
@@ -209,12 +209,12 @@ pub struct Case {
     pub beta: Option<Data>,
     /// Past states.
     pub past: Option<Vec<f32>>,
-    /// Bounds of packed sequences.
+    /// Cumulative bounds of packed sequences.
     pub bounds: Option<Vec<i64>>,
 }
 
 impl Case {
-    /// Returns the inputs, including the past of a problem in place.
+    /// Returns all inputs, including past states that a call in place reads from its output.
     #[must_use]
     pub fn all_inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
@@ -225,7 +225,7 @@ impl Case {
         inputs
     }
 
-    /// Returns the inputs of a call.
+    /// Returns the inputs that a call accepts: without past states for a problem in place.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = self.all_inputs();
@@ -237,11 +237,11 @@ impl Case {
 }
 
 impl Case {
-    /// Splits a case of one head without gaps into its first `tokens` tokens and the rest, whose past is left to the
-    /// caller.
+    /// Splits a case of one head without gaps after its first `tokens` tokens. The caller sets the past of the second
+    /// part.
     ///
     /// # Panics
-    /// Panics if the case has several heads.
+    /// Panics if the case has several heads or sequences.
     #[must_use]
     pub fn cut(&self, tokens: usize) -> (Case, Case) {
         let spec = *self.problem.spec();

@@ -1,7 +1,7 @@
-//! Problems of linear attention with owned data, and the answers of the oracle.
+//! Problems of linear attention with owned data, and their exact outputs.
 //!
-//! [`Params`] describe a case, and [`Params::build`] makes it, reproducibly. [`Case::answer`] is the recurrence in f64,
-//! applied to every state.
+//! [`Params`] describe a case, and [`Params::build`] builds it reproducibly. [`Case::answer`] computes the recurrence
+//! in f64 for every state.
 
 mod answer;
 mod build;
@@ -11,7 +11,7 @@ use elsa_core::linear::Rule;
 pub use answer::{Answer, Found};
 pub use build::{Case, GateKind, Packing, Params};
 
-/// Every rule, and whether each dim of its keys has a gate of its own.
+/// Every rule; `true` if each dim of its keys has a separate gate.
 pub const RULES: [(Rule, bool); 6] = [
     (Rule::Linear, false),
     (Rule::Gated, false),

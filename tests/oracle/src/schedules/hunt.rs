@@ -1,9 +1,9 @@
-//! Hard problems for a schedule, answered by core's scalar run and compared with their bounds.
+//! Hard problems for a schedule, computed by core's scalar run and compared with their bounds.
 //!
-//! A seed decides everything: the problem, the schedule, the tile. The problems are those that break a schedule which
+//! The problem, the schedule and the tile depend on the seed alone. The problems are those that break a schedule which
 //! trusts its references or its budget: a maximum in the last block, blocks with a mass just below the budget,
-//! representatives hundreds of bits off in either direction, tiny and huge scores, keys that share an offset, values
-//! that cancel.
+//! representatives hundreds of bits too high or too low, tiny and huge scores, keys that share an offset, values that
+//! cancel.
 
 use super::{Ran, judged, scored, try_run};
 use crate::bounds::Found;
@@ -14,14 +14,14 @@ use elsa_core::attention::traversal::scalar::executed;
 use elsa_core::attention::traversal::{Report, Schedule, Skip, TABLE_3, TABLE_4, Tile};
 use elsa_core::random::Random;
 
-/// Rule that decides which blocks are left out.
+/// Rules that decide which blocks are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// None: references are frozen.
+    /// No block is skipped; references are frozen.
     Frozen,
-    /// An error budget.
+    /// Blocks that fit an error budget are skipped.
     Budget,
-    /// λ, of BLASST or VSA.
+    /// Blocks, or single rows of a block, whose largest weight is below λ are skipped, as in BLASST or VSA.
     Lambda,
 }
 
@@ -29,7 +29,7 @@ impl Rule {
     /// Every rule.
     pub const ALL: [Rule; 3] = [Rule::Frozen, Rule::Budget, Rule::Lambda];
 
-    /// Returns its name in the table of a hunt.
+    /// Returns the name of the rule in the table of a hunt.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,23 +40,23 @@ impl Rule {
     }
 }
 
-/// Statistics of the runs of a hunt.
+/// Statistics over all runs of a hunt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Rows that the exact schedule recomputed.
+    /// Number of rows that the exact schedule recomputed.
     pub recomputed: u64,
-    /// Rows of blocks, and the number of them that were left out.
+    /// Number of pairs of a row and a block of keys, and how many of them were skipped.
     pub row_blocks: [u64; 2],
 }
 
-/// A problem with the schedule and the tile that answer it.
+/// A random problem, with the schedule and the tile of its run.
 struct Drawn {
     case: Case,
     schedule: Schedule,
     tile: Tile,
 }
 
-/// The number of hard kinds of problems.
+/// Number of kinds of hard problems.
 const KINDS: usize = 10;
 
 impl Drawn {
@@ -84,7 +84,7 @@ impl Drawn {
     }
 }
 
-/// Draws a problem of a kind. `share` is the limit of a budget.
+/// Draws a problem of the kind `kind`. `share` is the limit of an error budget.
 fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     let (queries, keys) = (1 + random.below(40), 1 + random.below(150));
     let (d, dv) = (1 + random.below(12), 1 + random.below(3));
@@ -184,7 +184,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     }
 }
 
-/// Answers the problem of a seed by a schedule of `rule`, and judges every row.
+/// Runs the problem of a seed by a schedule of `rule`, and judges every row.
 pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
     let Drawn { case, schedule, tile } = Drawn::new(rule, seed);
     let problem = case.problem();

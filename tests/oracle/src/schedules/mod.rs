@@ -1,4 +1,4 @@
-//! Runs with schedules compared with the oracle: shared code of the tests of schedules, and the hunt for a violation of
+//! Runs by schedules, compared with the oracle: shared code of the tests of schedules, and the hunt for a violation of
 //! their bounds ([`hunt`]).
 
 pub mod hunt;
@@ -22,15 +22,15 @@ use std::ops::Range;
 pub struct Ran {
     /// All outputs.
     pub buffers: Buffers,
-    /// Counts of the run.
+    /// Statistics that the run reported.
     pub report: Report,
-    /// Sum `D` of every row.
+    /// Sum `D` of the weights that each row left out.
     pub d: Vec<f32>,
-    /// Upper bound of `D / (S + D)` of every row.
+    /// Upper bound of `D / (S + D)` for each row.
     pub share: Vec<f32>,
 }
 
-/// Returns `true` if two runs wrote the same bits, or both NaN.
+/// Returns `true` if each element of two runs has the same bits or is NaN in both.
 #[must_use]
 pub fn same(a: &Buffers, b: &Buffers) -> bool {
     let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
@@ -45,7 +45,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
 /// Returns the error of the run.
 ///
 /// # Panics
-/// If the case itself is refused.
+/// If the problem of the case is refused.
 pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
     let problem = case.problem();
     let mut buffers = case.buffers();
@@ -59,29 +59,29 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, Argu
     Ok(Ran { buffers, report, d, share })
 }
 
-/// Runs a case by a schedule.
+/// Runs a case by a schedule, as [`try_run`] does.
 ///
 /// # Panics
-/// If it is refused.
+/// If the case or its run is refused.
 #[must_use]
 pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
 }
 
-/// Creates one head with queries `q` and keys `k` of one dim, whose scores are products in base-2 units, and values
-/// `v`.
+/// Creates a case of one head with queries `q`, keys `k` of one dim, and values `v`. The scores in base-2 units are the
+/// products of a query and a key.
 ///
 /// # Panics
-/// If they make no problem.
+/// If `q`, `k` and `v` do not make a valid problem.
 #[must_use]
 pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
     scored_in(DType::F32, [q, k, v])
 }
 
-/// Creates the case of [`scored`] with elements of a type, to which the numbers are rounded.
+/// Creates the case of [`scored`] with elements of the type `dtype`, to which `q`, `k` and `v` are rounded.
 ///
 /// # Panics
-/// As [`scored`].
+/// As for [`scored`].
 #[must_use]
 pub fn scored_in(dtype: DType, [q, k, v]: [&[f32]; 3]) -> Case {
     let params = Params {
@@ -96,17 +96,17 @@ pub fn scored_in(dtype: DType, [q, k, v]: [&[f32]; 3]) -> Case {
     case
 }
 
-/// Fails with `what` unless `holds`.
+/// Returns the error `what` if `holds` is false.
 fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Checks every row of a case without past: its answer by the bounds of the schedule and of the exact run, which
-/// recomputes rows; its log-sum-exp; and the sum it left out. The run executed `by`. Returns the largest ratio of error
-/// to bound.
+/// Checks every row of a run of a case without past keys: its output, its log-sum-exp, and the sum that it left out.
+/// `by` is the arithmetic that the run executed. The output of a row that left nothing out may also fit the bounds of
+/// the exact run, because the exact schedule recomputes rows. Returns the largest ratio of an error to its bound.
 ///
 /// # Errors
-/// Returns the first quantity whose error exceeds its bound.
+/// Returns a description of the first quantity that exceeds its bound.
 pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Result<f64, String> {
     let (problem, inputs) = (case.problem(), case.inputs());
     let spec = problem.spec();
@@ -214,7 +214,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
     Ok(used)
 }
 
-/// Does the same as [`judged`] for a run by core.
+/// Judges a run of core's scalar code as [`judged`] does, but panics instead of returning an error.
 ///
 /// # Panics
 /// If an error exceeds its bound.
@@ -223,10 +223,10 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
     judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
 }
 
-/// Does the same as [`judged`], but panics.
+/// Judges a run as [`judged`] does, but panics instead of returning an error.
 ///
 /// # Panics
-/// As [`judge`].
+/// As for [`judge`].
 #[must_use]
 pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f64 {
     judged(case, schedule, by, ran).unwrap_or_else(|e| panic!("{e}"))
@@ -243,23 +243,23 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     ran
 }
 
-/// Sums of a row in f64, relative to a score of zero, under the decisions of an error budget.
+/// Sums of a row in f64, relative to a score of zero, after the decisions of an error budget.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// Sum of the weights that were kept.
     pub kept: f64,
     /// Sum of the weights that were skipped.
     pub left: f64,
-    /// Sum of values times the weights that were kept.
+    /// Sum of the values times their weights, over the weights that were kept.
     pub weighted: f64,
 }
 
-/// Skips blocks of `keys` keys by the rule of the error budget, computed in f64 from the definition. The rows of each of `tiles`
-/// decide together. Scores are `q_i k_j` in base-2 units. Returns the sums of each row, and the number of skipped pairs of a
-/// tile and a block.
+/// Skips blocks of `keys` keys by the rule of the error budget, computed in f64 from the definition. All rows in one
+/// range of `tiles` keep or skip a block together. Scores are `q_i k_j` in base-2 units. Returns the sums of each row,
+/// and the number of skipped pairs of a tile and a block.
 ///
 /// # Panics
-/// If a decision is too close for arithmetic in f32.
+/// If a decision is so close that arithmetic in f32 could decide differently.
 #[must_use]
 pub fn account(
     [q, k, v]: [&[f32]; 3],
@@ -296,11 +296,11 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that the shares of rows with reference zero, whose sums are exact, are not below those of the sums with
-/// `additions` roundings. Returns how many rows left something out.
+/// Checks that reported shares are rounded up: for rows whose reference is zero, so that their sums are exact, a share
+/// must not be below the share of sums with `additions` roundings. Returns the number of rows that left something out.
 ///
 /// # Panics
-/// If one is below, or above by more than a few roundings.
+/// If a share is below this value, or above it by more than a few roundings.
 #[must_use]
 pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     let mut rows = 0;
@@ -314,7 +314,7 @@ pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     rows
 }
 
-/// Checks the sums, the shares and the answers of a run of [`scored`] against its account.
+/// Compares the sums, the shares and the outputs of a run of [`scored`] with the accounts of its rows.
 ///
 /// # Panics
 /// If an error exceeds a few roundings.

@@ -1,10 +1,10 @@
-//! Keys and values with known scores and budgets: blocks of `keys` keys, for queries near one and [`super::scored`].
+//! Keys and values with known scores and budgets, in blocks of `keys` keys, for [`super::scored`] and queries near one.
 
 use elsa_core::random::Random;
 
-/// Creates keys and values for `blocks + 1` blocks. A single key carries the weight of each block: 1 in block 0, and in
-/// each other block an equal part of `share · budget / (1 − budget)`. Values are 1 in block 0 and −1 in the others,
-/// which is the distance that `D` assumes.
+/// Creates keys and values for `blocks + 1` blocks. A single key carries the weight of each block: 1 in block 0, and
+/// equal parts of `share · budget / (1 − budget)` in the other blocks. Values are 1 in block 0 and −1 in the others;
+/// `D` assumes this distance between values.
 #[must_use]
 pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<f32>; 2] {
     let budget = f64::from(budget);
@@ -16,8 +16,9 @@ pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<
     [k, v]
 }
 
-/// Creates `count` keys. The scores of a block exceed those of the previous block by three times `step` in a third of
-/// the cases, and fall below them by `step` otherwise; within a block they scatter. Values scatter around three.
+/// Creates `count` keys and values. The scores of a block exceed those of the previous block by three times `step` in a
+/// third of the cases, and are lower by `step` in the other cases; within a block they scatter. Values scatter around
+/// three.
 #[must_use]
 pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec<f32>; 2] {
     let mut level = 0.0f32;
@@ -44,8 +45,8 @@ pub fn rising_once(keys: usize) -> [Vec<f32>; 2] {
     [k, v]
 }
 
-/// Creates queries, keys and values for `blocks` blocks. All scores of block 0 are zero, so relative to the reference
-/// zero its weight is its number of keys. The other blocks weigh so little, by different amounts in each row, that all of
+/// Creates queries, keys and values for `blocks` blocks. All scores of block 0 are zero, so that its weight, relative
+/// to a reference of zero, is its number of keys. The other blocks have small weights that differ between rows; all of
 /// them together fit a budget of one half.
 #[must_use]
 pub fn little_beside_one(keys: usize, blocks: usize, rows: usize) -> [Vec<f32>; 3] {

@@ -1,9 +1,9 @@
-//! Cost of a kernel's machine code on a Jetson TX2: instructions of its parts, decoded from the output of ptxas for
-//! `sm_62`, as a table for the prediction of latencies.
+//! Cost of a kernel's machine code on a Jetson TX2: counts of the instructions in each part of the kernel, decoded from
+//! what ptxas assembles for `sm_62`, as a table for the prediction of latencies.
 //!
-//! A kernel of tiles has five parts: the code before the first tile, a plain tile, a tile at the end of the keys,
-//! the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp through each
-//! of them, [`code`] decodes the scheduling information of each instruction.
+//! A kernel that iterates over tiles has five parts: the code before the first tile, a plain tile, a tile at the end of
+//! the keys, the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp
+//! through each part, [`code`] decodes the scheduling information of each instruction.
 
 mod code;
 mod paths;
@@ -13,19 +13,19 @@ use code::Instruction;
 use paths::{Loop, Rare, counted, is_exp, is_fma, loops, repeated, trips, walk};
 use std::path::Path;
 
-/// Target of the table.
+/// Architecture that the kernels are assembled for.
 pub const TARGET: &str = "sm_62";
-/// The table, in the tree.
+/// Source file of the table, relative to the root of the tree.
 pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
 
-/// Cycles from the issue of an instruction to its result, for those whose time varies: an unloaded Pascal GPU, values
-/// in its level 2 cache. Approximate: several warps of an SM hide most of them.
+/// Cycles from the issue of an instruction to its result, for instructions of variable latency, on an idle Pascal GPU
+/// with the values in its level 2 cache. Approximate: other warps of the SM hide most of these cycles.
 const LATENCIES: [(&[&str], usize); 3] =
     [(&["LDG", "LD", "LDL"], 230), (&["LDS", "LDC", "SHFL", "STS"], 26), (&["BAR", "MEMBAR"], 12)];
 /// Latency of all other instructions with a barrier: exponentials, conversions, special registers.
 const LATENCY: usize = 20;
 
-/// Counts over a part of a kernel for one warp: names in the order of the fields of `GpuPart`.
+/// Names of the counts for one part of a kernel and one warp, in the order of the fields of `GpuPart`.
 const FIELDS: [&str; 13] = [
     "instructions",
     "pairs",
@@ -42,11 +42,11 @@ const FIELDS: [&str; 13] = [
     "alone",
 ];
 
-/// A part of a kernel: values in the order of [`FIELDS`].
+/// Counts for one part of a kernel, in the order of [`FIELDS`].
 type Part = [usize; FIELDS.len()];
 
-/// A kernel's parts: before the first tile, a plain tile, a tile at the end of the keys, the addition to memory, after
-/// the last tile; and the keys of a tile.
+/// Counts for the five parts of a kernel (before the first tile, a plain tile, a tile at the end of the keys, the
+/// addition to memory, after the last tile), and the number of keys per tile.
 pub struct Cost {
     parts: [Part; 5],
     keys: usize,
@@ -98,10 +98,10 @@ pub fn table(costs: &[(String, Cost)]) -> String {
     text
 }
 
-/// Suffixes of the names of kernels for problems with masks or biases. Their time depends on the mask or bias and is not
-/// predicted.
+/// Suffixes in the names of kernels for problems with masks or biases. The time of such a kernel depends on the mask or
+/// bias and is not predicted.
 const CHANGED: [&str; 2] = ["_added", "_within"];
-/// Prefixes of the names of kernels that have no predicted time: linear attention and series.
+/// Prefixes in the names of kernels that have no predicted time: linear attention and series.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
 /// Returns the cost of a kernel that ptxas has assembled, with `threads` threads in a block. Returns `None` for kernels
@@ -131,7 +131,7 @@ pub fn cost(
     Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
 }
 
-/// Rows and keys of a tile, and head size, from a kernel's name.
+/// Rows and keys per tile, and head size, parsed from a kernel's name.
 struct Shape {
     rows: usize,
     keys: usize,
@@ -149,15 +149,16 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Counts the multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs
-    /// of halves. Blocks of few rows share them otherwise.
+    /// Counts the multiply-adds of one thread in a tile, for the scores and for the values; with `pairs`, one
+    /// multiply-add of the scores multiplies two halves. Returns `None` for tiles of at most [`FEW`] rows, whose
+    /// threads divide the work differently.
     fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
         (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])
     }
 }
 
-/// Rows of a block whose lanes share out a row.
+/// Largest number of rows in a tile for which several lanes share a row.
 const FEW: usize = 8;
 
 fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<Cost, String> {
@@ -231,7 +232,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
 }
 
-/// Returns the counts of a way.
+/// Counts the instructions of a path.
 fn count(code: &[Instruction], way: &[usize]) -> Part {
     let [mut pairs, mut fma, mut floats, mut integers, mut xmad, mut special] = [0; 6];
     let [mut shared, mut shared_words, mut global_words, mut conflicts, mut stalls] = [0; 5];

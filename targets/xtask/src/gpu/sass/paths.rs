@@ -1,19 +1,20 @@
-//! Finds the path of a warp through a kernel for a problem without masks or biases, and its number of trips through each loop.
+//! Finds the path of a warp through a kernel for a problem without masks or biases, and the number of its trips through
+//! each loop.
 //!
-//! Machine code is followed in the order of addresses. A backward jump closes a loop. Of the forward jumps,
+//! The walk follows the machine code in the order of addresses. A backward jump closes a loop. Of the forward jumps,
 //!
 //! - a jump without a predicate is taken;
-//! - a predicated one is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips is rare:
-//!   stores to global memory or calls within a tile (a row's reference that moved, a division), or loops without a multiply-add
-//!   (masks, biases).
+//! - a predicated jump is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips
+//!   is rare: stores to global memory or calls within a tile (for a row whose reference moved, or for a division), or loops
+//!   without a multiply-add (for masks and biases).
 //!
 //! The trips of a loop follow from its counter: a register that is compared with a constant and changed by a constant. A
-//! loop that ends by a predicate copied from another predicate has two trips. Trip counts that remain unknown follow from the
-//! number of multiply-adds of a tile of keys.
+//! loop that ends by a predicate copied from another predicate has two trips. A trip count that remains unknown follows
+//! from the number of multiply-adds that a tile of keys requires.
 
 use super::code::Instruction;
 
-/// Instructions from one address to another, both included, as indices of the code.
+/// Range of instructions, as indices into the code, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
     /// The first instruction.
@@ -53,13 +54,14 @@ pub fn loops(code: &[Instruction]) -> Vec<Loop> {
 /// Code that a walk through a part avoids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rare {
-    /// Stores to global memory, in addition to code that is always rare: the walk is through a tile.
+    /// Stores to global memory, calls, and loops without a multiply-add, for a walk through a tile.
     Stores,
-    /// Calls and loops without a multiply-add.
+    /// Calls and loops without a multiply-add, for a walk outside the tiles.
     Calls,
 }
 
-/// Returns the instructions that a warp executes from `first` to `last`, as indices, each loop once.
+/// Returns the indices of the instructions that a warp executes from `first` to `last`, with the body of each loop
+/// once.
 pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<usize> {
     let loops = loops(code);
     let mut way = Vec::new();
@@ -114,12 +116,12 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
     way
 }
 
-/// Multiply-adds of a part that no tile can do without.
+/// Number of multiply-adds from which code counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Sums of a lane that an addition to memory has at least.
+/// Least number of sums that a lane adds to memory.
 const ADDS: usize = 16;
 
-/// Returns the counter of a loop: the comparison that ends it, the register and its limit, where that is known.
+/// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.
 fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction, &'a str, Option<i64>)> {
     let body = &code[inner.first..=inner.last];
     let guard = body.last()?.guard.as_deref()?;
@@ -137,8 +139,8 @@ fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction
     })
 }
 
-/// Returns the value of an operand that a loop does not change. The minimum of a constant and a value that depends on the call
-/// is taken to be the constant: a head as long as the kernel's.
+/// Returns the value of an operand that a loop does not change. For the minimum of a constant and a value that depends
+/// on the call, returns the constant: the head is assumed to be as long as the kernel supports.
 fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
     let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
     if let Some(value) = constant(Some(operand)) {
@@ -171,7 +173,7 @@ fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i
     code[inner.first..=inner.last].iter().rev().find_map(changes)
 }
 
-/// Returns the trips of `inner` if its counter determines them.
+/// Returns the number of trips of `inner`; `None` if its counter does not determine it.
 pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let (set, counter, limit) = counter(code, inner)?;
     if set.name == "PSETP" {
@@ -194,10 +196,10 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     usize::try_from(trips).ok().filter(|&trips| (1..=MOST_TRIPS).contains(&trips))
 }
 
-/// Trips beyond which a counter was misread.
+/// Largest plausible trip count; with a larger one, the counter was misread.
 const MOST_TRIPS: usize = 256;
 
-/// Returns `way` with every loop in it repeated.
+/// Returns the path `way` with the body of every loop repeated as often as `counts` says.
 pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {
@@ -215,17 +217,18 @@ pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     all
 }
 
-/// Returns the start of the run of indices within `inner` that ends the path, at or before `from`.
+/// Returns the place in `all`, at most `from`, where the path last entered the loop `inner`.
 fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     let outside = |at: &usize| *at < inner.first || *at > inner.last;
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// Returns the trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: for the scores,
-/// before the first exponential, and for the weighted values, after it.
+/// Returns the trip counts of all loops on a path through a tile. An unknown trip count is chosen such that the
+/// products have `wanted` multiply-adds: for the scores before the first exponential, for the weighted values after it.
 ///
 /// # Errors
-/// Returns an error if several loops of a product lack a known trip count, or if a product has another size.
+/// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do
+/// not match `wanted`.
 pub fn counted(
     code: &[Instruction],
     way: &[usize],
@@ -279,8 +282,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Makes instructions of eight bytes each from a predicate or nothing, a text, and the number of the instruction
-    /// jumped to.
+    /// Makes instructions of eight bytes each; a line is a predicate (may be empty), the text of the instruction, and
+    /// the index of the instruction that it jumps to.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,
@@ -297,7 +300,8 @@ mod tests {
         counted_by(start, step, &format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT"), false)
     }
 
-    /// Returns the trips of a loop of counter R1, which is compared after it changes or before; R5 is at most eight times 0x100.
+    /// Returns the trips of a loop with counter R1. The comparison `test` comes before or after the change of the
+    /// counter; its limit R5 is at most 8 · 0x100.
     fn counted_by(start: &str, step: &str, test: &str, before: bool) -> Option<usize> {
         let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
         let (first, second) = if before { (test, &*step) } else { (&*step, test) };

@@ -1,4 +1,4 @@
-//! `cargo xtask models`: whole models in ONNX Runtime, as exported and as rewritten.
+//! `cargo xtask models`: runs complete models in ONNX Runtime, as exported and as rewritten by the tool.
 
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
@@ -6,14 +6,14 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
-/// Tests of `elsa.py` with torch, which this environment has.
+/// Tests of `elsa.py` that need torch, which the Python environment of this command contains.
 const TORCH: [&str; 2] = ["runtime/python/tests/test_torch.py", "runtime/python/tests/test_operator.py"];
-/// Layers of linear attention whose recurrences the tool computes.
+/// Test of linear attention layers whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
-/// Creates the environment and the folder of this machine, exports the models whose names contain every one of `words`,
-/// tests `elsa.py` with torch and compared with it, and layers of linear attention, and prints the tables. `arguments`
-/// go to the comparison: `--threads 1,2`, `--rounds N`.
+/// Creates the Python environment and the build for this machine. Tests `elsa.py` with torch and compares it with
+/// torch's attention, tests layers of linear attention, exports the models whose names contain every one of `words`,
+/// and prints the tables of the comparison. `arguments`, such as `--threads 1,2` or `--rounds N`, go to the comparison.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
     build::run(tree, HOST, false)?;
