@@ -27,8 +27,8 @@ typedef uint32_t elsa_causal;
  heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row per head.
 
  A key is not attended if its element is false or -inf. Finite elements stay finite: magnitudes beyond 1.18e38 are
- clamped to it, and a row whose keys are all masked by finite elements is the mean of its values. elsa_mask_convert
- converts masks of other types.
+ clamped to this limit, and a row whose keys are all masked by finite elements is the mean of its values.
+ elsa_mask_convert converts masks of other types.
  */
 typedef struct {
   /*
@@ -103,10 +103,10 @@ typedef struct {
  Attention problem: shapes, masks, bias and scale. All zeros except the views of q, k, v and out means plain
  attention over f32.
 
- The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below. A non-finite value
- poisons the rows that attend it, whatever its weight. Scores, and queries times the scale, must stay below 1.1e38,
- and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is infinite or NaN. |scale| log2(e)
- must be at most 2^64.
+ Numbers have the range of f32. Weights are exact down to 2^-126 times the largest weight of their row, and zero
+ below. A non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the
+ scale, must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is
+ infinite or NaN. Also, |scale| log2(e) must be at most 2^64.
  */
 typedef struct {
   /*
@@ -163,8 +163,8 @@ typedef struct {
   uint32_t has_present;
   /*
    Non-zero if the past occupies the first rows of the present's memory, so that a run writes only the new rows.
-   past_k and present_k must then have the same strides, as must past_v and present_v, and the inputs have no
-   past.
+   past_k and present_k must then have the same strides, as must past_v and present_v. past_k and past_v of the
+   inputs are then absent, or the addresses of present_k and present_v.
    */
   uint32_t append;
   /*
@@ -180,7 +180,7 @@ typedef struct {
    */
   float scale;
   /*
-   X in X tanh(s / X), applied before mask and bias; 0 disables it.
+   Limit X of the scores: score s becomes X tanh(s / X) before mask and bias are added; 0 disables it.
    */
   float softcap;
   /*
@@ -216,8 +216,8 @@ typedef struct {
   size_t packed;
   /*
    Bias added to the scores in addition to the mask. Its kind must not be ELSA_MASK_BOOL. If the last axes of bias
-   and mask differ, one of them must be 1. A key is not attended if either excludes it, whatever the other holds;
-   the sum of finite elements stays finite.
+   and mask differ, one of them must be 1. A key that the mask or the bias excludes is not attended, regardless of
+   the other; the sum of finite elements stays finite.
    */
   elsa_mask bias;
   /*
@@ -249,7 +249,8 @@ typedef struct {
   elsa_method method;
   /*
    Non-zero to let a GPU sum short chains of products of f16 inputs in f16: faster, less accurate, and NaN if such a
-   sum leaves the range of f16. Bits then also depend on whether keys and values are aligned to 16 bytes.
+   sum leaves the range of f16. The bits of the results then also depend on whether keys and values are aligned to
+   16 bytes.
    */
   uint32_t half_scores;
   /*
@@ -287,7 +288,7 @@ typedef struct {
    */
   elsa_dtype dtype;
   /*
-   Non-zero if published_depth is at least additions.
+   Non-zero if published_depth >= additions.
    */
   uint32_t covers_additions;
   /*
@@ -419,8 +420,8 @@ typedef struct {
    */
   elsa_output state_w;
   /*
-   Past and new keys. If the problem appends, the past keys are already here and are only read. Gaps that the strides
-   leave between rows, and memory after the last row, are neither read nor written.
+   Past and new keys. If the problem appends, the past keys are already in this memory and are only read. Gaps that
+   the strides leave between rows, and memory after the last row, are neither read nor written.
    */
   elsa_output present_k;
   /*
@@ -430,9 +431,9 @@ typedef struct {
 } elsa_outputs;
 
 /*
- Position of a call's keys and queries within a larger whole: key j of the call is key key_offset + j of key_total, and
- query i is query query_offset + i of query_total. key_offset plus the call's number of keys must not exceed key_total;
- the same holds for queries.
+ Position of a call's keys and queries among all keys and queries, when these are divided among several calls: key j
+ of the call is key key_offset + j of key_total, and query i is query query_offset + i of query_total. key_offset
+ plus the call's number of keys must not exceed key_total; the same holds for queries.
  */
 typedef struct {
   /*
@@ -440,7 +441,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Number of keys of the whole that precede the first key of the call.
+   Number of keys that precede the first key of the call.
    */
   size_t key_offset;
   /*
@@ -448,7 +449,7 @@ typedef struct {
    */
   size_t key_total;
   /*
-   Number of queries of the whole that precede the first query of the call.
+   Number of queries that precede the first query of the call.
    */
   size_t query_offset;
   /*
@@ -546,7 +547,7 @@ extern "C" {
  integers already is an ELSA_MASK_BOOL.
 
  # Safety
- *read*: from has count elements of the source; *write*: to has count elements of what they become.
+ *read*: from holds count elements of the source type; *write*: to has room for count converted elements.
  */
 elsa_status elsa_mask_convert(elsa_mask_source source,
                               const void *from,
@@ -568,8 +569,8 @@ elsa_status elsa_plan_create(elsa_engine engine,
                              elsa_plan *plan);
 
 /*
- Writes the published error bound of a run of attention on a back end: that of a report, or ELSA_BACKEND_AUTO for the
- back end of the plan.
+ Writes the certificate of an attention plan for runs on a back end: the published error bound, compared with the
+ operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's.
 
  # Safety
  *write*.
@@ -581,7 +582,7 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
 /*
  Runs a plan over tensors in host memory, and waits. A GPU copies the tensors, unless it shares the host's memory and
  they are in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run or elsa_plan_warm has warmed
- it up. The report may be null. Of out, lse and the states, absent outputs are not computed; at least one must be
+ it up. The report may be null. Absent outputs are not computed; at least one of out, lse and the states must be
  present.
 
  # Safety
@@ -594,15 +595,15 @@ elsa_status elsa_run(elsa_plan plan,
                      elsa_report *report);
 
 /*
- Runs a plan over a subset of the keys: q against the keys in k yields the states (m, S, W) of that subset, which
- must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish converts them
- to the output. The rules of elsa_run apply otherwise.
+ Runs a plan over a subset of the keys: attention of q over the keys in k yields the states (m, S, W) of that subset.
+ The states must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish
+ converts them to the output. In all other respects, the rules of elsa_run apply.
 
- With a chunk, the keys are those from key_offset on of a whole of key_total keys, and the queries those from
- query_offset on of query_total. key_lengths, causal diagonals and windows refer to the whole and need no mask. A
- mask of the problem covers the queries and keys of the call. A row that attends no key of the chunk gets the empty
- state. Chunks of the same shape share a plan. Chunks are not supported for problems with a past, a present or packed
- sequences. Without a chunk (null), the keys of the call are the whole.
+ With a chunk, the keys of the call are part of key_total keys and start at key key_offset; the queries are part of
+ query_total queries and start at query query_offset. key_lengths, causal diagonals and windows refer to all of these
+ keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row that
+ attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not supported
+ for problems with a past, a present or packed sequences. Without a chunk (null), the call has all keys and queries.
 
  # Safety
  As for elsa_run.
@@ -616,22 +617,22 @@ elsa_status elsa_partial(elsa_plan plan,
 
 /*
  Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
- memory too; its entries are not checked, and one outside the table counts as the first or last. The other lists are
- in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. If stream is
- null, the call uses its own stream and always waits before it returns, even on failure; the device's default stream
- is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no fallback: a plan
- that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
+ memory too. Its entries are not checked: an entry outside the table counts as the first or last of the table. The
+ other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait.
+ If stream is null, the call uses its own stream and always waits before it returns, even on failure; the device's
+ default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no
+ fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 
- A stream that is being captured, in any mode, records the run in its CUDA graph. Since it cannot wait for work
- outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
+ A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
+ work outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
  capture, because that loads kernels. Each launch of the graph reads the current contents of the tensors and uses the
- workspace, which must outlive the graph. Nothing else may use the workspace during a launch; the caller alone orders
- launches and other calls with it. The graph also uses the lists of lengths as they were at capture: later calls with
- this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
+ workspace, which must outlive the graph. Nothing else may use the workspace during a launch, and the caller must
+ order launches relative to other calls with it. The graph keeps using the lists of lengths as they were at capture:
+ later calls with this workspace and other lists return ELSA_STATUS_DEVICE. After a launch has been waited for,
  elsa_workspace_certified describes that launch.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
  */
 elsa_status elsa_run_device(elsa_plan plan,
                             elsa_workspace workspace,
@@ -641,8 +642,9 @@ elsa_status elsa_run_device(elsa_plan plan,
                             elsa_report *report);
 
 /*
- Binds tensors in host memory to a plan and a workspace as a frame, and checks them. Both structs are copied;
- the memory that they point to must stay valid as long as the frame is run. Buffers are kept alive by the frame.
+ Checks tensors in host memory and binds them to a plan and a workspace, as a frame. The structs inputs and outputs
+ are copied; the memory that they point to must stay valid as long as the frame is run. The frame keeps buffers
+ alive.
 
  Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 
@@ -685,7 +687,8 @@ elsa_status elsa_states_merge(size_t rows,
 
 /*
  Converts states to the output, out = W / S as f32 [rows, dim], and to the log-sum-exp, one f32 per row, which may
- be null. A row with no key has zeros and minus infinity. States that elsa_states_merge rejects are rejected.
+ be null. For a row with no key, the output is zero and the log-sum-exp minus infinity. States that elsa_states_merge
+ rejects are rejected here too.
 
  # Safety
  *read*, *write*.

@@ -23,14 +23,14 @@
 #define ELSA_VERSION_PATCH 0
 
 /*
- Version of the ABI, which is part of the shared library's name. Programs linked against a different one do not
- start.
+ Major version of the ABI, which is part of the shared library's name. Programs linked against another major version
+ do not start.
  */
 #define ELSA_ABI_MAJOR 1
 
 /*
- Number of additions to the ABI so far: a library runs every program whose number is not greater than its
- own.
+ Minor version of the ABI: the number of additions so far. A library runs every program whose minor version is not
+ greater than that of the library.
  */
 #define ELSA_ABI_MINOR 0
 
@@ -66,10 +66,11 @@ typedef uint32_t elsa_backend;
 typedef uint32_t elsa_log_level;
 
 /*
- Receives log messages: user as passed to elsa_log_set, one of ELSA_LOG_*, and a text that is valid during the call.
- Any thread may call it, several at the same time. It must return. It may call any function of the library:
- elsa_log_set, and calls with a workspace that is in use, return ELSA_STATUS_BUSY, and messages of these calls are not
- logged. It must not wait for a thread that calls elsa_log_set.
+ Callback that receives log messages. Its arguments are user as passed to elsa_log_set, a severity of ELSA_LOG_*, and
+ a text that is valid during the call. Any thread may call it, and several threads may do so at the same time. It
+ must return, and must not wait for a thread that calls elsa_log_set. It may call any function of the library, but
+ elsa_log_set and calls with a workspace that is in use return ELSA_STATUS_BUSY. Messages that these calls cause are
+ dropped.
  */
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
@@ -110,16 +111,16 @@ typedef uint32_t elsa_fallback;
 typedef uint32_t elsa_cuda_context;
 
 /*
- Computes one worker's share of the work. The host calls it once for each worker number below the count passed to
- its hook. It returns when the share is complete, and never unwinds.
+ Task that computes one worker's share of the work. The host calls it once for each worker number below the count
+ passed to its hook. It returns when the share is complete, and never unwinds.
  */
 typedef void (*elsa_parallel_task)(void *context, size_t worker);
 
 /*
- Hook through which a host lends its own threads. Calls task(context, worker) once for each worker below workers, on
- any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
- options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and is
- not dereferenced: a task that is called again, or after the hook has returned, does nothing.
+ Hook through which a host lends its own threads. It must call task(context, worker) once for each worker below
+ workers, on any threads and in any order, and return when all of these calls have returned. user is parallel_user of
+ the options. Several threads may call the hook at the same time, and it may be re-entered. context is a number and
+ is not dereferenced: a task that is called again, or after the hook has returned, does nothing.
  */
 typedef void (*elsa_parallel_for)(void *user, size_t workers, elsa_parallel_task task, void *context);
 
@@ -159,8 +160,8 @@ typedef struct {
    */
   int32_t priority;
   /*
-   Microseconds that an idle worker thread, and a caller waiting for one, spins before sleeping; 0 means the default
-   of 200, a negative number means sleeping at once.
+   Microseconds for which an idle worker thread, or a caller that waits for one, spins before it sleeps; 0 means
+   the default of 200, a negative number means sleeping at once.
    */
   int64_t spin_us;
   /*
@@ -174,8 +175,8 @@ typedef struct {
    */
   size_t core_count;
   /*
-   Hook that lends threads of the host instead of worker threads of the engine; null to use the engine's own.
-   With a hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
+   Hook that lends threads of the host, which replace the worker threads of the engine; null for no hook. With a
+   hook, cores and priority are rejected, and threads is the maximum number of workers of a call.
    */
   elsa_parallel_for parallel_for;
   /*
@@ -436,7 +437,7 @@ typedef struct {
    */
   double bound;
   /*
-   The same under the assumption that roundings have random signs: plausible, not proven.
+   Maximum error as in bound, under the assumption that roundings have random signs: plausible, not proven.
    */
   double likely;
   /*
@@ -776,8 +777,9 @@ extern "C" {
 const char *elsa_version(void);
 
 /*
- Returns ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the loaded library: major in the upper 16 bits, minor in the lower. A
- program, whose numbers are those of its header, runs if the majors are equal and the library's minor is not lower.
+ Returns the ABI version of the loaded library: ELSA_ABI_MAJOR in the upper 16 bits, ELSA_ABI_MINOR in the lower. A
+ program can use the library if the major version equals that of the header with which the program was compiled, and
+ the minor version is not lower than that of the header.
  */
 uint32_t elsa_abi_version(void);
 
@@ -787,8 +789,8 @@ uint32_t elsa_abi_version(void);
 const char *elsa_status_text(elsa_status status);
 
 /*
- Returns the message of this thread's last call that did not return ELSA_STATUS_OK; empty if there was none.
- The text is valid until the next such call of this thread, or the end of the thread. Never null.
+ Returns the message of the last call on this thread that returned a status other than ELSA_STATUS_OK; empty if no
+ call has. Never null. The text is valid until the next failing call on this thread or until the thread ends.
  */
 const char *elsa_last_error(void);
 
@@ -829,23 +831,23 @@ elsa_status elsa_view_init(elsa_layout layout,
  Creates an engine: a back end with its worker threads. Null options select the defaults.
 
  Any number of threads may use an engine, and their calls run concurrently. On the CPU, calls that need several
- worker threads run one after another; a call that needs only its own thread, because of threads = 1 or because
+ worker threads run one after another; a call that needs only the calling thread, because of threads = 1 or because
  it is small, never waits.
 
- An engine with parallel_for creates no threads of its own. Its calls use the host's threads for work that needs more
- than one, at most as many as threads says. The hook may be called by several threads at the same time, and by a host
- thread that is already inside the hook. It must return, must not throw, and may be called until the engine and
- everything created from it are gone. A hook that calls a task twice, too late or not at all does not change results:
- each share is computed once, the caller computes any shares left over, and a call waits for shares that have begun.
- A task needs as much stack as elsa_run.
+ An engine with parallel_for creates no threads. For work that needs several threads, its calls use the host's
+ threads, at most as many as the option threads specifies. Several threads may call the hook at the same time, and so
+ may a host thread that is already inside the hook. The hook must return, must not throw, and must stay callable
+ until the engine and everything created from it are gone. A hook that calls a task twice, too late or not at all
+ does not change results: each share of the work is computed once, the calling thread computes any shares left over,
+ and a call waits for shares that have begun. A task needs the same stack size as elsa_run.
 
- In a fork child, engines of the parent compute on the CPU, on the calling thread alone, with the same bits; with
- ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child has its own
- threads, but no GPU if the parent has used one. No other thread of the parent may be in a call of this library
- during the fork.
+ In a child process after fork, engines of the parent compute on the CPU, on the calling thread alone, with the same
+ bits; with ELSA_FALLBACK_FAIL, a call of a GPU plan returns ELSA_STATUS_UNSUPPORTED. An engine created by the child
+ has its own threads, but no GPU if the parent has used one. During the fork, no other thread of the parent may be in
+ a call of this library.
 
  # Safety
- *read*, *write*, *hook*: parallel_for is null or such a function.
+ *read*, *write*, *hook*: parallel_for is null or a function that obeys these rules.
  */
 elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);
@@ -859,22 +861,22 @@ elsa_status elsa_engine_create(const elsa_engine_options *options,
 elsa_status elsa_engine_describe(elsa_engine engine, elsa_engine_info *info);
 
 /*
- Loads all GPU kernels of the library, so that creating plans need not. Without a GPU it does nothing.
+ Loads all GPU kernels of the library, so that creating plans does not have to load them. Does nothing without a GPU.
  */
 elsa_status elsa_engine_load_kernels(elsa_engine engine);
 
 /*
  Cancels every call in progress on plans and streams of an engine: each returns ELSA_STATUS_CANCELLED. Any thread may
- call it, including from parallel_for, read and write, and it does not wait. Calls that begin later are not affected.
- If the cancel may come before the call has begun, repeat it until the call returns.
+ cancel, including from within parallel_for, read and write; elsa_engine_cancel does not wait. Calls that begin later
+ are not affected. If the call to be cancelled may not have begun yet, repeat elsa_engine_cancel until it returns.
 
  On the CPU, a cancelled call returns when its workers have finished their current block of keys or chunk of tokens;
  they start nothing else. On a GPU, the kernels and copies that the call has enqueued finish first, and a stream
- enqueues no further part; elsa_run_device and its counterparts of other operators are not cancelled. A callback that
- is running returns first.
+ enqueues no further part; elsa_run_device and its counterparts for other operators are not cancelled. A callback
+ that is running returns first.
 
- Outputs then hold any mixture of old and new elements; nothing else was written. Plan, workspace, frame and stream
- remain usable. Fallback does not apply to cancelled calls.
+ After a cancelled call, its outputs contain any mixture of old and new elements; nothing else was written. Plan,
+ workspace, frame and stream remain usable. Fallback does not apply to cancelled calls.
  */
 elsa_status elsa_engine_cancel(elsa_engine engine);
 
@@ -886,16 +888,17 @@ elsa_status elsa_engine_destroy(elsa_engine engine);
 /*
  Allocates host memory for tensors: bytes zero bytes, aligned to 64. If the engine has a GPU, the memory is
  page-locked where the system allows it. Without a GPU, or if page-locking fails and the policy is ELSA_FALLBACK_CPU,
- it is ordinary memory, so that the same program runs everywhere. Any number of tensors may be anywhere in it.
+ it is ordinary memory, so that the same program runs everywhere. A buffer may contain any number of tensors, at any
+ position.
 
  Copies:
   - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used in
-    place. Every other tensor is copied as a whole to or from GPU memory, before or after the kernels. copied_bytes
-    of the report is the sum of their sizes.
+    place. Every other tensor is copied completely to or from GPU memory, before or after the kernels. copied_bytes
+    of the report is the sum of the sizes of the copied tensors.
   - elsa_run and bound frames, on any other GPU: every tensor is copied in each run. Copies from and to buffers are
-    faster than those from and to ordinary memory.
-  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer there; a GPU
-    that does not share the host's memory reads and writes it over its bus.
+    faster than copies from and to ordinary memory.
+  - elsa_run_device: no copies, on any GPU. device_data of elsa_buffer_info is the address of a buffer on the GPU; a
+    GPU that does not share the host's memory reads and writes the buffer over its bus.
 
  A fork child must not use a buffer that its parent has page-locked.
 
@@ -915,8 +918,8 @@ elsa_status elsa_buffer_create(elsa_engine engine,
 elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
 
 /*
- Destroys the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that
- begins in it, and after all work submitted to the GPU's context, for which it waits. The caller must ensure that
+ Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
+ list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
  nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
  */
 elsa_status elsa_buffer_destroy(elsa_buffer buffer);
@@ -946,10 +949,10 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 
 /*
  Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
- plans may use it, one call at a time. The workspace also serves every other plan, of any shape and created at any
- time, whose workspace_bytes do not exceed those of the most demanding plan, if its engine has the same GPU or if
- both engines have none. A plan that needs more is rejected when it runs or binds. Host memory that a GPU needs in
- addition is allocated when a call first needs it. Plans that compute on a GPU must belong to one engine.
+ plans may use it, one call at a time. Other plans, of any shape and created at any time, may use it too if their
+ workspace_bytes do not exceed those of the most demanding plan, and if their engine has the same GPU or neither
+ engine has one. A plan that needs more is rejected when it runs or binds. If a GPU also needs host memory, the first
+ call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 
  # Safety
  *read*: plans for count handles; *write*.
@@ -960,9 +963,9 @@ elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
 
 /*
  Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
- alignment. It clears and uses the first workspace_bytes of the memory and leaves the rest alone. The memory must
- stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use it
- have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+ alignment. The first workspace_bytes of the memory are cleared and used, and the rest is not touched. The memory
+ must stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use
+ it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -997,9 +1000,9 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
  the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
  caller.
 
- If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the
- reports of later runs say whether that lasts. For a workspace in GPU memory of the caller, it prepares
- elsa_run_device and frees the memory for copies again.
+ If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
+ reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up
+ prepares elsa_run_device and then frees the memory for copies.
  */
 elsa_status elsa_plan_warm(elsa_plan plan,
                            elsa_workspace workspace);
@@ -1010,10 +1013,10 @@ elsa_status elsa_plan_warm(elsa_plan plan,
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a bound frame. Nothing is allocated once its plan has run. The report may be null.
+ Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
 
  # Safety
- *write*; *tensors* of elsa_bind, or its like of another operator.
+ *write*; *tensors* of elsa_bind, or of the function that bound the frame for another operator.
  */
 elsa_status elsa_bound_run(elsa_bound bound, elsa_report *report);
 
@@ -1024,11 +1027,11 @@ elsa_status elsa_bound_destroy(elsa_bound bound);
 
 /*
  Writes a bound on the error of the last run in a workspace, proven for the arithmetic of the plan and the tensors of
- the run. The plan must have been created with the option certify. It waits for a run that is pending on a GPU, and
- returns ELSA_STATUS_UNSUPPORTED if the last run was of another plan, failed, or did not take place.
+ the run. The plan must have been created with the option certify. The call waits for a run that is pending on a GPU.
+ It returns ELSA_STATUS_UNSUPPORTED if the last run used another plan, if it failed, or if there was none.
 
- absolute receives an upper bound of the error of every element of each channel of the output, at most count numbers;
- NaN without a claim. It may be null if count is 0.
+ absolute receives one number for each channel of the output, at most count numbers: an upper bound on the error of
+ every element in the channel, or NaN if nothing is claimed. absolute may be null if count is 0.
 
  # Safety
  *write*; absolute is writable for count numbers.

@@ -129,7 +129,8 @@ typedef struct {
 } elsa_linear_problem;
 
 /*
- Order of operations. All forms are algebraically equal and differ only in rounding, speed and memory.
+ Form of the computation: its order of operations. All forms are algebraically equal and differ only in rounding,
+ speed and memory.
  */
 typedef uint32_t elsa_form;
 
@@ -165,7 +166,7 @@ typedef struct {
 } elsa_linear_options;
 
 /*
- Choices of a plan of linear attention. elsa_plan_describe reports the rest.
+ Choices of a plan of linear attention, in addition to those that elsa_plan_describe reports.
  */
 typedef struct {
   /*
@@ -181,7 +182,7 @@ typedef struct {
    */
   uint32_t reserved;
   /*
-   Tokens per chunk, all of which meet a state at once.
+   Tokens per chunk. The tokens of a chunk read and update a state together.
    */
   size_t chunk;
   /*
@@ -255,7 +256,7 @@ typedef struct {
 #define ELSA_RULE_LINEAR 0
 
 /*
- S <- a S + k v', where a scales the whole state or each row of it.
+ S <- a S + k v', where a scales the entire state or each of its rows.
  */
 #define ELSA_RULE_GATED 1
 
@@ -368,7 +369,7 @@ elsa_status elsa_linear_run(elsa_plan plan,
  elsa_run_device apply; cu_seqlens is in host memory.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
  */
 elsa_status elsa_linear_run_device(elsa_plan plan,
                                    elsa_workspace workspace,

@@ -6,7 +6,7 @@
 #include "common.h"
 
 /*
- Meaning of the elements of a in a recurrence.
+ Meaning of the elements of tensor a of a recurrence.
  */
 typedef uint32_t elsa_gate;
 
@@ -77,8 +77,9 @@ typedef struct {
    */
   size_t size;
   /*
-   Number of parts of a recurrence's tokens that are processed in parallel, 1 to 1024: for few channels and many
-   tokens, at twice the work. 0 means a single pass. Must be 0 for other operators.
+   Number of parts into which a recurrence divides its tokens, to process the parts in parallel; 1 to 1024. Parts
+   pay off for few channels and many tokens, at twice the work. 0 means a single pass. Must be 0 for other
+   operators.
    */
   size_t parts;
   /*
@@ -187,7 +188,7 @@ typedef struct {
    */
   uint32_t has_z;
   /*
-   Number of states per channel N, 1 to 256.
+   Number N of states per channel, 1 to 256.
    */
   size_t states;
   /*
@@ -350,7 +351,8 @@ typedef struct {
 } elsa_convolution_inputs;
 
 /*
- Choices of a plan of a recurrence, a selective scan or a convolution. elsa_plan_describe reports the rest.
+ Choices of a plan of a recurrence, a selective scan or a convolution, in addition to those that elsa_plan_describe
+ reports.
  */
 typedef struct {
   /*
@@ -358,7 +360,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Number of parts of the tokens.
+   Number of parts into which the tokens are divided.
    */
   size_t parts;
   /*
@@ -396,7 +398,7 @@ typedef struct {
 #define ELSA_TAPS_NEWEST_LAST 1
 
 /*
- The method with the lower operation-count estimate of time.
+ The method with the lower time, as estimated from operation counts.
  */
 #define ELSA_CONVOLUTION_AUTO 0
 
@@ -450,7 +452,7 @@ elsa_status elsa_recurrence_run(elsa_plan plan,
  rules of elsa_run_device apply.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
  */
 elsa_status elsa_recurrence_run_device(elsa_plan plan,
                                        elsa_workspace workspace,
@@ -499,7 +501,7 @@ elsa_status elsa_selective_run(elsa_plan plan,
  Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
  */
 elsa_status elsa_selective_run_device(elsa_plan plan,
                                       elsa_workspace workspace,
@@ -548,7 +550,7 @@ elsa_status elsa_convolution_run(elsa_plan plan,
  Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
  */
 elsa_status elsa_convolution_run_device(elsa_plan plan,
                                         elsa_workspace workspace,

@@ -93,7 +93,7 @@ typedef struct {
    */
   size_t host_bytes;
   /*
-   Bytes that the process has when the stream is created, plus code and threads once they run.
+   Bytes that the process has when the stream is created, plus those of the code and threads that a run adds.
    */
   size_t fixed_bytes;
   /*
@@ -175,14 +175,15 @@ typedef struct {
 } elsa_rows;
 
 /*
- Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. A non-zero
- result ends the run, which reports it. elsa_stream_run documents the rules for callbacks.
+ Callback that fills rows of an input. It must write every element of the rows into the bytes bytes that start at
+ data, and nothing else. A non-zero result ends the run, whose report contains it. elsa_stream_run documents the
+ rules for callbacks.
  */
 typedef int32_t (*elsa_stream_read)(void *user, const elsa_rows *rows, void *data, size_t bytes);
 
 /*
- Receives rows of an output, in their final state, in bytes bytes from data. A non-zero result ends the run, which
- reports it. elsa_stream_run documents the rules for callbacks.
+ Callback that receives final rows of an output, in the bytes bytes that start at data. A non-zero result ends the
+ run, whose report contains it. elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_write)(void *user,
                                      const elsa_rows *rows,
@@ -222,15 +223,15 @@ typedef struct {
    */
   elsa_integers cu_seqlens_k;
   /*
-   First unit to run; its outputs and those of later units are written. 0 runs everything. To resume a run that a
-   callback ended, pass the finished units of its report.
+   First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
+   that a callback ended, pass finished of its report.
    */
   size_t first_unit;
 } elsa_stream_data;
 
 /*
- Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and the
- rest is zero.
+ Report of a streamed run. If a callback ended the run, only code, operand, units and finished are set, and all other
+ fields are zero.
  */
 typedef struct {
   /*
@@ -242,11 +243,11 @@ typedef struct {
    */
   int32_t code;
   /*
-   Operand of that call; 0 if no callback ended the run.
+   Operand of the callback call that ended the run; 0 if no callback ended it.
    */
   elsa_operand operand;
   /*
-   Number of units of the whole run.
+   Number of units of a complete run.
    */
   size_t units;
   /*
@@ -319,8 +320,8 @@ typedef struct {
 #define ELSA_OPERAND_MASK 5
 
 /*
- The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries,
- heads], which is read once, whole, before any other tensor.
+ The bias, [batch, heads, queries, keys] with shared axes of length 1; or its table, [1, 1, entries, heads], which
+ is read once, in one piece, before any other tensor.
  */
 #define ELSA_OPERAND_BIAS 6
 
@@ -385,17 +386,17 @@ extern "C" {
 
 /*
  Creates a stream: attention within a memory budget, over tensors that callbacks supply and receive part by part, so
- that keys and values may be larger than memory. Everything that depends on the shape is decided here. Null options
- select the defaults, which have no budget. A budget that is too small returns ELSA_STATUS_MEMORY, and the message
- gives the required bytes.
+ that keys and values may be larger than memory. Everything that depends on the shape is decided here. A budget that
+ is too small returns ELSA_STATUS_MEMORY, and the message gives the required bytes. Null options select the defaults,
+ with a budget of 0, which is always too small.
 
  As many query rows as the budget allows stay in memory, while the keys that they may attend stream past in chunks.
  Results are bit-identical to elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
 
  The CPU computes even if the engine has a GPU; with ELSA_FALLBACK_FAIL such an engine returns
  ELSA_STATUS_UNSUPPORTED. A problem that appends also returns ELSA_STATUS_UNSUPPORTED. The memory account starts with
- the process's memory when the stream is created. Later allocations of the program, including its callbacks, come on
- top.
+ the memory that the process has when the stream is created. It does not include later allocations of the
+ program or its callbacks.
 
  # Safety
  *read*, *write*.
@@ -428,15 +429,15 @@ elsa_status elsa_stream_describe(elsa_stream stream, elsa_stream_info *info);
  take any time; and write to the rows that they fill. They must return normally, without an exception, a longjmp or
  ending the thread, and preserve the floating-point environment. They must not use data or rows after they return.
 
- A callback that returns a non-zero value ends the run early. After a read, nothing else is read, and the data read
- before it is computed and written. After a write, nothing else is written, and at most two more chunks are read. The
- call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the number of finished
- units, from which another run of the same stream may resume by first_unit. Any other failure leaves the report
- unchanged. Invalid data is detected before any callback is called, except an entry of bias_index outside the table,
- which is detected when it has been read.
+ A callback that returns a non-zero value ends the run early. After a failed read, nothing else is read, and the data
+ read before it is still computed and written. After a failed write, nothing else is written, and at most two more
+ chunks are read. The call then returns ELSA_STATUS_CALLBACK, and the report holds the value, the operand and the
+ number of finished units. Another run of the same stream may resume after these units: see first_unit of
+ elsa_stream_data. Any other failure leaves the report unchanged. Invalid data is detected before any callback is
+ called, except an entry of bias_index outside the table, which is detected when it has been read.
 
- Several runs of a stream may take place at the same time if the callbacks allow it; each needs the bytes of the
- account except the fixed ones.
+ Several runs of a stream may take place at the same time if the callbacks allow it; each needs all bytes of the
+ memory account except fixed_bytes.
 
  # Safety
  *read*, *write*, *callbacks*.

@@ -118,7 +118,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// Reports the changes between rows that have been read from the files `before` and `after`, like [`compare`].
+/// Reports the changes between rows that have been read from the files `before` and `after`, like `compare`.
 ///
 /// # Errors
 /// Returns an error if rows became slower, or if the output fails.
