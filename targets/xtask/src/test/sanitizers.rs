@@ -16,7 +16,7 @@ const THREAD: &str = "-Zbuild-std=std,test --config profile.dev.package.elsa-ker
                       --config profile.dev.package.elsa-core.opt-level=1";
 
 /// Each of these instruction sets adds a third to the time that the kernels take to compile.
-const WIDE: [&str; 2] = ["avx2", "avx512"];
+pub const WIDE: [&str; 2] = ["avx2", "avx512"];
 
 /// Sanitizer of the nightly compiler, and the products that it instruments.
 pub(super) struct Sanitizer<'a> {
