@@ -403,7 +403,8 @@ const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
-    // SAFETY: 32 bytes from `p`, or 32 that end with the last element, or a buffer of as many (clause).
+    // SAFETY: reads 32 bytes that start at `p` or end with the last element, or copies `left` bytes to a buffer of 32
+    // and reads that (clause).
     unsafe {
         if back <= before {
             return L::load_bits(isa, p.sub(back)) >> back;

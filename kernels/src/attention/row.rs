@@ -164,7 +164,7 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
 /// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
-    // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
+    // SAFETY: the sums hold one reference, one row sum and `value_dim` weighted sums (clause).
     unsafe {
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
         // The rule of `raised`; the vector unit rounds, as for a tile.
@@ -216,7 +216,8 @@ unsafe fn is_masked(block: &Block, j: usize) -> bool {
     unsafe { !block.bias.is_null() && block.bias.add(j).read() == f32::NEG_INFINITY }
 }
 
-/// Adds the weighted values of the `S` vectors of dims that start at dim `x`.
+/// Adds the block's weighted values to `w` in the `S` vectors that start at dim `x`, or writes them there if `first` is
+/// set.
 ///
 /// # Safety
 /// - The clauses of [`add`]; `x + S · N` is at most `value_dim`.

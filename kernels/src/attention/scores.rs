@@ -118,7 +118,7 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     if !block.bias.is_null() {
         let masked = L::splat(isa, f32::NEG_INFINITY);
         for v in 0..V {
-            // SAFETY: the key, and vector `v` of its `V` (clauses).
+            // SAFETY: `key` is a key of the block, and `v` is less than `V` (clauses).
             let bias = unsafe { bias_of::<L, V>(isa, block, key, v) };
             scores[v] = biased(scores[v], bias, masked);
         }

@@ -159,7 +159,7 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
             while t < count {
                 let rows = if t + R <= count { R } else { 1 };
                 for i in (0..t + rows).step_by(L::N) {
-                    // SAFETY: rows of tokens of the pass, and a vector of products of each (clauses).
+                    // SAFETY: the rows are tokens of the pass, with room for a vector of products each (clauses).
                     unsafe {
                         let (x, stride, _) = reading_row(segment, n, first + t);
                         let keys = columns.add(i * segment.dim).cast_const();

@@ -79,7 +79,7 @@ growing! {
 /// # Safety
 /// *read* for the first field.
 unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, Fault> {
-    // SAFETY: a `Growing` begins with its size, as a number of that type; *read*.
+    // SAFETY: the first field of a `Growing` is its size, a `usize`; *read*.
     let size = unsafe { pointer.cast::<usize>().read() };
     let (name, known) = (T::NAME, size_of::<T>());
     if (known..=MOST).contains(&size) {

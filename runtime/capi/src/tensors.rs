@@ -146,8 +146,8 @@ unsafe fn host<'a>(
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
     let at = |operand| &tensors.operands[operand];
-    // SAFETY: the clause of this function. `check` has made the buffers for elements of the size of `dtype`, of the
-    // kinds of mask and bias, of f32 and of i64, and has found no output that overlaps anything.
+    // SAFETY: the clause of this function. `check` has sized each buffer for its element type: `dtype`, that of the
+    // mask or of the bias, f32 or i64. It has found no output that overlaps anything.
     let (read, written) = unsafe {
         let mask = |buffer: &Buffer, kind| match kind {
             MaskKind::Bool => MaskElements::Bool(buffer.read()),

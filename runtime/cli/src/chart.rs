@@ -36,9 +36,9 @@ pub struct Curve {
     pub name: String,
     /// Index of the colour.
     pub color: usize,
-    /// Path of the line.
+    /// SVG path of the line.
     pub line: String,
-    /// Path of the area between low and high values; empty if the points have none.
+    /// SVG path of the area between low and high values; empty if the points have none.
     pub band: String,
     /// Marked points of the curve.
     pub dots: Vec<Dot>,

@@ -92,8 +92,8 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// Creates the oracle of a problem, with the bounds for runs under the exact schedule with the execution data
-    /// `executed`.
+    /// Creates the oracle of a problem. Its bounds are those of runs that follow the exact schedule and have the
+    /// execution data `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))

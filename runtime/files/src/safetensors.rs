@@ -395,7 +395,7 @@ mod tests {
                 ("none", &other("F8_E5M2FNUZ"), &[]),
             ]
         );
-        // Their offsets and shapes are checked like all others.
+        // Offsets and shapes of tensors of unknown type are checked like all others.
         for (from, to) in [
             ("[11,13]", "[10,13]"),
             ("[11,13]", "[13,11]"),

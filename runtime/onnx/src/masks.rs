@@ -167,7 +167,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);
     let &[count, 1, queries, keys] = &piece.shape[..] else { return None };
-    // Whole pictures, for every batch.
+    // The batch, even a symbolic one, must consist of whole pictures of `count` windows.
     let pictures = Size::count(count)?;
     let whole = s.batch.over(&pictures)?.times(&pictures)? == s.batch;
     if count < 2 || queries != n || keys != n || n != m || !whole {

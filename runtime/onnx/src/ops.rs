@@ -25,7 +25,7 @@ pub struct Limits {
 impl Limits {
     /// Limits for models that are to be rewritten.
     pub const WHOLE: Limits = Limits { elements: LARGEST, work: 1 << 35 };
-    /// Limits for untrusted bytes, with which a rewrite takes milliseconds.
+    /// Limits for untrusted models. Under these limits, a rewrite takes milliseconds.
     pub const SMALL: Limits = Limits { elements: 1 << 12, work: 1 << 18 };
 }
 

@@ -11,12 +11,12 @@
 //!    the library requests the newest version that both sides know (`register`), declares no newer version in the
 //!    operator's own table (`operator`), and calls functions newer than 1.10 only if the runtime has them (`api`).
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
-//! 3. *A kernel of a runtime before 1.16 cannot return a status.* It reports an error by throwing a
-//!    `std::runtime_error` of the C++ library that the process has loaded; the functions are looked up when the
-//!    operator is registered (`host`). The exception passes a single frame of this library, which has nothing to drop.
-//! 4. *A runtime before 1.18 accepts one table for an operator*, and cannot infer the type of its outputs from several
-//!    inputs of unknown type. Outputs are then f32, or the type in the environment variable `ELSA_ORT_TYPE`. Later
-//!    runtimes accept one table for each element type.
+//! 3. *Before version 1.16, a kernel cannot return a status.* It reports an error by throwing a `std::runtime_error`
+//!    of the C++ library that the process has loaded; the functions that throw it are looked up when the operator is
+//!    registered (`host`). The exception unwinds through a single frame of this library, which has nothing to drop.
+//! 4. *Before version 1.18, the runtime accepts only one table per operator*, and cannot infer the type of the outputs
+//!    from several inputs of unknown type. Outputs are then f32, or the type in the environment variable
+//!    `ELSA_ORT_TYPE`. Later runtimes accept one table for each element type.
 //!
 //! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. All nodes
 //! of the process share its engines (`engines`).

@@ -148,7 +148,7 @@ impl OnGpu {
             report.row_blocks += met * rows;
             report.skipped_row_blocks += skipped * rows;
         }
-        // Shares overwrite references, and the skipped sums change their units.
+        // Overwrites each reference with the row's skipped share, and converts the skipped sum to natural units.
         let (m, rest) = finished.split_at_mut(self.rows);
         let (s, d) = rest.split_at_mut(self.rows);
         for ((m, s), d) in m.iter_mut().zip(s).zip(&mut *d) {

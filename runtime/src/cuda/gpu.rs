@@ -146,7 +146,7 @@ impl Gpu {
         &self.info
     }
 
-    /// Returns the description of the device that the chooser uses.
+    /// Returns the chooser's description of the device.
     pub fn profile(&self) -> &GpuProfile {
         &self.info.profile
     }

@@ -45,10 +45,11 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Device memory that every run needs, at the offsets of the plan's layout. In the caller's memory it also contains
-    /// the additional memory of some calls.
+    /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
+    /// contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
-    /// Additional device memory that some calls need; `None` in the caller's memory.
+    /// Additional device memory that some calls need; `None` before the first of them, and always if the workspace
+    /// lies in the caller's memory.
     extra: Option<DeviceBuffer>,
     /// Device memory for copies of host tensors.
     pub staging: Option<DeviceBuffer>,

@@ -100,7 +100,8 @@ impl Probe {
     /// first: a power of two, except for rounding.
     #[must_use]
     pub fn of_quotients(&self, small: &[usize]) -> f64 {
-        // In the middle between two powers of two, so that no rounding of the weights changes the distance of numbers.
+        // Midway between two powers of two: the rounding of the weights cannot move the sum to a range in which f32
+        // numbers have another distance.
         self.values(small, 1.5, 1.5)
     }
 

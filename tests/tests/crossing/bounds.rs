@@ -115,7 +115,7 @@ fn roundings_that_align_reach_most_of_the_worst_case() {
         assert!(judge.row(0, row, &answer));
         let component = 5;
         let (y, worst) = (judge.judged[component].y, judge.judged[component].bounds.worst);
-        // The scalar fallback, one key after another, with every rounding against the exact answer.
+        // Repeats the scalar fallback key by key, with every rounding in the direction that raises the result.
         let mut state: Option<(f64, f64, f64)> = None;
         for j in 0..keys {
             let v = f64::from(inputs.value.get(j * d + component));

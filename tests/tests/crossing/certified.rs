@@ -42,8 +42,8 @@ fn added(elements: impl Iterator<Item = f32>) -> f64 {
     })
 }
 
-/// Measures a case element by element. The keys that count are those that rows may attend by length, causality and
-/// window.
+/// Measures a case element by element. A key counts only if the lengths, causality and the window let some row attend
+/// it.
 fn exact(case: &Case) -> Exact {
     let (problem, inputs) = (case.problem(), case.inputs());
     let s = &case.spec;

@@ -234,7 +234,8 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Checks that problems whose masks or biases the kernels of plain tiles do not support run on other kernels.
+/// Checks that a problem runs on another kernel if the kernels for plain tiles with a mask or a bias (`_added`) do not
+/// support it.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {

@@ -187,7 +187,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
                     (0..dims).for_each(|x| decay.set(at * dims + x, f32::NEG_INFINITY));
                 }
             };
-            // After the first part of a scan, and within it; a value before the gate, instead of a state.
+            // A gate clears at token 36, after the first part of a scan, or at token 0, within it. In the first
+            // case here, the NaN is a value before the gate, not a past state.
             let mut values = Case { past, ..case.clone() };
             values.value.set(2 * 16 + 5, f32::NAN);
             clear(&mut values, 36);

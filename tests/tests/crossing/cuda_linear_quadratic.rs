@@ -11,7 +11,7 @@ use elsa_oracle::gpu_engine;
 use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
 
-/// Rules with a factor per pair; `true` means that each dim has a separate gate.
+/// Rules that need a factor for each pair of tokens; `true` means that each dim has a separate gate.
 const RULES: [(Rule, bool); 4] =
     [(Rule::Delta, false), (Rule::GatedDelta, false), (Rule::Gated, true), (Rule::GatedDelta, true)];
 

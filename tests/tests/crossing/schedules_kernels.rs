@@ -199,7 +199,8 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     last.unwrap()
 }
 
-/// Checks weights just below the budget over several segments, for one query and for tiles of several.
+/// Checks that all blocks are skipped if the sum of their weights stays just below the budget, and not all if it is just
+/// above: over several segments, for one query and for several tiles of queries.
 #[test]
 fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });

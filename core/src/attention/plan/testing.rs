@@ -4,7 +4,7 @@ use super::gpu_choice::{GpuKernelSpec, GpuResources, Summation};
 use super::race::{Pace, Paces};
 use crate::profile::GpuProfile;
 
-/// Returns paces that are equal on all generations.
+/// Returns the paces of a kernel that has the pace `pace` on every GPU generation.
 pub const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }

@@ -91,7 +91,7 @@ impl Shares {
     pub fn of(list: &[f32], rows: u64) -> Shares {
         let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;
         let worst = list.iter().copied().fold(0.0f32, f32::max);
-        // The bits of numbers without sign have the order of the numbers.
+        // Nonnegative numbers are ordered like their bits, so this searches the bits.
         let (mut least, mut most) = (0u32, worst.to_bits());
         while least < most {
             let middle = u32::midpoint(least, most);

@@ -574,7 +574,7 @@ impl Walk<'_> {
 
     /// Returns `true` if a row passes the guard. `left` is the share of its weights that it skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
-        // Neither a score nor a representative set its reference, or the gate did.
+        // The row met no score. Its reference is unset, because no representative set it either, or comes from the gate.
         let exponents = row.exponents;
         let untouched = row.kept == f32::NEG_INFINITY && row.lost == f32::NEG_INFINITY;
         if untouched && (row.m == f32::NEG_INFINITY || gated) {

@@ -1,5 +1,5 @@
-//! Compares every form with the oracle within its error bound, and tests the monoid laws of elements and the equality
-//! of bits.
+//! Compares every form with the oracle within its error bound, tests the monoid laws of a scan's elements, and checks
+//! which runs have identical bits.
 
 extern crate std;
 

@@ -18,7 +18,7 @@ pub const ELSA_ABI_MINOR: u32 = 0;
 /// library without sanitizers.
 pub const ELSA_STACK_BYTES: usize = 32768;
 
-/// Result of a function: ELSA_STATUS_OK, or the reason of the failure.
+/// Result of a function: ELSA_STATUS_OK, or the reason for the failure.
 pub type elsa_status = i32;
 /// Success.
 pub const ELSA_STATUS_OK: elsa_status = 0;

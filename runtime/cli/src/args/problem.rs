@@ -11,7 +11,7 @@ use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
 use elsa_files::{Reads, Source};
 
-/// Placeholder of a file in help texts.
+/// Placeholder for a file in help texts.
 pub const FILE: &str = "FILE";
 
 /// Meaning of the placeholder.
@@ -148,7 +148,8 @@ impl ProblemArgs {
         }
     }
 
-    /// Returns the flag, without its dashes, for an argument of the library. A bias has the flag of its file.
+    /// Returns the flag, without its dashes, that sets an argument of the library. For a bias, this is the flag that was
+    /// given: `bias` or `bias-table`.
     #[must_use]
     pub fn flag(&self, argument: &'static str) -> &'static str {
         match flag(argument) {

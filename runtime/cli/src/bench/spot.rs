@@ -155,7 +155,7 @@ pub fn judge(
     measured: &[Measured],
 ) -> Result<(), Error> {
     let find = |case: &Case, method: &str| measured.iter().find(|measured| is_of(measured, case, method));
-    // Names, whether the points passed, if that can be told, and words.
+    // The name of each point, whether it passed (`None` if that is unknown), and what was found.
     let mut points: Vec<(String, Option<bool>, String)> = Vec::new();
     for case in correctness() {
         let (outcome, words) = match find(&case, ELSA) {

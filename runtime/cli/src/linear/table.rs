@@ -72,7 +72,7 @@ pub struct Family {
     pub rows: Vec<Row>,
 }
 
-/// Number of tokens from which another form is the fastest.
+/// Smallest number of tokens for which another form is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
     /// The form that is the fastest for fewer tokens.

@@ -242,7 +242,7 @@ fn states_that_no_run_leaves_are_refused() {
             let line = format!("backward {FILES} --d-out @dy.npy --state @other.npz {to}");
             let output = desk.call(&line);
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            // A task may not hold the row.
+            // Not every task holds the row.
             if to.starts_with("--dq") || !output.status.success() {
                 assert!(text.contains(&format!("--state: {words}")), "{text}");
             }

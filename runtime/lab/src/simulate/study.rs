@@ -212,7 +212,7 @@ pub struct Report {
     pub study: Study,
     /// Figure 6; empty if the costs of the backward pass are unknown.
     pub both: Vec<Both>,
-    /// Appendix C, by pass and fit.
+    /// Results of appendix C, one for each pass and fit.
     pub optimum: Vec<Optimum>,
 }
 

@@ -250,7 +250,7 @@ impl Vote<'_> {
 /// # Safety
 /// - The clauses of [`Sums`], which has a row `i`.
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
-    // SAFETY: row `i` of references and sums (clauses).
+    // SAFETY: the references and the sums have a row `i` (clause).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
     // A power of two, which makes the quotient exact; zero if the state is too far below.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }

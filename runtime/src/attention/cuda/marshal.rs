@@ -328,8 +328,8 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// Returns the fields `first` and `short_from`, which determine the order of thread blocks, for a call with these
-/// numbers of row blocks, of splits, and of heads in all sequences.
+/// Returns the fields `first` and `short_from` for a call with these numbers of row blocks, of splits, and of heads in
+/// all sequences. The fields determine the order of thread blocks.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),

@@ -24,8 +24,8 @@ pub enum Held {
     },
 }
 
-/// A call of a query run: a range of keys that the run is paired with, and the index of the call's problem in
-/// [`Calls::shapes`].
+/// A call for a run of consecutive queries: the range of keys that it pairs with the run, and the index of its problem
+/// in [`Calls::shapes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub keys: Span,

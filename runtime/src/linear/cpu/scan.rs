@@ -99,7 +99,7 @@ impl<'a> Head<'a> {
         })
     }
 
-    /// Returns the number of the last part of the sequence.
+    /// Returns the index of the last part of the sequence; zero if the sequence is empty.
     fn last(&self, c: &Context<'_>) -> usize {
         c.choice.parts_of(self.sequence.tokens).saturating_sub(1)
     }

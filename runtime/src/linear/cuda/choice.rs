@@ -11,9 +11,9 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 /// Base-2 logarithm of the largest factor into which per-dim gates are split.
 const FACTORED: f64 = 100.0;
 
-/// Number of roundings of a product in a sum, over dims or tokens, in kernels that sum pair by pair: four in a chain of
-/// four, two of Kahan's sum and one for its terms that grow with the length, two for the norms of rows, one for a
-/// factor and one for a last addition.
+/// Number of roundings of a product in a sum over dims or tokens, in the kernels that compute a factor for each pair of
+/// tokens: four in a chain of four products, two in Kahan's summation and one for its error terms that grow with the
+/// length, two for the norms of rows, one for a factor, and one for a final addition.
 const BY_PAIRS: usize = 11;
 
 /// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
@@ -137,7 +137,7 @@ impl LinearGpuChoice {
         };
         let (form, chunk) = match self.form {
             _ if tokens < self.recurrent_below => (Form::Recurrent, 1),
-            // States pass chunk by chunk, and tokens read the last one.
+            // The state is computed chunk by chunk, and all tokens read the last state.
             Form::Parallel if problem.spec().direction == Direction::NonCausal => (Form::FusedChunk, CHUNK),
             Form::Parallel => (Form::Parallel, tokens.max(1)),
             form => (form, self.chunk),

@@ -289,7 +289,7 @@ impl Target {
     /// - The tensor is writable, has the element, and no other worker writes it.
     pub unsafe fn set(&self, batch: usize, token: usize, channel: usize, x: f32) {
         let to = self.address(batch, token, channel);
-        // SAFETY: the element, of its type (clause).
+        // SAFETY: the tensor has the element, with the type of the branch (clause).
         unsafe {
             match self.dtype {
                 DType::F32 => to.cast::<f32>().write(x),

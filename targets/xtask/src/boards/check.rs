@@ -222,7 +222,7 @@ pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     Ok(exported(bytes)?.into_keys().collect())
 }
 
-/// Checks that a shared library exports exactly the functions of the interface, in the interface's version.
+/// Checks that a shared library exports exactly the functions of the interface, with the interface's symbol version.
 pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     let shown = |(name, version): (String, String)| {
         if version.is_empty() { name } else { format!("{name}@{version}") }
@@ -314,8 +314,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns the functions in llvm-objdump's listing that contain encodings unknown to it, without the exceptions, and
-/// the number of all instructions.
+/// Reads llvm-objdump's listing. Returns the functions, other than the exceptions, in which it marks an instruction as
+/// unknown, and the total number of instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
     for line in listing.lines() {

@@ -14,9 +14,9 @@ pub const FILE: &str = "targets/guards.toml";
 /// Outcome of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Checks that passed.
+    /// Number of passed checks.
     pub passed: u64,
-    /// Checks that failed; at least one where the stage failed.
+    /// Number of failed checks; at least one if the stage failed.
     pub failed: u64,
     /// Counts of the stage, with a remark.
     pub summary: String,

@@ -17,7 +17,7 @@ pub struct Stage {
     pub about: &'static str,
     /// `true` if it belongs to the short run.
     pub short: bool,
-    /// Stages of different lanes share no folder of products, and run side by side.
+    /// Index of the lane. Stages of different lanes run side by side, in separate build folders.
     pub lane: usize,
     /// Seconds on two idle cores from an empty build folder, while the other lane is running. Zero for stages that run
     /// for a given time.

@@ -66,7 +66,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     }
     let one =
         |line: &str| with_standin(Run::new(tree, "cargo test --workspace --no-fail-fast").args(line), driver);
-    // Every flag of the tool, with the GPU in place of the CPU; and the robot.
+    // Tests every flag of the tool on the GPU instead of the CPU, and the robot.
     let tool =
         one("--test tool -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu cli_resume::a_gpu");
     let robot = one("--test robot --test no_frame_allocates -- --include-ignored gpu:: the_loop_");

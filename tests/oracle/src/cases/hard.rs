@@ -136,7 +136,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
     for largest in [1.0, -1.0] {
         let mut c =
             Params::plain(9, 129, 16, 20).build(format!("values as large as a problem may have, {largest}"));
-        // Keys times twice the greatest weight, times the value.
+        // With 129 keys at twice the largest weight (2^8), the weighted sum has the largest magnitude of f32.
         let value = f32::MAX / (129.0 * 512.0) * largest;
         (0..c.v.len()).for_each(|x| c.v.set(x, value));
         cases.push(c);

@@ -21,7 +21,7 @@ fn tables_are_those_of_the_paper() {
             assert!(paper.gib_off.abs() < 0.02 && paper.hours_off.abs() < 0.04, "{paper:?}");
             assert!(cost.fits);
         }
-        // The parabola of 100K to 1M tokens, printed with three digits, five to fourteen times beyond its sizes.
+        // The printed fit is a parabola for 100K to 1M tokens, with three digits; tasks have up to 14.5M tokens.
         let forward = &level.passes[0];
         let off = forward.printed_fit_hours.unwrap() / forward.paper.unwrap().hours - 1.0;
         assert!(off.abs() < 0.045, "{}: {off}", level.level);

@@ -53,13 +53,13 @@ impl Step {
         first..first + count
     }
 
-    /// Returns the step's queries as tokens of the tensors.
+    /// Returns the step's queries as a range of tokens in the tensors.
     pub fn queries(&self) -> Range<usize> {
         let first = self.group.first[0];
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Returns the step's keys as tokens of the past tensor followed by the new tensor.
+    /// Returns the step's keys as a range of tokens, counted through the past tensor and on into the new tensor.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end

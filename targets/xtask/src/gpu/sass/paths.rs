@@ -99,7 +99,8 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
         let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
-        // The multiply-adds of the largest loop count before the total, because they repeat.
+        // Multiply-adds of the largest loop, if any, and in total. If both alternatives have a loop, only these
+        // loops are compared, because they repeat.
         let fmas = |from: usize, to: usize| {
             let count = |from: usize, to: usize| code[from..to].iter().filter(|x| is_fma(x)).count();
             let inner = loops.iter().filter(|x| from <= x.first && x.last < to);
@@ -116,7 +117,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
     way
 }
 
-/// Number of multiply-adds from which code counts as part of every tile, never as rare.
+/// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
 /// Least number of sums that a lane adds to memory.
 const ADDS: usize = 16;

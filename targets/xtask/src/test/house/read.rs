@@ -15,7 +15,7 @@ pub struct Import {
     pub name: Option<String>,
     /// `true` if others may import it from here.
     pub reexport: bool,
-    /// `true` if a macro makes it.
+    /// `true` if the `use` stands in the body of a macro.
     pub expanded: bool,
     /// The line of the source.
     pub line: usize,
