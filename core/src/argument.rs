@@ -276,7 +276,7 @@ impl fmt::Display for ArgumentError {
             E::Mismatch { argument, axis, found, allowed, of } => {
                 write!(f, "{argument}: {axis} {found}; allowed: {allowed}, as {of} has")
             }
-            // Written out, a number of this size is a row of zeros.
+            // In decimal notation, a number this large or this small would consist mostly of zeros.
             E::Number { argument, found, allowed }
                 if found.is_finite() && found != 0.0 && !(1e-4..1e16).contains(&found.abs()) =>
             {

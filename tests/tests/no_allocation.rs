@@ -57,12 +57,12 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
 fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T) -> (Buffers, T) {
     let region = Region::new(GLOBAL);
     let mut workspace = plan.workspace().unwrap();
-    // The workspace of a GPU is in its memory.
+    // The workspace of a GPU plan is in device memory.
     if plan.backend() != Backend::Cuda {
         assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
     }
     let mut buffers = case.buffers();
-    // Threads have started, and a GPU has its states.
+    // Warming up starts the threads and prepares the states of a GPU.
     plan.warm(&mut workspace).unwrap();
     let (inputs, outputs) = (case.inputs(), buffers.outputs());
     let region = Region::new(GLOBAL);
@@ -107,7 +107,7 @@ fn linear(engine: &Engine) -> usize {
             let found = (0..3).find_map(measured);
             let mut workspace = found.unwrap_or_else(|| panic!("{}: other bytes", case.name));
             let (mut first, mut room) = (case.room(), case.room());
-            // Threads start in the first run, and a GPU gets its copies.
+            // In the first run, threads start, and a GPU gets its copies of the inputs.
             plan.bind(case.inputs(), first.outputs(), &mut workspace).unwrap().run().unwrap();
             let region = Region::new(GLOBAL);
             let mut bound = plan.bind(case.inputs(), room.outputs(), &mut workspace).unwrap();
@@ -115,7 +115,7 @@ fn linear(engine: &Engine) -> usize {
             bound.run().unwrap();
             let change = region.change();
             assert_eq!(change.allocations + change.reallocations, 0, "{}: {change:?}", case.name);
-            // Rules out a run that does nothing, which would not allocate.
+            // A run that does nothing would not allocate, so the outputs are compared.
             assert_eq!(first.bits(), room.bits(), "{}", case.name);
             assert!(room.rows(&case).iter().all(|x| x.is_finite()), "{}", case.name);
             runs += 3;
@@ -131,7 +131,7 @@ fn series(engine: &Engine) -> usize {
     let (x, a) = (vec![0.5; tokens * channels], [-1.0; 80]);
     let of = Elements::F32(&x);
     let mut runs = 0;
-    // Runs twice within the measured region, after a run that starts threads.
+    // The first round starts threads; the second must not allocate.
     macro_rules! measured {
         ($plan:expr, $inputs:expr, $outputs:ident) => {
             let (plan, inputs) = ($plan.unwrap(), $inputs);
@@ -181,7 +181,7 @@ fn series(engine: &Engine) -> usize {
     runs
 }
 
-// One test in this binary, so that no other thread allocates at the same time.
+// This binary has only one test, so that no other thread allocates at the same time.
 #[test]
 fn run_and_bind_allocate_nothing() {
     let mut runs = 0;
@@ -197,24 +197,24 @@ fn run_and_bind_allocate_nothing() {
         for (case, answer) in &cases {
             runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {
-                // Method math does not support it.
+                // Method math does not support packed sequences.
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
                 let problem = case.problem();
-                // Half of the plans certify.
+                // Every second plan certifies.
                 let certify = runs % 4 == 0;
                 let options = PlanOptions::default().method(method).all_workers(true).certify(certify);
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
                 assert_eq!(certified, certify, "{case:?}");
-                // Rules out a run that does nothing, which would not allocate.
+                // A run that does nothing would not allocate, so the outputs are checked.
                 answer.check_all(&buffers, ADDITIONS).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                 runs += 2;
             }
         }
     }
-    // The counter works.
+    // The counter must count this allocation.
     let region = Region::new(GLOBAL);
     let kept = std::hint::black_box(vec![0u8; 100]);
     assert!(region.change().allocations > 0 && !kept.is_empty());

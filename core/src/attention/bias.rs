@@ -32,7 +32,7 @@ pub struct TableView {
 
 impl TableView {
     /// Checks a part of an index: i64 elements, as bytes in native byte order. Every element must be a valid table entry.
-    /// `place` converts the number of an element within the part to its number in the complete index.
+    /// `place` converts the position of an element in the part to its position in the complete index.
     ///
     /// # Errors
     /// Returns an error for the first element that is out of range.
@@ -57,7 +57,7 @@ impl BiasView {
             BiasView::Table(table) => table.dtype,
             BiasView::Dense(view) => match view.kind() {
                 MaskKind::Additive(dtype) => dtype,
-                // `Spec::check` rejects it.
+                // `Spec::check` rejects boolean biases.
                 MaskKind::Bool => DType::F32,
             },
         }

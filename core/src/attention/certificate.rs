@@ -28,7 +28,7 @@ use core::fmt;
 pub struct Executed {
     /// Name of the kernel.
     pub kernel: &'static str,
-    /// Number of keys per block, `B` of the published depth.
+    /// Number of keys per block, `B` in the published depth.
     pub block: usize,
     /// Number of blocks that are folded into one state before states merge.
     pub segment_blocks: usize,
@@ -48,7 +48,7 @@ pub struct Executed {
     pub chain_depth: usize,
     /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
-    /// Largest relative error of a weight, compared with `2^x`.
+    /// Largest relative error of a weight, compared with the exact `2^x`.
     pub exp2_relative: f64,
     /// Longest chain of products that is summed in f16 in a score; zero if scores are summed in f32.
     pub half_chain: usize,
@@ -87,7 +87,7 @@ impl Order {
 pub struct Certificate {
     /// Element type of the output. Accumulation is in f32 for every type.
     pub dtype: DType,
-    /// Largest number of keys that a row may attend, `n` of the published depth.
+    /// Largest number of keys that a row may attend, `n` in the published depth.
     pub keys: usize,
     /// The structure that the run executed.
     pub executed: Executed,

@@ -76,8 +76,8 @@ pub struct Certified<'a> {
     channels: &'a [f32],
 }
 
-/// Largest share of the weights that a run may skip. Beyond it, the sum of the remaining weights may be below `2^-24`
-/// of the reference, and the bound is meaningless.
+/// Largest share of the weights that a run may skip. If it skips more, the sum of the remaining weights may be below
+/// `2^-24` relative to the reference, and the bound is meaningless.
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
@@ -193,7 +193,7 @@ impl<'a> Certified<'a> {
         write!(out, r#""kernel":"{}","keys":{},"#, self.certificate.executed.kernel, self.certificate.keys)?;
         let Measured { query, key, added, value, flags } = self.measured;
         for (name, x) in [("query_norm", query), ("key_norm", key), ("added", added), ("value", value)] {
-            // JSON has no numbers that are not finite.
+            // JSON cannot represent NaN and infinities.
             match x.is_finite() {
                 true => write!(out, r#""{name}":{x:e},"#)?,
                 false => write!(out, r#""{name}":null,"#)?,
@@ -272,7 +272,7 @@ mod tests {
         assert!(one >= prior.relative && four >= 3.99 * one && none < 1e-30, "{one:e} {none:e} {four:e}");
         assert_eq!((certified.largest_absolute(), certified.absolute(3)), (Some(four), None));
         assert_eq!(certified.channels(), channels);
-        // A larger norm demands a larger bound.
+        // A larger norm requires a larger bound.
         let [longer, further] = [(0, 1e2), (4, 1e2)].map(|(place, x)| with(place, x, &channels).prior);
         assert!(longer.relative > prior.relative);
         assert!(further.relative > prior.relative);

@@ -29,7 +29,7 @@ pub struct InputTensors<'a, E, M, I> {
     pub past_value: Option<E>,
     /// Elements of the mask.
     pub mask: Option<M>,
-    /// Elements of the bias: of its tensor, or of its table.
+    /// Elements of the bias: of its tensor or of its table.
     pub bias: Option<E>,
     /// Table entry for each pair of a query and a key, `[queries, keys]`. On a device the entries are not checked: an
     /// entry outside the table counts as the first or last one.
@@ -181,7 +181,7 @@ impl Lengths<'_> {
     /// within bounds.
     ///
     /// # Errors
-    /// Returns an error for the first list, or entry of a list, that does not match.
+    /// Returns an error for the first list or list entry that does not match.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();
@@ -359,7 +359,7 @@ impl<'a> Outputs<'a> {
             (Operand::PresentValue, self.present_value.as_ref()),
         ] {
             if operand == Operand::Output && data.is_none() {
-                // An output without elements is not missed.
+                // A problem with an empty output needs no output buffer.
                 let elements = problem.memory(operand).map_or(0, |memory| memory.elements);
                 if self.lse.is_none() && self.state.is_none() && elements > 0 {
                     return Err(E::NoOutput { argument: operand.argument() });

@@ -78,15 +78,15 @@ impl RowDrift {
         }
     }
 
-    /// Adds the probabilities of the next key. Keys must be added in order. A key that only one of the two sides attends
-    /// has probability zero on the other.
+    /// Adds the probabilities of the next key. Keys must be added in order. If only one of the two distributions
+    /// attends a key, its probability in the other is zero.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
         if sum != 0.0 {
             self.divergence += 0.25 * sum * divergence_of((computed - reference) / sum);
         } else if computed != 0.0 {
-            // Probabilities of opposite signs.
+            // The divergence is undefined if the probabilities have opposite signs.
             self.divergence = f64::NAN;
         }
         if computed > self.computed_max {
@@ -135,7 +135,7 @@ impl RowDrift {
 /// The six measures, of a row or of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metrics {
-    /// Largest absolute difference of a probability.
+    /// Largest absolute difference between a probability and that of the reference.
     pub max_abs_p: f64,
     /// L2 norm of the difference of the probabilities, relative to the norm of the reference.
     pub rel_l2_p: f64,
@@ -145,7 +145,7 @@ pub struct Metrics {
     pub argmax: f64,
     /// Share of rows whose first computed argmax is not the first argmax of the reference.
     pub argmax_strict: f64,
-    /// Largest absolute difference of an output element.
+    /// Largest absolute difference between an output element and that of the reference.
     pub max_abs_y: f64,
     /// L2 norm of the difference of the outputs, relative to the norm of the reference.
     pub rel_l2_y: f64,

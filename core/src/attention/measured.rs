@@ -161,7 +161,7 @@ impl Measured {
     pub fn of(problem: &Problem, record: &[f32; MEASURED], channels: &[f32]) -> Measured {
         let at = |i: usize| record[i];
         let value = channels.iter().fold(0.0, |a, b| larger(a, *b));
-        // Finite elements are clamped to the limit.
+        // A run clamps finite elements of mask and bias to the limit.
         let limit = |x: f32| if x.is_finite() { x.min(MASK_LIMIT) } else { x };
         let added = larger(at(MEASURED_MASK), at(MEASURED_BIAS));
         let flags = [
@@ -183,7 +183,7 @@ impl Measured {
             value: f64::from(value),
             flags,
         };
-        // A weight is 2^(s − m), with m within HEADROOM + 1 of the largest score of its row.
+        // A weight is 2^(s − m), where m is within HEADROOM + 1 of the row's largest score.
         let floor = f64::from(-WEIGHT_FLOOR - HEADROOM - 1.0) * core::f64::consts::LN_2;
         let near = 2.0 * measured.largest_score(problem) < floor;
         measured.flags = measured.flags.with(Flags::UNDERFLOW, !near);
@@ -222,7 +222,7 @@ mod tests {
     fn norms_are_upper_bounds() {
         for dim in [1, 4, 64, 256, 100_000] {
             for x in [1.0f32, 3e-3, 1e10] {
-                // Every square, product and sum rounded down as far as the dot product may be.
+                // `computed` is the smallest sum that roundings of squares, products and additions can produce.
                 let exact = f64::from(x) * libm::sqrt(dim as f64);
                 let gamma = (dim as f64 + 4.0) / 16_777_216.0;
                 let computed = exact * exact * (1.0 - gamma / (1.0 - gamma));
@@ -240,7 +240,7 @@ mod tests {
                 );
             }
         }
-        // Squares that overflow, and squares that underflow.
+        // The squares of the first row overflow, those of the second underflow.
         assert!(norm([f32::INFINITY, 1e30], 4) >= 2e30 && norm([f32::INFINITY, 1e30], 4) < 2.1e30);
         assert!(norm([0.0, 1e-30], 4) >= 2e-30 && norm([0.0, 1e-30], 4) < 2.1e-30);
         let (fallen, exact) = (norm([0.0, 1e-20], 64), 8.0 * f64::from(1e-20f32));
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn scores_that_may_lie_far_apart_are_flagged() {
-        // |scale| · 8 · k: a range of twice that, against 117 ln 2.
+        // Scores are at most |scale| · 8 · k in magnitude. Twice this number is compared with 117 ln 2.
         let flagged = |key: f32, softcap, added| {
             let record = [64.0, 8.0, key * key, key, added, 0.0, 0.0, 0.0];
             Measured::of(&problem(1, softcap), &record, &[1.0]).flags.contains(Flags::UNDERFLOW)

@@ -67,7 +67,8 @@ impl<'a> Pairs<'a> {
     ) -> Pairs<'a> {
         let s = problem.spec();
         let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
-        // The memory of the new rows; after the past if the problem appends in place.
+        // New rows are read from the key and value tensors or, if the problem appends in place, from the present
+        // tensors.
         let (key, value) = match (s.present_key, s.present_value, present) {
             (Some(pk), Some(pv), Some([key, value])) => ((pk, key), (pv, value)),
             _ => ((s.key, inputs.key), (s.value, inputs.value)),
@@ -98,8 +99,8 @@ impl<'a> Pairs<'a> {
         key.get(k + x)
     }
 
-    /// Returns the score of a row's `query`, loaded by [`query`], and key `j`, in base-2 units; `added` is the
-    /// result of [`Pairs::added`].
+    /// Returns the score of `query`, a row loaded by [`query`], and key `j`, in base-2 units; `added` is the result of
+    /// [`Pairs::added`].
     #[inline]
     pub(super) fn score(&self, query: &[f32], j: usize, added: f32) -> f32 {
         let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);

@@ -1,9 +1,9 @@
 //! Measures the number of additions that a run executes on the path of a key, from the roundings of the result.
 //!
-//! Key 0 has the weight 1 or the value 1, and some other keys are *small*: a little more than half of the distance from
-//! 1 to the next f32 number. Whenever a small key is added to the sum that contains key 0, the sum is rounded up to the
-//! next number. All other keys are zero, or far too small to matter. If every addition on the path of key 0 adds
-//! exactly one small key, the sum grows by one such distance per addition.
+//! Key 0 has the weight 1 or the value 1, and some other keys are *small*: their weights or values are a little more
+//! than half of the distance from 1 to the next f32 number. Whenever a small key is added to the sum that contains key
+//! 0, the sum is rounded up to the next number. All other keys are zero, or far too small to matter. If every addition
+//! on the path of key 0 adds exactly one small key, the sum grows by one such distance per addition.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -96,12 +96,12 @@ impl Probe {
         self.values(small, 1.0, self.weight())
     }
 
-    /// Measures the additions to `W` as [`Probe::of_values`] does, for kernels that divide the weights by their sum
-    /// first: a power of two, except for rounding.
+    /// Measures the additions to `W` as [`Probe::of_values`] does, for kernels that first divide the weights by their
+    /// sum. The sum is a power of two, except for rounding.
     #[must_use]
     pub fn of_quotients(&self, small: &[usize]) -> f64 {
-        // Midway between two powers of two: the rounding of the weights cannot move the sum to a range in which f32
-        // numbers have another distance.
+        // 1.5 is midway between two powers of two, so the rounding of the weights cannot move the sum to a range in which
+        // the distance between f32 numbers differs.
         self.values(small, 1.5, 1.5)
     }
 
@@ -111,7 +111,7 @@ impl Probe {
         let half = 2f64.powi(HALF_A_STEP) * (1.0 + 2f64.powi(-10));
         let mut values = vec![0.0; self.keys];
         values[0] = first;
-        // The weights are the same, so their sum cancels.
+        // All weights are equal, so their sum cancels.
         let alone = self.answer(|_| 0.0, |j| values[j]);
         small.iter().for_each(|j| values[*j] = half);
         (self.answer(|_| 0.0, |j| values[j]) / alone - 1.0) * sum / 2f64.powi(HALF_A_STEP + 1)

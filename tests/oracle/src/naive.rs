@@ -17,8 +17,8 @@ pub struct Answer {
     pub lse: Vec<f64>,
     /// `Σ p_j |v_j|`, in the layout of `y`.
     pub spread: Vec<f64>,
-    /// `Σ p_j |v_j|` over the keys whose weight a computation may lose, with the largest probability `p_j` that such a
-    /// key can have; in the layout of `y`.
+    /// `Σ p_j |v_j|` over the keys whose weight a computation may lose, in the layout of `y`. Here `p_j` is the largest
+    /// probability that a computation can give to such a key.
     pub lost: Vec<f64>,
     /// For each row, the sum of the probabilities in `lost`.
     pub lost_weight: Vec<f64>,
@@ -75,7 +75,7 @@ pub fn attention(case: &Case) -> Answer {
             let past_value = spec.past_value.as_ref().zip(case.past.as_ref().map(|p| &p.1));
             for i in 0..nq {
                 let query = spec.query.row(b, h, q0 + i);
-                // Keys, scores and the sums of magnitudes in each score.
+                // Each entry has a key, its score, and the sum of the magnitudes in that score.
                 let mut keys: Vec<(usize, f64, f64)> = Vec::new();
                 let mut attended = 0;
                 for j in 0..nk {
@@ -97,7 +97,7 @@ pub fn attention(case: &Case) -> Answer {
                     }
                     attended += 1;
                     if score + bias != f64::NEG_INFINITY {
-                        // The soft cap of an infinity is exact.
+                        // The soft cap of an infinite score is exact.
                         let exact = cap != 0.0 && magnitude.is_infinite();
                         let scaled = if exact { cap.abs() } else { magnitude * scale.abs() };
                         keys.push((j, score + bias, scaled + size));
@@ -204,7 +204,7 @@ fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid:
         Some(Alignment::BottomRight) => valid as i128 - nq as i128,
         _ => past as i128,
     };
-    // Distance of the key after the diagonal.
+    // Number of tokens by which the key is after the diagonal.
     let ahead = j as i128 - (i as i128 + offset);
     let right = if case.spec.causal.is_some() { Some(0) } else { case.spec.window.right };
     right.is_none_or(|r| ahead <= r as i128) && case.spec.window.left.is_none_or(|l| -ahead <= l as i128)
@@ -257,7 +257,8 @@ fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
             entry as usize * table.heads + h
         }
         (BiasView::Table(table), None, windows) => {
-            // Differences of coordinates, shifted to be non-negative, in a table of rows of differences of columns.
+            // Rows of the table belong to differences of picture rows, and entries of a row to differences of columns.
+            // Both differences are shifted to be non-negative.
             let [rows, columns] = windows.map_or([1, 1], |windows| windows.size.map(|n| n as isize));
             let (i, j) = (i as isize, j as isize);
             let (down, across) = (i / columns - j / columns, i % columns - j % columns);
@@ -273,8 +274,8 @@ fn limited(x: f32) -> f64 {
     f64::from(if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x })
 }
 
-/// Returns the region of the picture that a token of a window comes from, as one of three bands along each side; the
-/// roll of the picture puts tokens of different regions into one window.
+/// Returns the region of the picture that a token of a window comes from. Each side of the picture has three bands, and
+/// a region is a pair of bands. The shift of the windows puts tokens of different regions into one window.
 fn region(case: &Case, b: usize, token: usize) -> [u8; 2] {
     let Some(windows) = case.spec.windows else { return [0; 2] };
     let [across, columns] = [windows.picture[1] / windows.size[1], windows.size[1]];

@@ -46,7 +46,7 @@ impl Order {
     }
 }
 
-/// Initial value of outputs, which no test computes.
+/// Initial value of outputs; no test computes this number.
 pub const UNWRITTEN: f32 = -1.5 * 16_384.0;
 
 /// Draws `n` numbers of a bell-shaped distribution, times `factor`.
@@ -55,7 +55,8 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Checks that a value is within the bound of the exact one, and raises `worst` to its distance relative to the bound.
+/// Checks that a value is within the bound of the exact one. Raises `worst` to the distance between the two, relative
+/// to the bound, if that is larger.
 ///
 /// # Panics
 /// Panics if the value exceeds the bound.

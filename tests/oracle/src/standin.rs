@@ -39,7 +39,7 @@ pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)
     let program = std::env::current_exe().unwrap_or_else(|e| panic!("this program: {e}"));
     let mut command = Command::new(program);
     command.args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]);
-    // A setting for the driver in this environment would change the results of the children.
+    // A driver setting in this environment would change the results of the children.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ELSA_STANDIN_") {
             command.env_remove(name);

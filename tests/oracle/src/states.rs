@@ -33,10 +33,10 @@ impl Answer {
             let poisoned = s.is_nan() && w.iter().all(|w| w.is_nan());
             return if poisoned { Ok(()) } else { Err(format!("sums {s}, {w:?} of a poisoned row")) };
         }
-        // Apart from its roundings to f32, of `m` and of `S`, it is the log-sum-exp that was returned.
+        // `m + ln S` is the returned log-sum-exp, except for the roundings of `m`, `S` and the log-sum-exp to f32.
         let lse = f64::from(m) + f64::from(s).ln();
         let returned = f64::from(got.lse[at]);
-        // Unless one of them is NaN.
+        // The comparison also fails if one of them is NaN.
         let near = (lse - returned).abs() <= 4e-7 + 2e-7 * lse.abs();
         if !near {
             return Err(format!("log-sum-exp {lse}, returned was {returned}"));

@@ -48,7 +48,8 @@ fn elements(view: View) -> impl Iterator<Item = ([usize; 4], usize)> {
     all.flat_map(move |(b, h, t)| (0..d).map(move |x| ([b, h, t, x], view.row(b, h, t) + x)))
 }
 
-/// A case whose past and present are the same cache, separate from the case; outside the past rows, it contains NaN.
+/// A case whose past and present are the same cache, which is stored separately from the case. Outside the past rows,
+/// the cache contains NaN.
 struct Appending {
     spec: Spec,
     caches: [Data; 2],
@@ -164,7 +165,7 @@ fn the_bits_of_copies_and_no_other_byte() {
     for engine in engines(2) {
         for (i, case) in cases().into_iter().enumerate() {
             let (problem, naive) = (case.problem(), case.naive());
-            // One cache per case where calls are slow.
+            // If calls are slow, each case uses only one cache.
             let caches = if SLOW { &CACHES[i % CACHES.len()..][..1] } else { &CACHES[..] };
             for (method, states) in [(Method::Elsa, true), (Method::Elsa, false), (Method::Math, true)] {
                 let options = PlanOptions::default().method(method).all_workers(true);
@@ -172,7 +173,8 @@ fn the_bits_of_copies_and_no_other_byte() {
                 let mut want = case.buffers();
                 let mut workspace = copying.workspace().unwrap();
                 let mut outputs = want.outputs();
-                // Without states the kernels of a GPU finish on their own if the keys are not split.
+                // The attention kernel of a GPU writes the output itself if there are neither states nor splits of the
+                // keys.
                 outputs.state = outputs.state.filter(|_| states);
                 copying.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
                 let additions = if method == Method::Math { 4096 } else { 64 + 8 + 12 };
@@ -189,7 +191,7 @@ fn the_bits_of_copies_and_no_other_byte() {
                         let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
                         let report = bound.run().unwrap();
                         assert_eq!(report.backend, engine.backend());
-                        // New rows that are already present are written again.
+                        // A second run writes the new rows again, although they are already present.
                         bound.run().unwrap();
                     });
                     let what = format!("{} {method:?} {cache:?} {case:?}", engine.kernel());
@@ -221,7 +223,7 @@ fn the_scalar_fallback_appends() {
     }
 }
 
-/// Checks a cache that grows token by token: each step gives the output of a call with all tokens so far.
+/// Checks a cache that grows token by token. Each step must give the output of a call with all tokens so far.
 #[test]
 fn steps_of_a_decoder() {
     let (all, d) = (12, 32);
@@ -251,7 +253,7 @@ fn steps_of_a_decoder() {
             outputs.present_key = Some(elsa_core::dtype::ElementsMut::F32(key));
             outputs.present_value = Some(elsa_core::dtype::ElementsMut::F32(value));
             plan.bind(step.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
-            // The same step over contiguous keys.
+            // The result must equal that of the same step over contiguous keys.
             let mut plain = Params { queries: 1, ..params(t + 1) }.build("plain");
             plain.q = step.q.clone();
             plain.k = Data::F32((0..(t + 1) * d).map(|i| whole.k.get(i)).collect());
@@ -277,7 +279,7 @@ fn what_is_no_cache_is_refused() {
     };
     let needs = |other| ArgumentError::Needs { argument: "append", other };
     assert_eq!(refused(&|s| (s.past_key, s.past_value) = (None, None)), {
-        // Without a past the present is too long, which is detected first.
+        // If the past is missing, the present has too many tokens, which is the first error found.
         ArgumentError::Mismatch {
             argument: "present_k",
             axis: "tokens",
@@ -301,7 +303,7 @@ fn what_is_no_cache_is_refused() {
             ArgumentError::Mismatch { argument: "past_v", axis: name, found, allowed, of: "present_v" };
         assert_eq!(error, want);
     }
-    // A past next to the present that holds it.
+    // A separate past conflicts with a present that already contains it.
     for engine in engines(2) {
         let appending = Appending::of(&case, CACHES[1]);
         let (_, caches) = appending.run(&case, |problem, inputs, outputs| {

@@ -29,8 +29,8 @@ fn check(case: &Case, engines: &[Engine]) {
     }
 }
 
-/// Returns cases that the forward pass does not need: numbers of rows and keys around the sizes of tiles and chunks in
-/// the backward pass.
+/// Returns cases that only the backward pass needs: their numbers of rows and keys are near the sizes of its tiles and
+/// chunks.
 fn own_cases() -> Vec<Case> {
     let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
     let causal = Some(Alignment::BottomRight);
@@ -106,7 +106,7 @@ fn errors_stay_below_the_goal() {
         let worst = exact.check(found, &structure).unwrap();
         println!("{name}: {worst:e} of the bound {:e}", structure.bound(exact.largest));
         assert!(worst <= 5e-7, "{name}: {worst:e}");
-        // The bound is the worst case of every rounding, but must not be vacuous.
+        // The bound covers the worst case of every rounding, but must not be vacuous.
         assert!(structure.bound(exact.largest) <= 1e4 * worst, "{name}: {worst:e}");
     };
     report("scalar".into(), &given.scalar(), scalar::structure(&given.problem));
@@ -122,7 +122,7 @@ fn states_serve_where_exp_overflows() {
     for engine in cpu_engines(1) {
         for gain in [1.0f32, 1000.0, 4000.0] {
             let mut case = Params { scale: Some(1.0), ..Params::plain(40, 70, 1, 8) }.build("large");
-            // Scores from −gain to gain, in exact steps, so that their rounding is not measured.
+            // The scores are near −gain and gain, and exact in f32, so that their rounding is not measured.
             (0..40)
                 .for_each(|i| case.q.set(case.spec.query.row(0, 0, i), if i % 2 == 0 { 1.0 } else { -1.0 }));
             (0..70).for_each(|j| case.k.set(case.spec.key.row(0, 0, j), gain + (j % 7) as f32 / 4.0));
@@ -135,7 +135,7 @@ fn states_serve_where_exp_overflows() {
             };
             let by_state = of(Statistics::State { m: &given.m, s: &given.s });
             let by_lse = of(Statistics::LogSumExp(&given.lse));
-            // Scores in base-2 units are rounded once, at 5,771 to 2.4e-4.
+            // A score in base-2 units is rounded once, for example 5,771 by up to 2.4e-4.
             assert!(by_state <= 1e-6 + f64::from(gain) * 1.5e-7, "{gain}: {by_state:e}");
             assert!(by_lse <= 1e-6 + f64::from(gain) * 3e-7, "{gain}: {by_lse:e}");
         }
@@ -169,7 +169,7 @@ fn finite_differences_agree() {
         all.push((engine.backend().to_string(), given.engine(&engine, given.inputs(), None).0));
         all.push((format!("tasks on {}", engine.backend()), of_seven_tasks(&engine, &given)));
     }
-    // A power of two, which elements of order one absorb exactly except for their last bits.
+    // The step is a power of two, so that adding it to elements of order one changes only their last bits.
     let step = 1.0f32 / 1024.0;
     for (of, data) in [&case.q, &case.k, &case.v].into_iter().enumerate() {
         for x in 0..data.len() {
@@ -339,7 +339,7 @@ fn bad_calls_are_refused_and_nothing_is_written() {
             let error = plan.bind(good, room.gradients(), &mut workspace).unwrap_err();
             assert_eq!(error, BindError::Problem(E::Short { argument, found: needed - 1, needed }));
         }
-        // A workspace of a smaller plan.
+        // The workspace of a smaller plan is too small.
         let small = Given::of(&Params::plain(2, 2, 1, 1).build("small")).unwrap();
         let other = engine.backward_plan(&small.problem, &BackwardPlanOptions::default()).unwrap();
         let mut room = Found::room(&given.problem);
@@ -375,7 +375,7 @@ fn problems_without_a_backward_pass_are_refused() {
     let past = spec.past_key(of(2, 3)).past_value(of(2, 2)).check().unwrap();
     let error = BackwardProblem::new(&past).unwrap_err();
     assert_eq!(error, E::Conflict { argument: "past_k", other: "d_out" });
-    // Each key shared by the batch has its own gradient.
+    // If the batch shares the keys, each sequence still has a separate gradient of the keys.
     let shared = View::new("k", [3, 2, 5, 3], [0, 15, 3, 1]).unwrap();
     let of = |n, d| View::dense("x", Layout::Bhnd, &[3, 2, n, d], None).unwrap();
     let shared = Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)).key(shared);

@@ -1,5 +1,5 @@
-//! Tests the backward pass of quorum tasks. The gradient shares of the tasks, each computed from the tokens of its task
-//! alone, add up to the gradients of the entire problem, within the bound.
+//! Tests the backward pass of quorum tasks. The gradient shares of all tasks must add up to the gradients of the entire
+//! problem, within the bound. Each share is computed from the tokens of its task alone.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -128,7 +128,7 @@ fn check(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]
     let (found, structure) = merged(engine, given, division, paths);
     let exact = given.exact();
     exact.check(&found, &structure).unwrap_or_else(|e| panic!("{} {:?}: {e}", engine.backend(), given.case));
-    // Plain scores of order one stay as close as the gradients in memory.
+    // If scores are of order one, the errors of the sums are similar to those of the gradients in memory.
     let (memory, own) = given.engine(engine, given.inputs(), None);
     let near = exact.check(&memory, &own).unwrap();
     let apart = exact.check(&found, &structure).unwrap();
@@ -212,7 +212,7 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
             (foreign.m[head * 150 + i], foreign.s[head * 150 + i]) = (f32::NAN, f32::NAN);
         }
         assert_eq!(bits(&run(&mut plan, &foreign.inputs()).0), bits(&want), "foreign tokens");
-        // A different log-sum-exp of a row of the task has an effect.
+        // Changing the statistics of a row of the task changes the gradients.
         foreign.m[rows[0]] += 1.0;
         assert_ne!(bits(&run(&mut plan, &foreign.inputs()).0), bits(&want));
         let lse = BackwardInputs { statistics: Statistics::LogSumExp(&given.lse), ..given.inputs() };
@@ -284,7 +284,7 @@ fn the_scalar_core_computes_shares_tile_by_tile() {
             structure.additions += 1;
             let at = [queries.start, keys.start];
             sums.gradients().add(&given.problem, &part.gradients(), &problem, at).unwrap();
-            // Beyond the end of the whole.
+            // These rows would extend beyond the end of the entire gradients.
             let before = sums.clone();
             let error = sums
                 .gradients()

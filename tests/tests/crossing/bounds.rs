@@ -31,8 +31,8 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
-/// Checks that the bound of a run uses the constants of the kernel that ran: name and constants are those in the table,
-/// for every kernel that plans choose.
+/// Checks, for every kernel that plans choose, that the bound of a run uses the name and the constants of this kernel,
+/// as they are in the table.
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {
@@ -100,9 +100,9 @@ fn rounded(x: f64, sign: f64) -> f64 {
     x + sign.signum() * binade * 2f64.powi(-24)
 }
 
-/// Checks that the worst case is almost attained: if all roundings, of at most the unit roundoff, move one component in
-/// the same direction, its error reaches most of the bound. A bound that only knows the size of the roundings cannot be
-/// much tighter.
+/// Checks that the worst case is almost attained: if every rounding moves one component in the same direction, by at
+/// most the unit roundoff, the error reaches most of the bound. A bound that only knows the size of the roundings
+/// cannot be much tighter.
 #[test]
 fn roundings_that_align_reach_most_of_the_worst_case() {
     let (queries, keys, d) = (4, 400, 64);
@@ -115,7 +115,8 @@ fn roundings_that_align_reach_most_of_the_worst_case() {
         assert!(judge.row(0, row, &answer));
         let component = 5;
         let (y, worst) = (judge.judged[component].y, judge.judged[component].bounds.worst);
-        // Repeats the scalar fallback key by key, with every rounding in the direction that raises the result.
+        // This loop repeats the scalar fallback key by key, and rounds everything in the direction that raises the
+        // result.
         let mut state: Option<(f64, f64, f64)> = None;
         for j in 0..keys {
             let v = f64::from(inputs.value.get(j * d + component));

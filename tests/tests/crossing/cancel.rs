@@ -25,10 +25,10 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Loop number that no call reaches.
+/// Index of a loop that no call reaches.
 const NEVER: usize = usize::MAX;
 
-/// State of host threads that count the parallel loops of an engine, and cancel the engine at the loop number `at`.
+/// Host threads that count the parallel loops of an engine, and cancel the engine at the loop with index `at`.
 #[derive(Default)]
 struct Canceller {
     engine: Mutex<Option<Engine>>,
@@ -38,8 +38,8 @@ struct Canceller {
 
 struct Lent(Arc<Canceller>);
 
-/// Access to the canceller for a test. When it is dropped, it removes the engine from the canceller, which would
-/// otherwise keep the engine alive.
+/// Access to the canceller for a test. The canceller keeps the engine alive; dropping this value removes the engine
+/// from the canceller.
 struct Held(Arc<Canceller>);
 
 impl Deref for Held {

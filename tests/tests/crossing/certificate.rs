@@ -7,7 +7,7 @@ use elsa_core::dtype::DType;
 
 #[test]
 fn json_is_what_the_certificate_holds() {
-    // The parser may have an error in the last digit of an f64.
+    // The JSON parser may be off by one in the last digit of an f64.
     let same = |json: &serde_json::Value, want: f64| (json.as_f64().unwrap() - want).abs() <= 4e-16 * want;
     let executed = Executed {
         kernel: "some_kernel",

@@ -33,7 +33,7 @@ fn norm(view: &View, data: &Data, [b, h, t]: [usize; 3]) -> f64 {
     (0..view.dim()).map(|x| f64::from(data.get(row + x)).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Returns the largest magnitude of the addends, clamped to the limit of masks if finite; ∞ and NaN count as they are,
+/// Returns the largest magnitude of the addends. Finite addends are clamped to the limit of masks, ∞ and NaN count, and
 /// `−∞` does not count.
 fn added(elements: impl Iterator<Item = f32>) -> f64 {
     elements.filter(|x| *x != f32::NEG_INFINITY).fold(0.0, |most, x| {
@@ -93,7 +93,7 @@ fn bounds(found: f64, x: f64) -> bool {
     if x.is_nan() {
         return found.is_nan();
     }
-    // The bound by the largest element applies if squares overflow f32.
+    // If squares overflow f32, the looser bound from the largest element applies.
     found >= x && (found <= x * (1.0 + 1e-4) + 1e-15 || x > 1e18)
 }
 
@@ -137,7 +137,7 @@ fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(
 #[test]
 fn hard_cases_are_measured_and_bounded() {
     let cases = some_hard_cases();
-    // Each back end takes a third of them, different from the previous one's.
+    // Each back end tests a third of the cases, different from the third of the previous back end.
     for (turn, engine) in engines(3).into_iter().enumerate() {
         let gpu = engine.backend() == Backend::Cuda;
         let cases: Vec<_> = cases.iter().skip(turn % 3).step_by(if gpu { 6 } else { 3 }).collect();
@@ -212,7 +212,7 @@ fn hard_cases_are_measured_and_bounded() {
 }
 
 /// Runs a case and returns numbers of its certificate: the norms of query and key, the largest addend and the relative
-/// bound; and the channels.
+/// bound, followed by the magnitudes of the channels.
 fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     let plan = engine.plan(&case.problem(), &certifying()).unwrap();
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
@@ -222,7 +222,7 @@ fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
 }
 
-/// Checks that the largest element of each tensor changes the certificate, at any position.
+/// Checks that the largest element of each tensor changes the certificate, wherever this element is.
 #[test]
 fn the_largest_element_of_each_tensor_matters() {
     let p = Params {
@@ -308,7 +308,7 @@ fn a_certificate_is_that_of_the_last_run() {
         assert_ne!(first, second);
         run(&with, &case, &mut shared);
         assert_eq!(shared.certified().unwrap().measured, first);
-        // A second request returns the same.
+        // Requesting the certificate again returns the same measurements.
         assert_eq!(shared.certified().unwrap().measured, first);
         run(&without, &case, &mut shared);
         assert_eq!(shared.certified().unwrap_err(), RunError::NoRun);
@@ -358,15 +358,15 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// Checks that the CPU certifies the results that it computes in place of a GPU that failed at any step, and that a
-/// record of measurements that cannot be fetched is an error.
+/// Checks that, if a GPU fails at any step, the CPU certifies the results that it computes instead. If a record of
+/// measurements cannot be fetched, this is an error.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {
     let (gpu, cpu) = ("true []", "false [fallback]");
     for (fault, want) in [
         ("", [gpu, gpu]),
-        // The attention, then the kernel that measures.
+        // The first launch is the attention kernel, the second the kernel that measures.
         ("cuLaunchKernel:1:1", [cpu, gpu]),
         ("cuLaunchKernel:2:1", [cpu, gpu]),
         ("cuLaunchKernel:2:700", [cpu, gpu]),
@@ -377,7 +377,7 @@ fn faults_of_a_gpu_are_certified_or_told() {
         assert!(out.status.success(), "{fault}: {}", String::from_utf8_lossy(&out.stdout));
         assert_eq!(said(&out, "certified"), want, "{fault}");
     }
-    // A run copies its outputs to the host; the next copy is that of the records.
+    // A run copies its outputs to the host; the next copy is that of the records of measurements.
     let fetched = (1..9).find(|n| {
         let fault = format!("cuMemcpyDtoHAsync_v2:{n}:1");
         let out = child("certified::a_run_that_may_fail", &folder(), &[("ELSA_STANDIN_FAIL", fault)]);

@@ -213,7 +213,8 @@ fn chunks_merge_into_the_whole() {
                     states
                 });
                 let merged = merged.reduce(|sum, part| sum.merge(&part)).unwrap();
-                // A block, the blocks of a segment, the merges of a tree and those of the chunks.
+                // The path has the additions of a block, of the blocks in a segment, of the merge tree, and of merging
+                // the chunks.
                 let additions = 64 + 8 + 12 + ranges.len();
                 answer
                     .check_all(&merged.finish(&case.problem()), additions)
@@ -324,7 +325,7 @@ fn chunks_that_no_row_attends_are_empty() {
             let what = format!("{} {chunk:?} {around:?}", engine.kernel());
             assert!(states.m.iter().all(|m| *m == f32::NEG_INFINITY), "{what}: {:?}", states.m);
             assert!(states.s.iter().chain(&states.w).all(|x| x.to_bits() == 0), "{what}");
-            // One key closer to the rows, some row attends one.
+            // If the chunk is one key closer to the rows, some row attends one of its keys.
             let near = match (causal, around.right) {
                 (_, Some(_)) | (Some(Alignment::TopLeft), _) if chunk.key_total < 5000 => {
                     Chunk { key_offset: chunk.key_offset - 1, ..chunk }
@@ -339,8 +340,8 @@ fn chunks_that_no_row_attends_are_empty() {
     }
 }
 
-/// Checks that a call with a subset of the queries computes the same states as a call with all of them: each row keeps
-/// its diagonal and window.
+/// Checks that a call with a subset of the queries computes the states that a call with all queries computes for these
+/// rows. Each row keeps its diagonal and window.
 #[test]
 fn queries_may_be_some_of_a_whole() {
     let window = |left, right| Window { left, right };
@@ -379,7 +380,7 @@ fn queries_may_be_some_of_a_whole() {
                 };
                 let found = run(rows.start);
                 let what = format!("{} {causal:?} {window:?} {rows:?}", engine.kernel());
-                // The whole's references and divisions may differ from a chunk's, but the answers differ only by
+                // A call with all queries may use other references and divisions, so the results may differ by
                 // roundings.
                 let answer = |states: &States, row: usize| -> [f32; 9] {
                     let (m, s) = (states.m[row], states.s[row]);
@@ -446,7 +447,7 @@ fn places_that_no_whole_has_are_refused() {
     assert_eq!(check(&present, 0, 20), conflict("present_k"));
     let packed = Params { packed: Some(vec![(3, 4)]), ..Params::plain(0, 0, 8, 8) }.build("packed");
     assert_eq!(check(&packed, 0, 20), conflict("cu_seqlens_q"));
-    // Lengths count keys of the whole.
+    // Lengths count the keys of the entire sequence.
     let mut lengths = Params { lengths: true, ..Params::plain(3, 10, 8, 8) }.build("lengths");
     lengths.lengths = Some(vec![40]);
     assert_eq!(check(&lengths, 5, 40), Ok(()));
@@ -469,7 +470,7 @@ fn only_what_is_asked_for_is_written() {
         plan.bind(case.inputs(), all.outputs(), &mut workspace).unwrap().run().unwrap();
         case.naive().check_all(&all, 84).unwrap();
         let (of_all, lse) = (States { m: all.m, s: all.s, w: all.w }, all.lse);
-        // Only states, only log-sum-exp, and both.
+        // The calls request only states, only log-sum-exp, and then both.
         let mut states = States::of(&problem);
         plan.bind(case.inputs(), states.outputs(), &mut workspace).unwrap().run().unwrap();
         assert_eq!(states.bits(), of_all.bits(), "{}", engine.kernel());
@@ -481,7 +482,7 @@ fn only_what_is_asked_for_is_written() {
         let outputs = Outputs { lse: Some(&mut beside), ..states.outputs() };
         plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
         assert_eq!((states.bits(), beside), (of_all.bits(), lse), "{}", engine.kernel());
-        // No output at all.
+        // A call without any output is refused.
         let none = plan.bind(case.inputs(), Outputs::default(), &mut workspace).map(|_| ()).unwrap_err();
         let argument = Operand::Output.argument();
         assert_eq!(none, BindError::Problem(ArgumentError::NoOutput { argument }));

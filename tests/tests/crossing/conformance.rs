@@ -30,7 +30,7 @@ fn engines(threads: usize) -> Vec<Engine> {
 fn additions(options: &PlanOptions) -> usize {
     match options.method {
         Method::Elsa => options.block + 8 + 12,
-        // A single chain of row sums over all keys; no case has more than 4096.
+        // Method math sums the weights of a row in a single chain over all keys; no case has more than 4096.
         Method::Math => 4096,
     }
 }
@@ -57,7 +57,7 @@ fn check(engine: &Engine, case: &Case, expected: &Expected, options: &PlanOption
         for (data, want) in [(k, want_k), (v, want_v)] {
             for i in 0..want.len() {
                 let (a, b) = (data.get(i), want.get(i));
-                // Gaps between rows are not written.
+                // Zero marks a gap between rows, which is not written.
                 if b != 0.0 && a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan()) {
                     return Err(format!("{case:?}: present element {i} is {a}, not {b}"));
                 }
@@ -77,7 +77,7 @@ fn hard_cases_on_every_back_end() {
         let mut failures = Vec::new();
         for (case, expected) in cases.iter().zip(&expected) {
             for method in [Method::Elsa, Method::Math] {
-                // Method math does not support it.
+                // Method math does not support packed sequences.
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
@@ -167,7 +167,7 @@ fn every_flag_and_every_mask_element_matters() {
                 }
             }
         }
-        // Lengths of a sequence, and the key head of a query head.
+        // The length of a sequence and the key head of a query head must matter.
         let mut case = Params { batch: 2, lengths: true, ..plain.clone() }.build("lengths");
         case.lengths = Some(vec![80, 40]);
         let before = case.run_on(&engine, &o);
@@ -206,7 +206,7 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {
     let (rows, dv) = (5, 6);
-    // A score in base-2 units is then the product of query and key, which have one element and few bits.
+    // This scale makes a score in base-2 units the product of a query and a key, each one element with few bits.
     let scale = Some(std::f32::consts::LN_2);
     let factors = [1.0f32, -1.0, 0.5, 2.0, -4.0];
     let sizes = [0.0f32, 40.0, 1e4, 1.3e7, 1.5e8, 6e8, 1.1e9, 1.6e9, 3e9, 5e11, 3e30];
@@ -223,7 +223,7 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
         let keys = [40, 150, 700][seed - 1];
         let k: Vec<f32> = (0..keys).map(|_| size + unit * random.below(12) as f32).collect();
         let v: Vec<f32> = (0..keys * dv).map(|_| random.normal()).collect();
-        // In order; a repeated bound makes a part without keys.
+        // The bounds of the parts are in order; a repeated bound makes a part without keys.
         let mut cuts: Vec<usize> = (0..1 + random.below(4)).map(|_| random.below(keys + 1)).collect();
         cuts.extend([0, keys, cuts[0]]);
         cuts.sort_unstable();

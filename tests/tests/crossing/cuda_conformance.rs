@@ -83,8 +83,8 @@ fn every_kernel_runs() {
             }
         }
     }
-    // Features that the kernel for many rows supports besides the plainest call, and features that it leaves to
-    // another.
+    // These problems need features that the kernel for many rows supports, or features that it leaves to another
+    // kernel.
     let many = || Params::plain(1000, 130, 64, 64);
     let mask = |kind| MaskParams { kind, dims: vec![1000, 130], density: 0.6 };
     for p in [
@@ -99,14 +99,14 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // So few rows that every SM of a small device has its own block, and their addends.
+    // These problems have so few rows that their blocks do not outnumber the SMs of a small device.
     let few = || Params::plain(40, 200, 64, 64);
     let mask = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![40, 200], density: 0.6 };
     for p in [few(), Params { mask: Some(mask), ..few() }] {
         check(&engine, &p.build("few rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // More rows than narrow heads have short blocks for.
+    // These problems have narrow heads, and more rows than the kernels with short blocks are for.
     for (mask, packed) in [
         (Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![2100, 70], density: 0.6 }), None),
         (None, Some(vec![(1000, 70), (3, 200), (130, 65)])),
@@ -115,7 +115,8 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many narrow rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // So many rows that the largest blocks fill the device, over whole tiles, and heads that share keys.
+    // The first problems have so many rows that the largest blocks fill the device, with whole tiles of keys. In the
+    // other problems, heads share keys.
     let rows = 256 * engine.device().unwrap().profile.sms;
     for d in [32, 64, 96] {
         check(&engine, &Params::plain(rows, 128, d, d).build("many rows"), true)
@@ -129,7 +130,7 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
-    // Few rows, whose keys are split as often as the device has room.
+    // These problems have few rows, and their keys are split into as many parts as fit on the device at once.
     for (queries, keys, d) in [(3, 600, 64), (1, 1024, 32), (2, 5000, 96), (1, 30_000, 128), (70, 1000, 200)]
     {
         for dtype in [DType::F32, DType::F16] {
@@ -138,7 +139,7 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
-    // `certified` checks its answers.
+    // Planning this call loads the kernel that measures tensors, whose results `certified` checks.
     let certify = PlanOptions::default().certify(true);
     engine.plan(&Params::plain(5, 7, 8, 8).build("certified").problem(), &certify).unwrap();
     let loaded = engine.loaded_kernels();
@@ -148,7 +149,7 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // Run by `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series`.
+            // These kernels are run by `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series`.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
@@ -186,7 +187,7 @@ fn addends_in_plain_tiles() {
     let added =
         |float, dims: &[usize], density| MaskParams { kind: kind(float), dims: dims.to_vec(), density };
     let mut kernels = BTreeMap::new();
-    // Queries, keys and head size that give each kernel whole tiles, a ragged one, and rows without keys.
+    // These sizes give each kernel whole tiles, a partial tile, and rows without keys.
     for (queries, keys, d) in [(40, 200, 32), (129, 128, 32), (70, 193, 64), (200, 256, 64), (1000, 130, 64)]
     {
         for (dims, shared) in [
@@ -287,7 +288,7 @@ fn half_scores_keep_their_declared_error() {
         largest = largest.max(share);
         differ += usize::from(exact.lse != rounded.lse);
     }
-    // Tiles at an edge sum in f32: short or causal problems may have no others.
+    // Tiles at an edge are summed in f32, and short or causal problems may have no other tiles.
     assert!(differ >= 5, "{differ} of 10 problems have other bits");
     println!("10 problems, {differ} with other bits, {largest:.3} of the tolerance");
 
@@ -298,7 +299,7 @@ fn half_scores_keep_their_declared_error() {
         assert_ne!(kernel, "attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16");
     }
 
-    // 64 products of 40,000: finite in f32, beyond f16.
+    // Each score is a sum of 64 products of 40,000, which is finite in f32 and exceeds the range of f16.
     let mut case = Params { dtype: DType::F16, ..Params::plain(64, 128, 64, 64) }.build("large");
     case.q = Data::filled(DType::F16, case.q.len(), 200.0);
     case.k = Data::filled(DType::F16, case.k.len(), 200.0);
@@ -333,14 +334,14 @@ fn the_longest_path_is_the_one_that_is_counted() {
         let (splits, chunk, tile) = (choice.splits, choice.chunk.min(keys), choice.kernel.keys);
         let tree = powers(chunk, splits);
         let (w, s) = match choice.kernel.summation {
-            // Key 0 is the first of its chain; a lane has every `lanes`th key of a tile.
+            // Key 0 is the first key of its chain. A lane sums the weights of every `lanes`th key of a tile.
             Summation::Tiles { columns, flush } => {
                 let lanes = tile / columns;
                 let w = [multiples(1, flush.min(chunk)), multiples(flush, chunk), tree.clone()].concat();
                 let s = [multiples(lanes, tile), multiples(tile, chunk), powers(1, lanes), tree].concat();
                 (w, s)
             }
-            // Group 0 has every `groups`th key.
+            // Group 0 processes every `groups`th key, starting with key 0.
             Summation::Groups { groups, flush } => {
                 let (own, chain) = (groups * flush, multiples(groups, (groups * flush).min(chunk)));
                 ([chain, multiples(own, chunk), powers(1, groups), tree].concat(), Vec::new())

@@ -161,14 +161,14 @@ fn a_budget_is_kept() {
         let plan = |budget| engine.plan(&problem, &PlanOptions::default().budget(budget));
         let free = plan(None).unwrap().workspace_bytes();
         let mut budget = free;
-        // Lowers the budget until a plan is refused.
+        // The budget is lowered until a plan is refused.
         let needed = loop {
             match plan(Some(budget)) {
                 Ok(plan) => {
                     let bytes = plan.workspace_bytes();
                     assert!(bytes <= budget, "{bytes} of {budget}");
                     divided += usize::from(bytes > 0);
-                    // States need more than the budget of this plan, so they are not requested.
+                    // States are not requested, because they need more memory than the budget of this plan.
                     let mut workspace = plan.workspace().unwrap();
                     let mut buffers = case.buffers();
                     let mut outputs = buffers.outputs();

@@ -135,7 +135,7 @@ fn attempt(options: &EngineOptions) {
         let answer = judge(&naive, &buffers);
         for report in reports {
             match report {
-                // The last run's outputs are judged.
+                // The verdict is about the outputs of the last run.
                 Ok(report) => tell("run", &report, &answer),
                 Err(e) => println!("error: {}", e.to_string().replace('\n', " ")),
             }
@@ -146,7 +146,7 @@ fn attempt(options: &EngineOptions) {
         first.get_or_insert(buffers);
     }
     mapped(&engine, &case, &naive);
-    // The engine stays usable: another plan, another workspace.
+    // The engine stays usable for another plan and another workspace.
     drop(workspace);
     let packed = Some(vec![(5, 9), (0, 3), (40, 70)]);
     let small = Params { packed, ..Params::plain(0, 0, 8, 8) }.build("after");
@@ -275,7 +275,7 @@ fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
         assert_eq!(count(take), count(give), "{take} and {give}");
     }
     let bad: Vec<&str> = calls.lines().filter(|line| !line.ends_with(" 0")).collect();
-    // A query about memory that is not the driver's returns code 1.
+    // A pointer query returns code 1 if the memory does not belong to the driver.
     assert!(bad.iter().all(|line| *line == "cuPointerGetAttribute 1"), "{bad:?}");
 }
 
@@ -290,7 +290,7 @@ fn no_driver_no_device_and_an_old_one() {
     for (device, reason) in cases {
         fell_back(&scene(&library, &[("ELSA_STANDIN_DEVICE", device)]), reason);
         failed(&library, &[("ELSA_STANDIN_DEVICE", device)], "engine", reason);
-        // No GPU was requested: nothing to warn about.
+        // If no GPU is requested, there is nothing to warn about.
         let auto = scene(&library, &[("ELSA_STANDIN_DEVICE", device), ("ELSA_TEST_AUTO", "1")]);
         assert_eq!(said(&auto, "end"), ["0"], "{}", everything(&auto));
         assert!(said(&auto, "run").iter().all(|run| !run.starts_with("cuda") && run.ends_with("right -")));
@@ -316,7 +316,7 @@ fn each_missing_symbol_is_named() {
     let whole = std::fs::read(folder().join("libcuda.so.1")).unwrap();
     let mut needed = 0;
     for name in exports(&whole) {
-        // The same library with one name changed in its table.
+        // This copy of the library has a changed name in its symbol table.
         let mut lacking = whole.clone();
         let pattern = [b"\0", name.as_bytes(), b"\0"].concat();
         let mut found = 0;
@@ -396,7 +396,7 @@ fn every_call_fails() {
                 let fault = format!("{name}:{call}:{code}");
                 let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault)]);
                 let runs = said(&output, "run");
-                // A call that only releases something changes no answer.
+                // If a call that only releases something fails, no output changes.
                 assert_eq!(runs.len(), 6, "{fault}:\n{}", everything(&output));
                 assert_eq!(said(&output, "after").len(), 1, "{fault}:\n{}", everything(&output));
                 match runs.iter().filter(|run| !run.starts_with("cuda")).count() {

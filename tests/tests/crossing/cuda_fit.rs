@@ -57,7 +57,7 @@ fn budgets_are_kept_and_used() {
         assert_eq!(bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0), want, "{percent} %");
     }
     assert!(divisions.len() >= 2, "{divisions:?}");
-    // Finer splits if the budget has no room for others; then none.
+    // Splits become finer if there is less memory; if there is almost none, fitting is refused.
     let small = StreamBudget { device: Some(300_000), pinned: Some(300_000) };
     let (mut stream, fit) = fitted(&engine, &case, &small);
     assert!(stream.division().keys < 1024 && fit.refused > 0, "{:?} {fit:?}", stream.division());
@@ -96,8 +96,8 @@ fn child_fits() {
     println!("end: -");
 }
 
-/// Checks what happens when the driver refuses memory and on small devices: fewer resident tasks, smaller tasks, the
-/// CPU or an error. Every output is correct, and its bits do not depend on the number of resident tasks.
+/// Checks devices that refuse memory or have little of it: the result is fewer resident tasks, smaller tasks, a run on
+/// the CPU, or an error. Every output is correct, and its bits do not depend on the number of resident tasks.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn refused_memory_makes_smaller_tasks() {
@@ -115,7 +115,7 @@ fn refused_memory_makes_smaller_tasks() {
         let plain = of(&[("ELSA_STANDIN_DEVICE", device)]);
         let (n_cap, refused) = plain.0.unwrap();
         assert!(n_cap > 2 && refused == 0, "{plain:?}");
-        // One task fewer per refusal, for any allocation.
+        // Each refused allocation, whichever it is, costs one resident task.
         for (fault, times) in [
             ("cuMemAlloc_v2:1:2", 1),
             ("cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", 2),
@@ -128,10 +128,10 @@ fn refused_memory_makes_smaller_tasks() {
             assert_eq!(found.0, Some((n_cap - times, times)), "{fault}: {found:?}");
             assert_eq!(found.1, plain.1, "{fault}");
         }
-        // A device with less memory than all rows need, which the search requests.
+        // The search requests memory for all rows, and this device has less.
         let small = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_MEMORY", "900000")]);
         assert!(small.0.is_some_and(|(tasks, _)| tasks < n_cap), "{small:?}");
-        // More refusals than tasks can be given up: finer tasks, counted by a calibration.
+        // If there are more refusals than resident tasks (`n_cap`, measured above), tasks become finer.
         let faults: Vec<String> = (1..=n_cap + 1).map(|n| format!("cuMemAlloc_v2:{n}:2")).collect();
         let finer = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", &faults.join(","))]);
         assert!(finer.0.is_some_and(|(tasks, refused)| refused == n_cap + 1 && tasks > 1), "{finer:?}");
@@ -187,7 +187,8 @@ fn every_allocation_may_be_refused() {
             let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
             (found, std::fs::read_to_string(log.path()).unwrap())
         };
-        // There is no run without a fit; a run has its own page-locked memory.
+        // Without a fit nothing runs. A run allocates page-locked memory of its own, so the calls of one fit are the
+        // difference between two fits and one fit.
         let (_, none) = logged(0);
         let ((plain, want), once) = logged(1);
         let (_, twice) = logged(2);
@@ -198,7 +199,7 @@ fn every_allocation_may_be_refused() {
             let count = |log: &str| log.lines().filter(|line| line.split(' ').next() == Some(call)).count();
             let calls = count(&twice) - count(&once);
             assert!(calls > 0, "{call}");
-            // Fit k has its k-th call refused; the next attempt makes all of them.
+            // In fit `k`, the `k`-th call is refused, and the next attempt makes all calls.
             let mut at = count(&none);
             let faults: Vec<String> = (1..=calls)
                 .map(|k| {

@@ -171,7 +171,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for options in forms() {
-            // Not a multiple of four dims: a head's rows are padded with rows of zeros.
+            // Seven dims are not a multiple of four, so the rows of a head are padded with rows of zeros.
             let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [7, 16]) };
             let mut case = params.build();
             let past = case.past.clone();
@@ -187,8 +187,9 @@ fn infinite_gates_clear_whatever_a_state_holds() {
                     (0..dims).for_each(|x| decay.set(at * dims + x, f32::NEG_INFINITY));
                 }
             };
-            // A gate clears at token 36, after the first part of a scan, or at token 0, within it. In the first
-            // case here, the NaN is a value before the gate, not a past state.
+            // The first case has a NaN in a value instead of the past state, and a gate that clears at token 36, after
+            // the first part of a scan. In the other cases a gate clears the past state at token 36 or, within the
+            // first part, at token 0.
             let mut values = Case { past, ..case.clone() };
             values.value.set(2 * 16 + 5, f32::NAN);
             clear(&mut values, 36);
@@ -241,7 +242,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
         let dims = [[128, 20], [100, 7], [65, 32]][n % 3];
         let mut params = Params { direction, seed: n as u64, ..Params::plain(rule, 67 + n, dims) };
         params.past = direction != Direction::Bidirectional;
-        // Plain chunks, including some that gates mark.
+        // The gates leave some chunks plain and mark others.
         params.dtype = [DType::F32, DType::F16, DType::Bf16][n % 3];
         params.gates = [GateKind::Mild, GateKind::Clearing, GateKind::Hard][(n + n / 3) % 3];
         params.normalize = (n % 4 == 1 && n % 3 > 0).then_some(1e-6);
@@ -253,7 +254,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
             let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
             let found = run_times::<2>(&engine, &case, options);
             found.check(&case, &answer);
-            // The smallest batch that fills the device without pairs.
+            // This is the smallest batch that fills the device with blocks of all columns.
             let batch = plan.gpu_choice().unwrap().pairs + 1;
             let many = repeated(&params, &case, batch);
             let plan = engine.linear_plan(&many.problem, options).unwrap();
@@ -340,7 +341,7 @@ fn packed_sequences_have_their_bits_alone() {
             }
         }
     }
-    // Some sequences go token by token, others do not, and each state has several readers.
+    // Some sequences are computed token by token, others are not, and each state has several readers.
     for (rule, in_place) in [(Rule::GatedDelta, true), (Rule::Linear, false)] {
         let plain = Params::plain(rule, 90, [8, 4]);
         let packed = Some(vec![0, 3, 70, 90]);
@@ -349,7 +350,7 @@ fn packed_sequences_have_their_bits_alone() {
     }
 }
 
-/// A number under addition, as a monoid.
+/// Monoid of f32 numbers under addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sum(f32);
 
@@ -369,7 +370,7 @@ impl Monoid for Sum {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
     let engine = gpu_engine(Fallback::Fail);
-    // The delta rule adds up, too, while keys are orthogonal to the content of the state.
+    // The delta rule is tested as well; with equal unit keys it replaces the row that it writes.
     for (rule, parts) in [(Rule::Linear, 12), (Rule::Linear, 3), (Rule::Gated, 12), (Rule::Delta, 12)] {
         let tokens = 16 * parts;
         let params = Params { scale: Some(1.0), ..Params::plain(rule, tokens, [2, 4]) };
@@ -379,7 +380,7 @@ fn parts_are_carried_in_the_order_of_core() {
             let last = t % 16 == 15;
             for x in 0..2 {
                 case.query.set(2 * t + x, 1.0 - x as f32);
-                // Only the last token of a part writes, to the row that all read.
+                // Only the last token of a part writes, and only to the row of the state that every query reads.
                 case.key.set(2 * t + x, if x == 0 && last { 1.0 } else { 0.0 });
             }
             (0..4).for_each(|x| case.value.set(4 * t + x, if last { value(t / 16) } else { 0.0 }));
@@ -397,14 +398,14 @@ fn parts_are_carried_in_the_order_of_core() {
         (1..chain.len()).for_each(|p| chain[p] = chain[p - 1].combine(&chain[p]));
         assert!(parts == 3 || sums != chain, "another order has the same bits");
         for p in 1..parts {
-            // The delta rule replaces a state instead of adding to it.
+            // The delta rule replaces the state instead of adding to it, because keys are equal unit vectors.
             let expected = if rule.is_delta() { value(p - 1) } else { sums[p - 1].0 };
             let of_part = found.output.get(4 * 16 * p);
             let off = (of_part - expected).abs();
             assert!(if rule.is_delta() { off <= 1e-5 } else { off == 0.0 }, "{rule:?}, part {p}: {of_part}");
         }
     }
-    // Several blocks of rows, and numbers of places that are no power of two.
+    // States have several blocks of rows, and neither their sizes nor the number of parts are powers of two.
     for (rule, per_dim) in RULES {
         let params = Params { per_dim, past: true, ..Params::plain(rule, 111, [36, 10]) };
         check_all(&engine, &params, &[of(Form::Scan, None, Some(7))]);
@@ -428,7 +429,7 @@ fn every_token_against_every_earlier_one() {
             check_all(&engine, &params, &quadratic);
         }
     }
-    // Values that no later token sees may be anything, and values that all see poison them.
+    // An infinite value affects no token after a gate that clears it, but a NaN gate poisons all later tokens.
     for at in [10, 100] {
         let mut case = Params { past: true, ..Params::plain(Rule::Gated, 150, [8, 4]) }.build();
         case.value.set(4 * at, f32::INFINITY);

@@ -1,5 +1,5 @@
-//! Tests the quadratic form on the GPU back end where it needs a factor per pair of tokens: delta rules, and a gate per
-//! dim.
+//! Tests the quadratic form on the GPU back end for rules that need a factor for each pair of tokens: delta rules, and
+//! rules with a gate per dim.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
 const RULES: [(Rule, bool); 4] =
     [(Rule::Delta, false), (Rule::GatedDelta, false), (Rule::Gated, true), (Rule::GatedDelta, true)];
 
-/// Tokens per block.
+/// Number of tokens per block.
 const TILE: usize = 32;
 
 fn parallel() -> LinearPlanOptions {
@@ -90,7 +90,7 @@ fn gates_and_keys_that_break_naive_code() {
     for rule in RULES {
         for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated()))
         {
-            // Norms of rows whose pairs have their own exponentials.
+            // The case with hard gates also normalises queries and keys.
             let normalize = (gates == GateKind::Hard).then_some(1e-6);
             check(&engine, &Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build());
         }
@@ -110,8 +110,8 @@ fn sums_of_gates_beyond_the_range_of_factors() {
     let engine = gpu_engine(Fallback::Fail);
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 4 } else { 1 };
-        // Gates of the second and the third tile: up and down again, so that late rows shrink earlier growth; down and
-        // up; down.
+        // In the second and the third tile, gates grow and then shrink the state (so that late rows undo earlier
+        // growth), or shrink and then grow it, or shrink it twice.
         for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0), (1.5, -3.5), (-3.5, 1.5)] {
             let mut case = Params { past: false, ..params(rule, 3 * TILE, [4, 4]) }.build();
             for t in 0..3 * TILE {
@@ -119,7 +119,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
                 (0..dims).for_each(|x| case.decay.as_mut().unwrap().set(t * dims + x, gate));
             }
             for silent in [false, true] {
-                // Later tokens write nothing that could hide the remains of the earlier ones.
+                // If `silent`, later tokens write nothing that could hide the remains of the earlier ones.
                 for t in if silent { TILE } else { 3 * TILE }..3 * TILE {
                     (0..4).for_each(|c| case.value.set(4 * t + c, 0.0));
                     if let Some(beta) = &mut case.beta {
@@ -134,8 +134,8 @@ fn sums_of_gates_beyond_the_range_of_factors() {
                         off += (rows[4 * t + c] - answer.output[4 * t + c]).powi(2);
                         norm += answer.output[4 * t + c].powi(2);
                     }
-                    // The bound allows for the loss of factors that underflow f32; pairs in range keep their digits.
-                    // Gates above one magnify roundings.
+                    // The bound of the plan also allows for factors that underflow f32. Here the factors of pairs are
+                    // in range, so that digits remain, and the limit is tighter. Gates above one magnify roundings.
                     let most = 1e-3 * norm.sqrt() + 1e-34;
                     assert!(off.sqrt() <= most, "{rule:?} {second} {silent} token {t}: {off} of {norm}");
                 }
@@ -160,7 +160,7 @@ fn what_is_cleared_may_be_nan() {
             case.key.set(7 * nan_at + 2, f32::INFINITY);
             let poisoned = run(&engine, &case).rows(&case);
             assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}");
-            // All dims except one: the contents of the state's last dim remain.
+            // If each dim has a gate, all dims except the first are cleared, and the contents of the first remain.
             let decay = case.decay.as_mut().unwrap();
             if clear_at == 70 {
                 (0..dims).for_each(|x| decay.set(nan_at * dims + x, f32::NAN));
@@ -181,7 +181,7 @@ fn what_is_cleared_may_be_nan() {
             assert!(rows[16 * (clear_at - 1)..16 * clear_at].iter().all(|x| !x.is_finite()), "{rule:?}");
         }
     }
-    // NaN gates, with and without anything before them.
+    // One gate is NaN, with or without tokens before it.
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 7 } else { 1 };
         for at in [0, 40] {
@@ -206,7 +206,7 @@ fn long_sums_keep_their_digits() {
         let tokens = 1024;
         let mut case = Params { per_dim, ..Params::plain(rule, tokens, [64, 16]) }.build();
         if let Some(decay) = &mut case.decay {
-            // Nothing is forgotten except by the rule.
+            // All gates are one, so only the rule itself removes contents of the state.
             (0..decay.len()).for_each(|i| decay.set(i, 0.0));
         }
         normalized(&mut case, 64);

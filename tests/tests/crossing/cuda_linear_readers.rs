@@ -43,7 +43,7 @@ fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Par
     }
 }
 
-/// Returns the case with only the query head number `reader` of each state.
+/// Returns the case with only query head `reader` of each state.
 fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     let [heads, key_heads, states] = params.heads;
     let alone = Params { heads: [states, key_heads, states], ..params.clone() }.build();
@@ -93,7 +93,8 @@ fn a_state_is_computed_once_and_changes_no_bit() {
         (Rule::GatedDelta, true),
     ];
     for (n, (rule, per_dim)) in rules.into_iter().enumerate() {
-        // Kernels of every size; readers that fill a tile of queries, and readers that do not.
+        // The head sizes select kernels of every size. The readers of a state fill a tile of queries in some cases
+        // only.
         for (m, dims) in [[12, 36], [100, 5]].into_iter().enumerate() {
             for form in [Form::Recurrent, Form::FusedChunk] {
                 let heads = [[6, 1, 2], [16, 1, 1], [10, 2, 2]][(n + m) % 3];
@@ -104,7 +105,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
                 params.in_place = params.past && n % 2 == 0;
                 params.dtype = [DType::F32, DType::F16][(n + m) % 2];
                 params.normalize = (m == 1 || n == 3).then_some(1e-6);
-                // Chunks that go token by token.
+                // Some gates make chunks go token by token.
                 params.gates = [GateKind::Mild, GateKind::Clearing, GateKind::Hard][(n + m) % 3];
                 compare(&engine, &full(&engine, params, &of(form)), form);
             }
@@ -144,7 +145,7 @@ fn readers_do_not_know_of_each_other() {
         let (mut found, mut workspace) = (case.room(), plan.workspace().unwrap());
         plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
         found.check(&case, &answer);
-        // In chunks in which other readers' products are finite.
+        // In chunks with such queries, the products of the other readers stay finite.
         for form in [Form::Recurrent, Form::FusedChunk] {
             let plain = Params { per_dim, heads: [5, 1, 1], past: true, ..Params::plain(rule, 35, [8, 8]) };
             let params = full(&engine, plain, &of(form));
@@ -208,7 +209,7 @@ fn keys_of_many_dims() {
             assert!(found.bits() == of().bits(), "{}", case.name);
         }
     }
-    // Contents cleared by a gate of -inf may be NaN, and the padding rows of a key hold nothing.
+    // Contents that a gate of −∞ clears may be NaN, and the padding rows of a key contribute nothing.
     for per_dim in [false, true] {
         let mut case = Params { per_dim, past: true, ..Params::plain(Rule::GatedDelta, 9, [300, 4]) }.build();
         if let Some(past) = &mut case.past {

@@ -35,7 +35,7 @@ fn verdict(case: &Case, output: &Data, lse: Option<&[f32]>) -> String {
     }
 }
 
-/// Number of runs per call; the next constant is what [`call`] returns if the GPU computes all of them correctly.
+/// Number of runs per call. If the GPU computes all of them correctly, [`call`] returns the constant below.
 const RUNS: usize = 3;
 const ALL_ON_THE_GPU: &str = " cuda cuda cuda right";
 
@@ -46,7 +46,7 @@ fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
         Ok(bound) => bound,
         Err(e) => return format!("bind error {e}"),
     };
-    // A later run prepares the data again that an earlier one lost.
+    // If a run loses its data, a later run must prepare the data again.
     let runs: Result<Vec<&str>, _> = (0..RUNS).map(|_| Ok(bound.run()?.backend.name())).collect();
     drop(bound);
     match runs {
@@ -67,7 +67,7 @@ fn sharing() {
     }
     println!();
     let engine = engine();
-    // The large problem alone has neither a table of sequences nor room for three of them.
+    // Unlike the large problem, this one needs a table of sequences and room for three sequences.
     let both = Params { batch: 3, lengths: true, ..large().params }.build("both");
     let cases = [small(), large(), both];
     let plans = cases.each_ref().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap());
@@ -207,7 +207,7 @@ fn scene(test: &str, fault: &str, fail: bool) -> Vec<String> {
 fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     let calls = scene("cuda_lost::sharing", "", false);
     assert!(calls.len() == 8 && calls.iter().all(|call| call.ends_with(ALL_ON_THE_GPU)), "{calls:?}");
-    // Each of these launches loses the context. The CPU computes the run that it belongs to, and the GPU all others.
+    // Each of these launches loses the context. The CPU computes the run of that launch, and the GPU all other runs.
     for launch in [1, 2, 3, 6, 9, 14, 20, 29] {
         let calls = scene("cuda_lost::sharing", &format!("cuLaunchKernel:{launch}:700"), false);
         assert_eq!(calls.len(), 8);
@@ -215,7 +215,7 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
         let runs = calls.iter().flat_map(|call| call.split(' ').filter(|word| *word == "cuda")).count();
         assert_eq!(runs, 8 * RUNS - 1, "launch {launch}: {calls:#?}");
     }
-    // Both contexts are lost.
+    // Both the first context and its replacement are lost.
     let calls = scene("cuda_lost::sharing", "cuLaunchKernel:3:700,cuLaunchKernel:12:719", false);
     assert!(calls.iter().all(|call| call.ends_with(" right")), "{calls:#?}");
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
@@ -226,7 +226,7 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
-    // The driver's documentation of each code, plus the codes that leave the state unknown.
+    // Codes by their effect on the context according to the driver's documentation: lost, unknown, or kept.
     let lost = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911];
     let unknown = [4, 201, 709, 999];
     let kept = [1, 2, 400, 701, 708, 711, 712, 713, 720, 801];
@@ -263,12 +263,12 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// Checks that, if the context after a lost one does not get all of its memory, the CPU computes the call that needs
-/// the memory, and the next call tries to allocate it again.
+/// Checks that, if a context that replaces a lost one does not get all of its memory, the CPU computes the call that
+/// needs the memory, and the next call tries to allocate it again.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {
-    // The first run of the second call.
+    // This launch belongs to the first run of the second call.
     let lost = "cuLaunchKernel:7:702";
     let log = tempfile::NamedTempFile::new().unwrap();
     let variables = [("ELSA_STANDIN_FAIL", lost), ("ELSA_STANDIN_LOG", log.path().to_str().unwrap())];
@@ -283,7 +283,7 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
             let fault = format!("{lost},{name}:{call}:2");
             let calls = scene("cuda_lost::sharing", &fault, false);
             assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-            // The last run of the second call, and all runs of a later one.
+            // The GPU computes the last run of the second call, and all runs of a later call.
             assert!(calls[1].ends_with(" cuda right"), "{fault}: {calls:#?}");
             assert!(calls[6].ends_with(ALL_ON_THE_GPU), "{fault}: {calls:#?}");
         }
@@ -299,7 +299,7 @@ fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
         let fault = format!("cuLaunchKernel:{launch}:700");
         let calls = scene("cuda_lost::resident", &fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-        // An error or a correct answer is allowed without a fallback.
+        // A call without a fallback may return an error or a correct output.
         let calls = scene("cuda_lost::resident", &fault, true);
         let fine = |call: &String| call.ends_with(" right") || call.contains("error ");
         assert!(calls.iter().all(fine), "{fault}: {calls:#?}");

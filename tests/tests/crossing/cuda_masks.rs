@@ -13,9 +13,9 @@ use half::f16;
 /// Number of queries of a case: two blocks of 64 rows and two more rows.
 const QUERIES: usize = 130;
 const HEADS: usize = 2;
-/// Keys per tile.
+/// Number of keys per tile.
 const TILE: usize = 64;
-/// Head sizes and types that different kernels compute.
+/// Pairs of a head size and a type, each computed by a different kernel.
 const KERNELS: [(usize, DType); 6] = [
     (32, DType::F32),
     (64, DType::F32),
@@ -41,7 +41,7 @@ fn case(
         (0..heads * rows * columns).map(|n| attends(n / columns % rows, n % columns)).collect();
     let natural = |x: &bool| if *x { 0.0 } else { f32::NEG_INFINITY };
     case.mask = Some(match kind {
-        // Every byte except zero counts.
+        // Every byte except zero means attended.
         MaskKind::Bool => MaskData::Bool(
             attended.iter().enumerate().map(|(n, x)| if *x { (n % 255 + 1) as u8 } else { 0 }).collect(),
         ),
@@ -74,7 +74,7 @@ fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
     let engine = gpu_engine(Fallback::Fail);
-    // Tiles that are empty, one of them for some blocks alone, whole ones, and the third block without a key.
+    // Two tiles are empty, one is completely attended, and the third block of rows attends no key.
     let attends = |i: usize, j: usize| match (i / TILE, j / TILE) {
         (2, _) | (0, 1) | (1, 0) => false,
         (0, 0) => true,
@@ -98,7 +98,8 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
                         same += 1;
                         assert_eq!(wanted, rows(&other.0, kernel.0), "{what}: {kind}");
                     } else {
-                        // Kernels that add in plain tiles support neither f16 nor columns.
+                        // The kernels that add masks in plain tiles support neither f16 masks nor masks of a single
+                        // column.
                         assert!(one.ends_with("_added"), "{what}: {kind}: {one}, {another}");
                         other.1.naive().check_all(&other.0, 5000).unwrap_or_else(|e| panic!("{what}: {e}"));
                     }
@@ -106,7 +107,8 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
             }
         }
     }
-    // All except f16 masks and columns of the two f32 kernels that have others for f32 and boolean masks.
+    // Two f32 kernels have variants for f32 and boolean masks. Only with these kernels may f16 masks and masks of a
+    // single column run on another kernel.
     assert!(same > KERNELS.len() * 12 - 20, "{same}");
 }
 
@@ -124,7 +126,7 @@ fn tiles_that_a_mask_empties_change_no_bit() {
             let some = |i: usize, j: usize| !empty(j) && !(i * 7 + j * 3).is_multiple_of(5);
             let mut left_out = case_of(&some);
             let wanted = rows(&run(&engine, &left_out), d);
-            // Masked contents do not leak.
+            // The contents of masked keys must not leak.
             for x in [&mut left_out.k, &mut left_out.v] {
                 for at in 0..x.len() {
                     if empty(at / d % KEYS) {
@@ -133,8 +135,8 @@ fn tiles_that_a_mask_empties_change_no_bit() {
                 }
             }
             assert_eq!(wanted, rows(&run(&engine, &left_out), d), "{what}: NaN in the empty tile");
-            // If another row attends a key of the tile, the block computes it, and rows that do not attend it keep
-            // their bits.
+            // If another row attends a key of the tile, the block computes the tile, and rows that do not attend the
+            // key keep their bits.
             let other = |i: usize| i % 32 == 9;
             let taken_in = case_of(&|i, j| some(i, j) || (other(i) && j == TILE + 5));
             let found = rows(&run(&engine, &taken_in), d);

@@ -35,7 +35,8 @@ fn scale_a_million_keys() {
         let case =
             Params::plain(queries, 1 << 20, 64, 64).build(format!("a million keys, {queries} queries"));
         let (output, lse) = output(&engine, &case);
-        // Additions of a part of the keys and of the tree over the parts, far fewer than the keys.
+        // The path has the additions of one part of the keys and of the tree over the parts, far fewer than there are
+        // keys.
         case.naive().check(&output, Some(&lse), 1 << 15).unwrap();
     }
 }

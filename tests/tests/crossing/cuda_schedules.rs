@@ -20,7 +20,7 @@ use elsa_oracle::schedules::{
 use elsa_runtime::{Backend, Engine, Fallback, PlanError, PlanOptions};
 use std::ops::Range;
 
-/// Keys per tile.
+/// Number of keys per tile.
 const TILE: usize = 64;
 
 /// The element types.
@@ -69,8 +69,8 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let (first, tile) = once();
     let (again, _) = once();
     assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
-    // Without states a kernel may write the output on its own. Elements of 16 bits cannot hold sums, so their chains
-    // are then longer, and bits may differ.
+    // A kernel may write the output itself if no states are requested. A 16-bit output cannot store sums, so its chains
+    // are longer and bits may differ.
     let step = match case.spec.dtype {
         DType::F32 => 0.0,
         DType::F16 => 2f32.powi(-10),
@@ -154,8 +154,8 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
     last.unwrap()
 }
 
-/// Checks that weights just below the budget are skipped, with one query and with fewer and more queries than a block
-/// has.
+/// Checks that weights just below the budget are skipped: with one query, with fewer queries than a block has rows, and
+/// with more.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
@@ -255,14 +255,14 @@ fn values_that_are_not_finite_stay() {
             v[at] = bad;
             let (found, ..) = of(&v);
             v[at] = 1.0;
-            // The first tile of a split always stays.
+            // The first tile of a split is always kept.
             assert!(found.report.skipped_blocks >= plain.report.skipped_blocks - blocks, "{bad}");
             for i in 0..queries {
                 let y = found.buffers.output.get(i);
                 assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{bad} {y}");
             }
         }
-        // A NaN among the scores poisons its rows.
+        // A NaN in a key poisons the rows that attend the key.
         let mut case = scored_in(dtype, [&q, &k, &v]);
         case.fill_key(0, 3 * TILE, f32::NAN);
         let (found, ..) = run(&engine, &case, &options);
@@ -323,7 +323,7 @@ fn tiles_that_no_row_attends_are_not_counted() {
     let (all, none, blocks) = counts(&|_, _| true);
     assert_eq!((all, none), (5 * blocks, 0));
     assert_eq!(counts(&|_, key| key / TILE != 2 && key / TILE != 3).0, 3 * blocks);
-    // Only this row of its block of rows attends one of them.
+    // In its block of rows, only this row attends a key of the fourth tile.
     assert_eq!(counts(&|row, key| key / TILE != 2 && (key / TILE != 3 || row == 17)).0, 3 * blocks + 1);
     // In the last tile the mask keeps only keys that causality excludes.
     assert_eq!(counts(&|row, key| key < 4 * TILE || key > keys - queries + row).0, 4 * blocks);
@@ -343,8 +343,8 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// Checks that a run inside a budget that is too small to skip any tile has the bits of a run without a budget that
-/// uses the same blocks.
+/// Checks a budget that is too small to skip any tile. The run must have the bits of a run without a budget that uses
+/// the same blocks.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
@@ -368,10 +368,10 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
             let splits = if case.spec.packed.is_some() { 1 } else { choice.splits };
             let (ran, ..) = run(&engine, case, &split(1e-30, &choice, splits));
             if ran.report.skipped_blocks > 0 {
-                // Tiles of keys that weigh nothing at all.
+                // The skipped tiles have keys without any weight.
                 continue;
             }
-            // The exact kernel of the same name, with the same number of splits.
+            // The exact kernel has the same name without the suffix, and is planned with the same number of splits.
             let exact = PlanOptions::default();
             let twin = choice.kernel.name.trim_end_matches("_within");
             let alike = |c: &GpuChoice| c.kernel.name == twin;
@@ -444,7 +444,7 @@ fn half_of_the_tiles_go() {
     let k: Vec<f32> = (0..n).map(|j| if (j / TILE).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
     let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
     let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
-    // Six splits are more than a lane of the merge loads at once.
+    // A lane of the merge cannot load six splits at once.
     for splits in [3, 6] {
         let ran = check_account(&q, &k, &v, 1e-3, splits);
         assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
@@ -494,7 +494,7 @@ fn packed_sequences_count_their_own_blocks() {
             let of = Params { dtype, heads, packed: Some(list.clone()), ..Params::plain(0, 0, 1, 1) };
             let mut case = Params { scale: Some(std::f32::consts::LN_2), ..of }.build("packed");
             let (queries, keys) = (389, 40 * TILE);
-            // Every third tile is heavy, and another one follows some time after the last heavy one.
+            // Every third tile is heavy.
             let k: Vec<f32> =
                 (0..keys).map(|j| if (j / TILE).is_multiple_of(3) { 0.0 } else { -12.0 }).collect();
             let v: Vec<f32> = (0..keys).map(|j| (j % 7) as f32).collect();

@@ -47,7 +47,7 @@ fn added() -> Vec<Case> {
         Params { mask: mask(F32, &[1, 257]), heads: 4, kv_heads: 1, ..Params::plain(1, 257, 64, 64) }
             .build("one query"),
     ];
-    // Masked values may be anything, and a row may attend nothing.
+    // Masked keys may contain anything, and a row may attend no key.
     if let Some(MaskData::Bool(x)) = &mut cases[0].mask {
         x[..300].fill(0);
         x.iter_mut().skip(299).step_by(300).for_each(|x| *x = 0);
@@ -135,7 +135,7 @@ fn check(engine: &Engine, cases: Vec<Case>) {
         let split = choice.chunk;
         let want = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Function);
         if case.spec.windows.is_some() && choice.splits > 1 {
-            // A large device splits the keys of a window in memory; a stream never does.
+            // In memory, a large device splits the keys of a window. A stream never does, so its bits may differ.
             case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
         } else {
             assert!(bits(&want) == bits(&memory), "{case:?}: splits of {split}");
@@ -186,7 +186,7 @@ fn hard_cases_pass_in_chunks() {
         let [batch, heads, queries, _] = case.spec.query.shape();
         batch * heads * queries * case.spec.key.tokens() <= 40_000
     };
-    // A present goes to a sink; one in place is refused.
+    // Cases with present tensors are omitted: a separate present needs a sink, and a present in place is refused.
     let streams = |case: &Case| case.spec.present_key.is_none() && case.spec.present_value.is_none();
     let cases: Vec<Case> =
         hard_cases().into_iter().filter(|case| streams(case) && small(case)).step_by(9).collect();
@@ -306,7 +306,7 @@ fn files_have_the_same_bits_from_any_unit_on() {
             let lse = whole.of(Operand::LogSumExp);
             assert!(memory.lse.iter().zip(lse.as_chunks().0).all(|(a, b)| near(a, f32::from_ne_bytes(*b))));
         }
-        // The units finished earlier and those from the resumed one on make up the whole.
+        // The units before `from` and those of a run that resumes at `from` together give the entire output.
         for from in [1, units / 2, units] {
             let (rest, _) = run(from, None).unwrap();
             assert_eq!(rest.units, (from..units).collect::<Vec<_>>(), "{case:?}");
@@ -390,7 +390,8 @@ fn budgets_and_chunks_are_those_asked_for() {
         let options = options(division, KeysFrom::Function);
         GpuStream::bytes_of(&engine, &case.problem(), &options).unwrap().iter().sum::<usize>()
     };
-    // Both buffers have a mask per head, resident query and key of a chunk, also on a discrete device.
+    // Each of the two buffers has a mask element for every head, resident query and key of a chunk, also on a discrete
+    // device.
     let both = 2 * 2 * unit(&engine, &masked) * 128 * 4;
     assert!(bytes(&masked) >= bytes(&plain) + both, "{} {}", bytes(&masked), bytes(&plain));
     let fit = |wants: &StreamWants, budget: Option<usize>| {
@@ -419,7 +420,7 @@ fn budgets_and_chunks_are_those_asked_for() {
     assert_eq!(stream(fit(&given, None).unwrap()).division(), division);
     let error = fit(&given, Some(bytes(&masked) / 4)).unwrap_err();
     assert!(matches!(error, StreamError::Budget { needed, .. } if needed > 0), "{error}");
-    // Less room: fewer rows with their masks, and the same bits.
+    // Less memory leaves fewer rows resident with their masks, and the bits are the same.
     let narrow = stream(fit(&wants, Some(5 << 20)).unwrap());
     assert!(narrow.bytes().iter().all(|bytes| *bytes <= 5 << 20), "{:?}", narrow.bytes());
     assert!(narrow.division().rows < 300, "{:?}", narrow.division());
@@ -440,7 +441,7 @@ fn what_a_stream_cannot_have_is_refused_by_name() {
     let unit = unit(&engine, case);
     assert!(refused(case, StreamDivision { rows: unit, ..good }, KeysFrom::Function).starts_with("rows:"));
     assert!(refused(case, good, KeysFrom::Function).starts_with("keys: 64"));
-    // An entry beyond the table, far from the first chunk.
+    // This entry of the index is beyond the table, in a chunk after the first.
     let mut case = added().swap_remove(8);
     let at = 5 * 193 + 150;
     case.bias_index.as_mut().unwrap()[at] = 11;

@@ -41,7 +41,7 @@ fn selective(engine: &Engine, what: &str, case: &Selective) -> f64 {
 fn recurrences_match_f64_in_one_part_and_in_several() {
     let engine = gpu_engine(Fallback::Fail);
     for (number, case) in linear_recurrence::cases().iter().enumerate() {
-        // One of three, so that each order, type and length occurs.
+        // Each case runs with one of three numbers of parts, so that every order, type and length occurs.
         let parts = [None, Some(2), Some(5)][number % 3];
         recurrence(&engine, &format!("case {number}, parts {parts:?}"), case, parts);
     }
@@ -89,8 +89,8 @@ fn long_selective_scans_go_by_parts() {
         assert_eq!(plan.gpu_choice().unwrap().parts > 1, tokens > 8, "{tokens} tokens");
         selective(&engine, "parts", &case);
     }
-    // Factors whose product leaves the range of f32 while the state is zero. The state stays zero, and the next part
-    // sees only the inputs of this part's last tokens.
+    // The product of these factors leaves the range of f32 while the state is zero. The state stays zero, and the next
+    // part depends only on the inputs of the last tokens of this part.
     let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
     let mut case = Selective::new(params, 12);
     let late = |at: usize| at % 16 >= 14;
@@ -185,7 +185,7 @@ fn bits_do_not_depend_on_the_batch() {
         let options = RecurrenceOptions::default().parts(parts);
         let plan = engine.recurrence_plan(&problem, &options).unwrap();
         let b: Vec<f32> = data(batch * tokens * channels).collect();
-        // States that outlive a part.
+        // The factors are near one, so that states outlive a part.
         let a: Vec<f32> = b.iter().map(|x| 1.0 - 1e-3 * x.abs()).collect();
         let (mut out, mut workspace) = (vec![0.0; b.len()], plan.workspace().unwrap());
         let inputs = recurrence::Inputs { a: Elements::F32(&a), b: Elements::F32(&b), past_state: None };

@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Returns states whose references are whole numbers, close together, far apart, beyond `2^24`, absent, and at the ends
-/// of the range, and whose sums are zero, ordinary, subnormal, infinite or NaN.
+/// Returns states. Their references are whole numbers: close together, far apart, beyond `2^24`, absent, and at the
+/// ends of the range. Their sums are zero, ordinary, subnormal, infinite or NaN.
 fn states() -> Vec<[f32; 3]> {
     let mut random = seeded(17);
     let mut states =
@@ -26,7 +26,7 @@ fn states() -> Vec<[f32; 3]> {
     }
     for _ in 0..150 {
         let m = (random.normal() * 40.0).round();
-        // Twelve bits, so that sums of a few are exact.
+        // `s` has twelve bits, so that sums of a few such numbers are exact.
         let s = (random.unit() * 4096.0).floor() as f32 / 256.0;
         states.push([m, s, (random.normal() * 256.0).round() / 16.0]);
     }
@@ -61,8 +61,8 @@ fn gates_are_exponentials_within_an_ulp() {
     for (x, line) in sums.iter().zip(output.lines()) {
         let bits: Vec<u32> = line.split(' ').map(|word| u32::from_str_radix(word, 16).unwrap()).collect();
         let [found, gate] = [bits[0], bits[1]].map(f32::from_bits);
-        // A gate of -inf has a mark of its own: it clears. One beyond f32 is that of half the logarithm, negated, and
-        // applied twice.
+        // The device represents a gate of −∞, which clears, by −1. It represents a gate beyond f32 by the negative
+        // exponential of half the logarithm, which is applied twice.
         let most = f64::from(88.7f32);
         let of = |x: f64| match x {
             f64::NEG_INFINITY => -1.0,
@@ -110,7 +110,8 @@ fn merges_have_the_bits_of_core() {
             for (i, want) in [merged.m, merged.s, merged.w[0]].into_iter().enumerate() {
                 assert!(same(float(i), want), "{a:?} {b:?}: word {i} is {}, not {want}", float(i));
             }
-            // Logarithm and exponential are series on the device: as accurate, not identical.
+            // The device computes logarithm and exponential by series, which are as accurate as core's, but not
+            // identical.
             let (lse, want) = (float(3), log_sum_exp(merged.m, f64::from(merged.s)));
             assert!(
                 same(lse, want) || (lse - want).abs() <= want.abs() * f32::EPSILON,

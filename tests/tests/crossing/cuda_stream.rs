@@ -240,7 +240,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
     let engine = gpu_engine(Fallback::Fail);
     for mut case in cases() {
         if case.name == "plain" {
-            // One key outweighs all others, and another row's values are not finite.
+            // One key outweighs all others, and the values of another key are infinite.
             case.fill_key(0, 300, 50.0);
             case.fill_value(0, 699, f32::INFINITY);
         }
@@ -402,7 +402,8 @@ fn what_is_not_supported_is_refused_by_name() {
     }
     let nothing = GpuStreamOptions::new(good, KeysFrom::Function).output(false);
     assert!(matches!(refused(&nothing), StreamError::NoOutput));
-    // A run with keys of the wrong kind, too few keys, and functions that fail. A failed block hands out no result.
+    // Runs fail if keys have the wrong kind, if there are too few, or if a function fails. A failed block has no
+    // result.
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Host)).unwrap();
     let key = engine.host_buffer::<u8>(300 * 32 * 4).unwrap();
     let mut none = |_: &StreamRows<'_>| -> io::Result<()> { panic!("handed out") };
@@ -478,13 +479,13 @@ fn a_discrete_device_copies() {
     assert!(right.iter().all(|bytes| bytes != "0"), "{right:?}");
 }
 
-/// Refuses each allocation once. Creating that stream is then an error, and the next stream is correct.
+/// Refuses each allocation once. Creating the stream must then fail, and the next stream must be correct.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_refused_is_an_error() {
     let test = "cuda_stream::child_streams";
     for device in ["discrete", ""] {
-        // The third and the fourth page-locked allocations are the test's.
+        // The test itself makes the third and the fourth page-locked allocation.
         for (call, indices) in [
             ("cuMemAlloc_v2", &[1, 2, 3][..]),
             ("cuMemHostAlloc", &[1, 2, 5]),

@@ -104,11 +104,11 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert_eq!(run(&tuned, &alone, None), (division, wanted));
     assert_eq!(run(&tuned, &batch, None).0, division);
     assert_eq!(run(&tuned, &batch, None).1, run(&off, &batch, Some(division)).1);
-    // Calls that were not measured, and choices of the caller, stay unchanged.
+    // A tuned file changes neither calls that were not measured nor divisions that the caller chooses.
     assert_eq!(run(&tuned, &other, None), run(&off, &other, None));
     assert_eq!(run(&tuned, &alone, Some(own)), (own, chosen));
 
-    // An invalid file counts as none.
+    // An invalid file is ignored.
     let cut = &text[..text.len() - 12];
     let moved = text.replace("[device]\nname = \"", "[device]\nname = \"not ");
     for wrong in [cut, &moved, "", &text.replace("splits = ", "splits = 7")] {
@@ -123,8 +123,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// Checks that the measured time of consecutive calls is positive, for calls in a graph and for calls without one,
-/// which copy a table of sequences, and that a run afterwards has the correct output.
+/// Checks that the measured time of consecutive calls is positive, and that a run afterwards has the correct output.
+/// Some calls are in a graph, the others copy a table of sequences and have no graph.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {
@@ -167,7 +167,7 @@ fn blocks_that_take_all_splits_change_no_bit() {
             assert!(!serial(&1) || engine.device().unwrap().profile.sms <= 2);
             let batch = [1, 2, 3, 4, 33, 66, 99, 132, 198].into_iter().find(serial).unwrap();
             let mut case = Params { batch, ..params.clone() }.build("batch");
-            // Scores grow with the key, so that references move in every split; some rows are not finite.
+            // Scores grow along the keys, so that references move in every split. Some rows are not finite.
             for i in 0..case.k.len() {
                 case.k.set(i, case.k.get(i) * (0.5 + 2.5 * (i / d % keys) as f32 / keys as f32));
             }

@@ -1,5 +1,6 @@
-//! Checks that the first run of a warmed-up plan makes no call that belongs to its preparation, counted by the stand-in
-//! driver in a child process with a separate log. Also tests faults while warming up, and page-locked buffers.
+//! Checks that the first run of a warmed-up plan makes none of the driver calls that prepare a plan. The stand-in
+//! driver counts the calls, in a child process with a separate log. Also tests faults while warming up, and page-locked
+//! buffers.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -111,7 +112,7 @@ fn after_a_warm_up_the_first_run_allocates_and_loads_nothing() {
     for device in ["", "discrete"] {
         let lazy = counted("cuda_warm::first_runs", &library, device, &[]);
         assert!(lazy.is_empty(), "{device}: {lazy:?}");
-        // Without warming up there is something to prepare.
+        // The first run must prepare a plan that was not warmed up.
         let lazy = counted("cuda_warm::first_runs", &library, device, &[("ELSA_TEST_COLD", "1")]);
         assert!(lazy.iter().any(|calls| calls.contains("cuMemAlloc_v2")), "{device}: {lazy:?}");
         assert!(lazy.iter().any(|calls| calls.contains("cuModuleLoadDataEx")), "{device}: {lazy:?}");
@@ -139,7 +140,7 @@ fn warm_alone() {
         Ok(report) => println!("warm: {} {}", report.backend, report.fallback.is_some()),
         Err(e) => println!("warm: {e}"),
     }
-    // Warm or not, a run is correct.
+    // A run is correct with or without warming up.
     let (buffers, _) = case.run(&plan, &mut workspace);
     case.naive().check_all(&buffers, 4096).unwrap();
     println!("end: 0");
@@ -203,7 +204,7 @@ fn page_locked_memory_that_is_not_there() {
     let none = said("cuMemHostAlloc:1+:2");
     assert_eq!(none[0], "false");
     assert!(none[1].contains("cuMemHostAlloc") && none[1].contains("1000 bytes"), "{none:?}");
-    // A failure while a buffer is dropped changes nothing.
+    // A failure while a buffer is dropped has no effect.
     for fault in ["cuCtxSynchronize:1+:999", "cuMemFreeHost:1+:1"] {
         assert_eq!(said(fault).len(), 2, "{fault}");
     }
@@ -233,7 +234,8 @@ fn copies_are_counted() {
     assert_eq!(bound.run().unwrap().copied, if integrated { 0 } else { all });
     let resident = bound.run_resident().unwrap().copied;
     assert_eq!(resident, 0);
-    // The events are between the first moment of enqueueing and the end of the wait. Devices count half microseconds.
+    // Both events are recorded between the start of enqueueing and the end of the wait. A device measures time in half
+    // microseconds.
     let (report, times) = bound.run_timed().unwrap();
     let times = times.unwrap();
     assert_eq!(report.copied, 0);
@@ -242,7 +244,7 @@ fn copies_are_counted() {
     bound.run().unwrap();
     drop(bound);
     case.naive().check(&Data::F32(output.to_vec()), None, 4096).unwrap();
-    // A single tensor in ordinary memory is the only one copied.
+    // The key is now in ordinary memory. An integrated device copies only the key.
     let Data::F32(key) = &case.k else { panic!("f32") };
     read.key = Elements::F32(key);
     let outputs = Outputs::new(ElementsMut::F32(&mut output));

@@ -50,7 +50,7 @@ fn threads_budget_and_repetition_change_no_bit() {
     let mut cases = some_hard_cases();
     let (queries, keys) = if SLOW { (200, 1100) } else { (700, 1300) };
     cases.push(Params { heads: 3, kv_heads: 1, ..Params::plain(queries, keys, 32, 32) }.build("long"));
-    // Equal bits do not prove an answer. Where f64 is slow, only `conformance` checks that.
+    // Equal bits do not prove that an output is correct. Where f64 is slow, only `conformance` checks this.
     let naive = |case: &Case| (!SLOW).then(|| case.naive());
     let cases: Vec<(Case, Option<Answer>)> =
         cases.into_iter().map(|case| (case.clone(), naive(&case))).collect();
@@ -88,7 +88,7 @@ fn threads_budget_and_repetition_change_no_bit() {
 }
 
 /// Checks that the rows of one sequence and one head, or of its first queries, have the same bits alone and together
-/// with all others, if the same kernel computes both calls: calls with very few queries use another kernel.
+/// with all others if the same kernel computes both calls. Calls with very few queries use another kernel.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };

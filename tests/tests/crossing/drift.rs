@@ -26,11 +26,11 @@ fn two_rows_by_hand() {
     assert_eq!(drift.metrics(), None);
     let a = drift.finish_row(&row(&[(0.5, 0.25), (0.5, 0.75)], &[(1.0, 3.0), (0.0, 4.0)]));
     assert!(close(a.max_abs_p, 0.25) && close(a.rel_l2_p, (0.125f64 / 0.625).sqrt()));
-    // JS of (1/2, 1/2) and (1/4, 3/4), term by term from the definition, in nats.
+    // Divergence of (1/2, 1/2) and (1/4, 3/4) in nats, term by term from the definition.
     let js = 0.5 * (0.5 * (0.5f64 / 0.375).ln() + 0.5 * (0.5f64 / 0.625).ln())
         + 0.5 * (0.25 * (0.25f64 / 0.375).ln() + 0.75 * (0.75f64 / 0.625).ln());
     assert!(close(a.js, js), "{} {js}", a.js);
-    // The first of the two equal computed maxima is key 0, the reference's is key 1.
+    // The computed maxima are equal, so the first key, 0, counts; the maximum of the reference is key 1.
     assert_eq!((a.argmax, a.argmax_strict), (1.0, 1.0));
     assert!(close(a.max_abs_y, 4.0) && close(a.rel_l2_y, (20.0f64 / 25.0).sqrt()));
     let b = drift.finish_row(&row(&[(1.0, 1.0), (0.0, 0.0)], &[(2.0, 2.0), (1.0, 0.0)]));
@@ -45,18 +45,18 @@ fn two_rows_by_hand() {
 
 #[test]
 fn divergence_at_its_ends_and_never_negative() {
-    // Disjoint distributions are ln 2 apart.
+    // The divergence of disjoint distributions is ln 2.
     let far = row(&[(1.0, 0.0), (0.0, 1.0)], &[]).metrics();
     assert!(close(far.js, std::f64::consts::LN_2), "{}", far.js);
     assert_eq!(row(&[(0.0, 0.0), (1.0, 1.0)], &[]).metrics().js, 0.0);
-    // Close distributions: Σ δ² / (8 p) to first order, accurate where logarithms would cancel.
+    // The divergence of close distributions is Σ δ² / (8 p) to first order, and accurate where logarithms would cancel.
     for delta in [1e-3, 1e-6, 1e-9, 1e-12] {
         let got = row(&[(0.25 + delta, 0.25), (0.75 - delta, 0.75)], &[]).metrics().js;
         let (d1, d2) = ((0.25 + delta) - 0.25, (0.75 - delta) - 0.75);
         let want = d1 * d1 / (8.0 * 0.25) + d2 * d2 / (8.0 * 0.75);
         assert!((got / want - 1.0).abs() < 4.0 * delta + 1e-12, "{delta}: {got:e} {want:e}");
     }
-    // Both branches agree with each other and with the definition.
+    // The series for small `d` and the logarithms agree with each other and with the definition.
     for d in [0.01f64, 0.04, 0.0499, 0.05, 0.0501, 0.06, 0.3, 0.9, 1.0] {
         let (a, b) = ((1.0 + d) / 2.0, (1.0 - d) / 2.0);
         let log = |p: f64| if p == 0.0 { 0.0 } else { p * (p / 0.5).ln() };
@@ -64,7 +64,7 @@ fn divergence_at_its_ends_and_never_negative() {
         let got = row(&[(a, b)], &[]).metrics().js;
         assert!((got - want).abs() < 1e-16 + 1e-13 * want, "{d}: {got:e} {want:e}");
     }
-    // The series for close probabilities is as accurate as f64, up to its end.
+    // Up to its largest `d`, the series is as accurate as f64.
     for d in [0.01f64, 0.03, 0.0499] {
         let (a, b) = ((1.0 + d) / 2.0, (1.0 - d) / 2.0);
         let series = |k: i32| (a - b).powi(2 * k) / f64::from(k * (2 * k - 1));
@@ -92,27 +92,27 @@ fn argmax_and_ties() {
     };
     assert_eq!(count(&[(0.6, 0.6), (0.4, 0.4)]), (0.0, 0.0));
     assert_eq!(count(&[(0.4, 0.6), (0.6, 0.4)]), (1.0, 1.0));
-    // Two equal maxima in the reference: either counts as equal, though the first index differs.
+    // The reference has two equal maxima. Either is correct, but the first indices differ.
     assert_eq!(count(&[(0.3, 0.4), (0.2, 0.2), (0.5, 0.4)]), (0.0, 1.0));
-    // Two equal computed maxima: the first counts.
+    // The first of two equal computed maxima counts.
     assert_eq!(count(&[(0.5, 0.5), (0.5, 0.5)]), (0.0, 0.0));
     assert_eq!(count(&[(0.5, 0.49), (0.5, 0.51)]), (1.0, 1.0));
     let far = row(&[(0.1, 0.1), (0.2, 0.2), (0.5, 0.1), (0.2, 0.6)], &[]);
     assert_eq!((far.computed_argmax(), far.reference_argmax()), (2, 3));
-    // One row of three differs from the first of equal maxima.
+    // In one of three rows, the computed argmax differs from the reference's.
     let mut drift = Drift::new();
     for p in [[(0.4, 0.6), (0.6, 0.4)], [(0.6, 0.6), (0.4, 0.4)], [(0.6, 0.6), (0.4, 0.4)]] {
         drift.finish_row(&row(&p, &[]));
     }
     let all = drift.metrics().unwrap();
     assert!(close(all.argmax, 1.0 / 3.0) && close(all.argmax_strict, 1.0 / 3.0), "{all:?}");
-    // Rows without keys agree.
+    // Rows without keys count as equal.
     assert_eq!(count(&[(0.0, 0.0), (0.0, 0.0)]), (0.0, 0.0));
     assert_eq!(count(&[]), (0.0, 0.0));
     // Two empty rows do not differ.
     let nothing = row(&[(0.0, 0.0)], &[(0.0, 0.0)]).metrics();
     assert_eq!((nothing.rel_l2_p, nothing.rel_l2_y, nothing.js), (0.0, 0.0, 0.0));
-    // A row that should be empty and is not.
+    // The reference row is empty, but the computed row is not.
     let leak = row(&[(0.0, 0.0), (1.0, 0.0)], &[(3.0, 0.0)]).metrics();
     assert_eq!((leak.max_abs_p, leak.rel_l2_p, leak.rel_l2_y), (1.0, f64::INFINITY, f64::INFINITY));
     assert!(leak.js > 0.3 && leak.argmax_strict == 1.0);
@@ -160,18 +160,18 @@ fn percentiles_by_nearest_rank() {
     for percent in 1..=100 {
         assert_eq!(percentile(&mut hundred, percent), Some(f64::from(percent)));
     }
-    // Ties, and infinities at the ends.
+    // Values may be equal, and the largest may be infinite.
     assert_eq!(percentile(&mut [3.0, 1.0, 3.0, 3.0], 50), Some(3.0));
     assert_eq!(percentile(&mut [1.0, 2.0, 1.0, 1.0], 75), Some(1.0));
     assert_eq!(percentile(&mut [f64::INFINITY, 0.0], 100), Some(f64::INFINITY));
     assert_eq!(percentile(&mut [f64::INFINITY, 0.0], 50), Some(0.0));
-    // NaN of either sign surfaces at every percentile.
+    // A NaN of either sign makes every percentile NaN.
     for nan in [f64::NAN, -f64::NAN] {
         for percent in [0, 50, 100] {
             assert!(percentile(&mut [1.0, nan, 0.0], percent).unwrap().is_nan());
         }
     }
-    // The definition: the least value that at least this share does not exceed.
+    // By definition, a percentile is the smallest value `v` for which at least this share of the values is at most `v`.
     let mut random = seeded(11);
     for n in 1..=60 {
         let mut x: Vec<f64> = (0..n).map(|_| random.below(20) as f64).collect();

@@ -57,12 +57,13 @@ fn the_longest_path_is_the_one_that_is_counted() {
                 let off = (measured - counted as f64).abs();
                 assert!(off <= SLACK, "{} {queries} {what}: {measured} for {counted}", engine.backend());
             };
-            // A chain of 64 keys, eight blocks of a segment, the tree over segments.
+            // The path has a chain of 64 keys, the eight blocks of a segment, and the tree over segments.
             let elsa = probe(Method::Elsa);
             let small = [multiples(1, 64), multiples(64, 512), powers(512, keys / 512)].concat();
             agrees("W", elsa.of_values(&small), elsa.counted());
             assert_eq!(elsa.counted(), small.len());
-            // The weighted values of all blocks; the weights of a row in one chain per lane that has keys.
+            // Method math adds the weighted values of all blocks one after another. Each lane that has keys sums the
+            // weights of a row in one chain.
             let math = probe(Method::Math);
             let blocks = [multiples(1, 64), multiples(64, keys)].concat();
             agrees("W of math", math.of_quotients(&blocks), blocks.len());

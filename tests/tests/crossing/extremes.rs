@@ -79,8 +79,8 @@ fn small() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1usize..9, 1 => size()]
 }
 
-/// Returns a view of the shape. By `order`, it is dense with heads before tokens (0), dense with tokens before heads
-/// (1), or has a stride of zero along batch and heads.
+/// Returns a view of the given shape. `order` selects the layout: dense with heads before tokens (0), dense with tokens
+/// before heads (1), or a stride of zero along batch and heads (2).
 fn view([b, h, n, d]: [usize; 4], order: u8) -> Option<View> {
     let of = |a: usize, b: usize| a.checked_mul(b);
     let strides = match order {
@@ -135,7 +135,7 @@ fn what_no_memory_holds_is_refused() {
     let engine = EngineOptions::default().backend(Backend::SCALAR).threads(2);
     let engine = Engine::new(&engine).unwrap();
     let mut packed = of([1, 1, 4, 8], [1, 1, 4, 8], [1, 1, 4, 8]);
-    // The tables alone take nearly as many bytes as can be counted.
+    // The tables alone of this problem take nearly `usize::MAX` bytes.
     packed.packed = Some(usize::MAX / (size_of::<Sequence>() + size_of::<usize>()) - 1);
     for spec in [
         of([1, 1, 4, wide], [1, 1, 1, wide], [1, 1, 1, 1]),
@@ -146,7 +146,7 @@ fn what_no_memory_holds_is_refused() {
         let problem = spec.check().unwrap();
         for budget in [None, Some(1 << 30)] {
             let errors = plan(&problem, budget, usize::MAX);
-            // Without a budget a plan of that size may exist; its workspace does not.
+            // A plan of this size may be possible without a budget, although its workspace cannot be allocated.
             assert!(budget.is_none() || !errors.is_empty(), "{spec:?}");
             for e in errors {
                 let needed = match e {

@@ -55,8 +55,8 @@ fn column(x: &[f32]) -> (View, &[f32]) {
     (View::dense("x", Layout::Bhnd, &[x.len(), 1], None).unwrap(), x)
 }
 
-/// Computes queries of 1 over keys that equal their scores, with an optional mask, as [`all`] does: for one query and
-/// for twenty queries, which run on different kernels. Returns names and outputs.
+/// Computes queries of 1 over keys that equal the scores, with an optional mask, as [`all`] does. Runs one query and
+/// twenty queries, which use different kernels. Returns names and outputs.
 fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String, f32)> {
     let ((view, keys), (_, values)) = (column(scores), column(values));
     let mut out = Vec::new();
@@ -81,11 +81,11 @@ fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String,
 
 #[test]
 fn large_values_do_not_leak_through_small_weights() {
-    // exp(-200) 1e33 = 1.4e-54, which is zero in f32.
+    // exp(-200) · 1e33 = 1.4e-54 is zero in f32.
     for (name, y) in one_row(&[200.0, 0.0], &[0.0, 1e33], None) {
         assert_eq!(y.to_bits(), 0, "{name}: {y}");
     }
-    // exp(-75) 1e33 = 2.68, far below one part in 2^100.
+    // exp(-75) · 1e33 = 2.68, although the weight exp(-75) is far below 2^-100.
     let exact = (-75.0f64).exp() * 1e33;
     for (name, y) in one_row(&[75.0, 0.0], &[0.0, 1e33], None) {
         assert!((f64::from(y) / exact - 1.0).abs() < 1e-4, "{name}: {y}, not {exact}");
@@ -105,14 +105,15 @@ fn a_row_of_the_least_finite_mask_is_the_mean() {
         for keys in [1usize, 2, 5, 64, 70, 577] {
             let values: Vec<f32> = (0..keys).map(|j| j as f32).collect();
             let mean = (keys - 1) as f32 / 2.0;
-            // Two sums in one chain at worst; each addition rounds once.
+            // In the worst case, each of the two sums is one chain, in which each addition rounds once.
             let allowed = (2.0 * keys as f32 + 8.0) * 2f32.powi(-24) * mean;
             for (name, y) in one_row(&vec![0.25; keys], &values, Some(&vec![mask; keys])) {
                 assert!((y - mean).abs() <= allowed, "{name}: {y}, not {mean}, with {mask}");
             }
         }
     }
-    // Next to an unmasked key, the masked ones weigh nothing; -inf removes a key entirely.
+    // Next to an unmasked key, keys that are masked by finite numbers weigh nothing; keys masked by −∞ are not
+    // attended.
     for (name, y) in one_row(&[0.0, 0.0, 0.0], &[1.0, 2.0, 4.0], Some(&[f32::MIN, 0.0, f32::MIN])) {
         assert_eq!(y, 2.0, "{name}");
     }
@@ -196,7 +197,7 @@ fn padding_never_leaks() {
         meaningful += (0..rows).filter(|&at| answer.tolerance(at, 0, 400) < 1e-2).count();
         all(&case, |name, buffers| match answer.check(&buffers.output, Some(&buffers.lse), 400) {
             Ok(x) => share = share.max(x),
-            // A row that attends only masked keys is determined by their masks, and its log-sum-exp is beyond f32.
+            // If a row attends only masked keys, their masks determine its output, and its log-sum-exp is beyond f32.
             Err(e) => panic!("{name}: {case:?}, number {number}: {e}"),
         });
     }
@@ -205,8 +206,8 @@ fn padding_never_leaks() {
 }
 
 /// Checks values around and below the smallest normal number, alone and in blocks with larger values. Rounding to a
-/// multiple of the smallest positive number has an error of half of this number: once per product or, in a kernel that
-/// scales the weights up, once per block of keys, and once per merge.
+/// multiple of the smallest positive number changes a value by at most half of this number. It occurs once per merge,
+/// and once per product or, in a kernel that scales the weights up, once per block of keys.
 #[test]
 fn subnormal_values_keep_their_bits() {
     let least = 2f64.powi(-149);
@@ -254,7 +255,7 @@ fn zeros_are_positive_for_every_division_of_the_work() {
                 Params { batch: 2, heads: 2, kv_heads: 1, causal, mask, ..Params::plain(480, 480, 8, 4) }
                     .build("zeros");
             for x in 0..case.v.len() {
-                // Columns of negative zeros, of both zeros, of tiny negative numbers, and of ordinary ones.
+                // The columns contain negative zeros, zeros of both signs, tiny negative numbers, and ordinary numbers.
                 let (token, dim) = (x / 4, x % 4);
                 let value = match dim {
                     0 => -0.0,

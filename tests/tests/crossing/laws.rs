@@ -125,7 +125,7 @@ proptest! {
     fn three_states_associate(a in keys(0..=30), b in keys(0..=30), c in keys(1..=30), seed in any::<u64>()) {
         let mut random = seeded(seed);
         let [x, y, z] = [&a, &b, &c].map(|keys| bracketed(keys, &mut random));
-        // Each side is exact, so they agree. Both have the same reference.
+        // Both sides are compared with the exact result below; here they must have equal references.
         let all: Vec<Key> = a.iter().chain(&b).chain(&c).cloned().collect();
         let mut sides = Vec::new();
         let same = associativity_holds(&x, &y, &z, |l, r| {
@@ -184,7 +184,7 @@ proptest! {
         prop_assert!(y.log_sum_exp().is_nan());
         y.finish();
         prop_assert!(y.w.iter().all(|w| w.is_nan()));
-        // NaN in one element of one value poisons that column alone.
+        // A NaN in one element of one value poisons only that column.
         let mut poisoned = keys.clone();
         poisoned[at.index(keys.len())].value[1] = f32::NAN;
         let mut z = bracketed(&poisoned, &mut seeded(seed));
@@ -211,7 +211,7 @@ proptest! {
 
 #[test]
 fn infinite_scores() {
-    // A score of +∞ has no weight that a sum could represent.
+    // The weight of a score of +∞ cannot be represented, so the sums become NaN.
     let mut x = S::of(f32::INFINITY, &[1.0; 3]);
     assert!(x.log_sum_exp().is_nan());
     x.finish();

@@ -21,7 +21,7 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
     let tiles = heads * choice.tiling(queries).count();
     let tiles_of_a_task = if math { 1 } else { choice.group };
     match region {
-        // The contract of a tile.
+        // Kernels require this size for the weights of a tile.
         Region::Weights => (block + 16) * w,
         Region::Pad => choice.kernel.tile_keys * choice.head_dim,
         Region::Keys => {
@@ -42,11 +42,11 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
         Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
         Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
         Region::Sides => when(choice.divided > 0, choice.divided + w),
-        // Eight numbers of the tensors, and one per channel of the values.
+        // There are eight measurements of the tensors, and one for each channel of the values.
         Region::Measured => when(choice.certify, 8 + choice.value_dim),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim + usize::from(choice.odds().is_some())) * w,
-        // The scratch of a tile and that of the exact run.
+        // The region contains the scratch of a tile and the scratch of the exact run.
         Region::Scratch => {
             let [d, dv] = [choice.head_dim, choice.value_dim];
             when(choice.traverses(), (d + block + dv) * w + 2 * d + dv + choice.scratch)
@@ -105,7 +105,7 @@ fn parts_lie_apart_and_are_large_enough() {
                     };
                     let options = Options { schedule, ..options };
                     match choose(&problem, &device, [&kernel.spec], &options) {
-                        // Math has room for the tiles of one sequence, not of every packed one.
+                        // Method math has room for the tiles of one sequence, and therefore refuses packed sequences.
                         Ok(choice) => {
                             assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
                             check(&case, &choice);

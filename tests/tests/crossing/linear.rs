@@ -68,13 +68,13 @@ fn every_rule_form_and_direction() {
 #[test]
 fn small_calls() {
     let forms = forms();
-    // Miri is an interpreter, so it gets the rule that has all operations.
+    // Miri is an interpreter, so it runs only the rule that has all operations.
     for (rule, per_dim) in &RULES[if cfg!(miri) { 5 } else { 0 }..] {
         let params = Params { per_dim: *per_dim, past: true, ..Params::plain(*rule, 11, [3, 2]) };
         let least = |options: &&LinearPlanOptions| !cfg!(miri) || options.chunk == Some(8);
         let forms: Vec<LinearPlanOptions> = forms.iter().filter(least).copied().collect();
         assert!(forms.len() >= 3);
-        // Finding the back ends needs the system, which Miri lacks; the environment names one.
+        // Finding the back ends needs system calls that Miri lacks, so the environment names a back end.
         let chosen = || Engine::new(&EngineOptions::default().threads(2)).unwrap();
         let engines = if cfg!(miri) { vec![chosen()] } else { engines(2) };
         check_all(&engines, &params.build(), &forms);
@@ -101,7 +101,7 @@ fn heads_layouts_types_and_states() {
         for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
             for packing in [Packing::Heads, Packing::Tokens, Packing::Gaps] {
                 n += 1;
-                // Drawn, so that no two options go together.
+                // The options are random, so that no two options always occur together.
                 let mut random = seeded(n);
                 let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][random.below(4)];
                 let mut params = Params { per_dim, heads, packing, ..Params::plain(rule, 37, dims) };
@@ -208,9 +208,9 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// Checks that a call of few tokens, which works directly in the present state, has the same bits whether the past is
-/// in the same memory or in other memory, and the same output bits without a present state. Also runs calls without a
-/// past.
+/// Checks a call of few tokens, which works directly in the present state. It must have the same bits whether the past
+/// is in the same memory or in other memory, and the same output bits without a present state. Also runs calls without
+/// a past.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -281,7 +281,7 @@ fn a_token_leaves_no_subnormal_number() {
                 let mut params = Params { per_dim, past: true, ..Params::plain(rule, 1, [8, 85]) };
                 params.in_place = in_place;
                 let mut case = params.build();
-                // The token writes zeros.
+                // Keys are zero, so the token writes only zeros.
                 (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
                 for decay in case.decay.iter_mut() {
                     (0..decay.len()).for_each(|i| decay.set(i, gate.ln()));
@@ -289,7 +289,7 @@ fn a_token_leaves_no_subnormal_number() {
                 let past: Vec<f32> = held.iter().copied().cycle().take(8 * 85).collect();
                 case.past = Some(past.clone());
                 let states = run(engine, &case, &LinearPlanOptions::default()).states(&case);
-                // Without rates and gates nothing is multiplied.
+                // The linear rule does not multiply the state, so subnormal numbers remain.
                 let changes = rule != Rule::Linear;
                 let factor = if rule.is_gated() { f64::from(gate) } else { 1.0 };
                 for (got, was) in states.into_iter().zip(past) {
@@ -355,7 +355,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
                 if matches!(division.form, Form::Scan | Form::Parallel) {
                     continue;
                 }
-                // A chooser may prefer another form for fewer tokens.
+                // The form is fixed, because the chooser might prefer another form for fewer tokens.
                 let options = options.form(division.form);
                 let whole = run(engine, &case, &options);
                 let cut = 2 * division.chunk;
@@ -371,7 +371,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     }
 }
 
-/// Checks that a packed sequence has the bits of a call with this sequence alone, next to empty sequences.
+/// Checks that a packed sequence, also next to empty sequences, has the bits of a call with this sequence alone.
 #[test]
 fn packed_sequences_get_the_bits_of_single_calls() {
     for engine in &engines(2) {
@@ -402,8 +402,8 @@ fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// Checks that a short sequence has the same parts, and the same number of tokens per pass, as alone, next to any
-/// number of other packed tokens.
+/// Checks that a short packed sequence has the same parts, and the same number of tokens per pass, as alone. The number
+/// of other packed tokens must not matter.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };
@@ -435,7 +435,7 @@ fn packed_sequences_have_parts_of_their_own() {
 }
 
 /// Checks a row of the state that becomes infinite at the end of a part and is cleared by the first token of the next
-/// part: a scan clears this row, and no other, as the recurrence does, for any number of parts before and after it.
+/// part. A scan must clear this row, and no other, as the recurrence does, for any number of parts before and after it.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };
@@ -477,7 +477,7 @@ fn outputs_that_would_be_subnormal_are_zero() {
                 let mut params = Params { past: true, direction, ..Params::plain(rule, tokens, [4, 20]) };
                 params.heads[0] = readers;
                 let mut case = params.build();
-                // A query reads half of it.
+                // The default scale is one half, so an output is half of this number, which is subnormal.
                 case.past = Some(vec![1.5 * f32::MIN_POSITIVE; 80]);
                 (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
                 (0..case.query.len()).for_each(|i| case.query.set(i, if i % 4 == 0 { 1.0 } else { 0.0 }));

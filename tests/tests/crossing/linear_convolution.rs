@@ -236,8 +236,8 @@ fn the_onnx_operator_comes_out() {
     }
 }
 
-/// Checks that a value that is not finite reaches the outputs from its token on, for the length of the filter, and no
-/// others, with the FFT as with the direct method.
+/// Checks that a value that is not finite reaches only the outputs from its token on, for the length of the filter.
+/// This must hold with the FFT and with the direct method.
 #[test]
 fn methods_agree_on_what_is_not_finite() {
     let (tokens, taps) = (40, 5);

@@ -61,7 +61,7 @@ impl Case {
             (!seed.is_multiple_of(5) || spec.in_place).then(|| normals(&mut r, shape[0] * shape[2], 2.0));
         Case {
             problem: spec.check().unwrap(),
-            // A factor of minus infinity has no special meaning.
+            // As a factor, minus infinity has no special meaning, so it is replaced by zero.
             a: Data::of(dtype, a.extent(), |_| match gates(&mut r) {
                 x if gate == Gate::Factor && x == f32::NEG_INFINITY => 0.0,
                 x => x,
@@ -217,7 +217,7 @@ fn every_scan_of_tokens_gives_the_states() {
             let mut maps: Vec<Map> = (0..n).map(of).collect();
             let mut scratch = vec![Map::identity(); scan.scratch_len(Form::Inclusive, n)];
             scan.inclusive(&mut maps, &mut scratch).unwrap();
-            // One more rounding of the preceding part per level of the tree.
+            // Each level of the tree rounds the result of the preceding part once more.
             let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
             let (mut worst, mut step) = (0.0, 0);
             reference::states(p, &case.inputs(), 0.0, &Precision::LIBM, DType::F32, [0, 0], |_, exact| {
@@ -227,7 +227,7 @@ fn every_scan_of_tokens_gives_the_states() {
             });
         }
     }
-    // The laws, with exact arithmetic.
+    // The laws of a monoid hold exactly for maps whose arithmetic is exact.
     let of = |a, b| Map { a, b };
     let some = [of(0.5, 3.0), of(-2.0, 0.25), of(0.0, 1.0), of(4.0, -8.0), Map::identity()];
     for x in &some {
@@ -250,7 +250,7 @@ fn bits_depend_on_problem_and_parts_alone() {
             let (first, second) = (case.engine(one, parts), case.engine(many, parts));
             assert_eq!(first.out.bits(), second.out.bits(), "{} {parts:?}", one.backend());
             assert_eq!(first.out.bits(), case.engine(many, parts).out.bits());
-            // The last sequence alone.
+            // The last sequence is also computed alone.
             let mut spec = *case.problem.spec();
             let alone = |series: Series| {
                 let view = *series.view();
@@ -343,7 +343,7 @@ fn hard_gates_do_what_they_say() {
 
 /// Checks gates that are zero or NaN, and products of factors beyond the range of f32.
 pub(crate) fn hard_gates(engines: &[Engine]) {
-    // A state that is not finite is cleared, by a logarithm of minus infinity and by a factor of zero.
+    // A logarithm of minus infinity, or a factor of zero, clears a state that is not finite.
     let b = [1.0, f32::INFINITY, 2.0, f32::NAN, 3.0, 4.0, 5.0, 6.0];
     let off = f32::NEG_INFINITY;
     let want = [2.0, f32::INFINITY, 2.0, f32::NAN, 3.0, 7.0, 12.0, 6.0];
@@ -366,7 +366,7 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
             "{what}: {out:?}"
         );
     });
-    // Factors whose product leaves the range of f32 while the state does not: from zero, and from a small number.
+    // The product of these factors leaves the range of f32, but a state that starts at zero or at 1e-30 does not.
     let large: Vec<f32> = (0..64).map(|i| if i % 16 < 8 { 1e5 } else { 1e-5 }).collect();
     for past in [0.0, 1e-30] {
         let mut added = [0.0; 64];
@@ -396,7 +396,7 @@ pub(crate) fn vanishing_products(engines: &[Engine]) {
         if let Some(past) = &mut case.past {
             past[1] = x;
         }
-        // An addend in the middle of a part.
+        // This addend is in the middle of a part.
         case.b.elements_mut().set(case.problem.spec().b.at(0, 90, 2), x);
         for engine in engines {
             for parts in [1, 2, 3, 7] {
@@ -461,7 +461,8 @@ fn bad_input_is_refused_and_nothing_written() {
     assert_eq!(Spec::new(other, good, good).check().unwrap_err(), mismatch);
     let shared = Series::of(View::new("out", [1, 3, 4, 1], [0, 0, 1, 1]).unwrap());
     assert_eq!(Spec::new(good, good, shared).check().unwrap_err(), E::Overlap { argument: "out" });
-    // Channels that no memory can hold: refused, or without tokens and done at once.
+    // No memory can hold these numbers of channels. The first problem is refused; the second has no tokens and is done
+    // at once.
     let empty = |shape| Series::of(View::new("x", shape, [0, 0, 0, 1]).unwrap());
     let beyond = empty([0, 1 << 40, 5, 1 << 40]);
     assert!(matches!(Spec::new(beyond, beyond, beyond).check(), Err(E::TooLarge { .. })));

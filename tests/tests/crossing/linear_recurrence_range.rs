@@ -21,7 +21,7 @@ pub(crate) fn large_logarithms(engines: &[Engine]) {
     for case in 0..if SLOW { 4 } else { 40 } {
         let (mut logs, mut added) = ([0.0f32; 96], [0.0f32; 96]);
         let past = [0.0, 1e-30][case % 2];
-        // The logarithm of the state. A product of factors from one state to a later one stays a number.
+        // `at` is the logarithm of the state. The product of the factors between two states is finite.
         let mut at = f64::from(past).ln();
         for (log, added) in logs.iter_mut().zip(&mut added) {
             if at == f64::NEG_INFINITY && r.below(4) > 0 {

@@ -23,7 +23,7 @@ use elsa_runtime::{BindError, Engine, SelectiveOptions};
 pub(crate) struct Params {
     pub(crate) shape: [usize; 3],
     pub(crate) states: usize,
-    /// Number of groups of `B` and of `C`; `None` if each channel has coefficients that all tokens share.
+    /// Number of groups of `B` and of `C`; `None` if the coefficients of a channel are the same for all tokens.
     pub(crate) groups: [Option<usize>; 2],
     pub(crate) orders: [Order; 5],
     pub(crate) dtype: DType,
@@ -99,7 +99,7 @@ impl Case {
             problem: spec.check().unwrap(),
             u,
             delta,
-            // From 1 to N, like Mamba's initialisation, plus noise.
+            // The rates go from −1 to −N, as in Mamba's initialisation, with noise.
             a: (0..channels * n).map(|i| -((i % n) as f32 + 1.0) * (1.0 + 0.1 * r.normal())).collect(),
             b: b_data,
             c: c_data,
@@ -204,9 +204,9 @@ pub(crate) fn cases() -> Vec<Params> {
     let all = vec![
         mamba,
         plain,
-        // VMamba's form: one element per state, and groups.
+        // As in VMamba, states have one element, and channels share coefficients in groups.
         Params { groups: [Some(4); 2], ..Params::mamba([1, n, 48], 1) },
-        // A group of two does not fit within one of three.
+        // The groups of two channels for `B` do not fit within the groups of three channels for `C`.
         Params { groups: [Some(3), Some(2)], past: true, ..Params::mamba([1, n, 6], 5) },
         Params { groups: [None, Some(1)], reverse: true, past: true, ..mamba },
         Params { groups: [None; 2], orders: [Gaps, Heads, TokensFirst, ChannelsFirst, Gaps], ..mamba },
@@ -297,7 +297,7 @@ fn the_oracle_is_the_definition() {
                     "{params:?}: {exact:?} for {}",
                     want[step]
                 );
-                // The bound is not vacuous.
+                // The bound must not be vacuous.
                 assert!(exact.bound <= 2e-3 * (1.0 + want[step].abs()), "{params:?}: {exact:?}");
                 step += 1;
             });
@@ -389,7 +389,7 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
     let two = Coefficient::Token(Series::tokens_first("b", [1, tokens, 2]).unwrap());
     let problem = Spec::new(series, series, 2, two, two, series).check().unwrap();
-    // The first element of the state decays by e^-1 per unit of time, the second at once.
+    // Per unit of time, the first element of the state decays by a factor of 1/e; the second is cleared at once.
     let a = [-1.0, f32::NEG_INFINITY];
     let (u, mut delta) = ([1.0; 6], [1.0; 6]);
     delta[3] = 2000.0;
@@ -414,7 +414,7 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
             plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
             (out, last)
         };
-        // An infinity stays in the first element until 2000 units pass; the second forgets it at once.
+        // The first element stays infinite until 2000 units of time pass; the second is cleared at once.
         let (out, last) = run(&delta, [f32::INFINITY, f32::NAN]);
         assert!(out[..3].iter().all(|x| *x == f32::INFINITY), "{}: {out:?}", engine.backend());
         assert_eq!(out[3], 4000.0);
@@ -464,7 +464,7 @@ pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     for engine in engines.iter().map(Some).chain([None]) {
         let what = engine.map_or("scalar".into(), |engine| engine.backend().to_string());
         let close = |found: f32, want: f64| (f64::from(found) - want).abs() <= 1e-5 * want.abs() + 1e-36;
-        // Each token clears the second element, which then has the token's own contribution.
+        // Each token clears the second element, which then contains only the contribution of the token itself.
         let delta = [-91.0, -104.0, 0.5, -500.0, 1.0, -91.0];
         let (out, last) = run(engine, true, &delta, &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0, f32::NAN]);
         let step = |raw: f32| f64::from(raw).exp().ln_1p();
@@ -474,11 +474,11 @@ pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
             assert!(close(*found, first + step(raw)), "{what}: {out:?}");
         }
         assert!(last[1].abs() <= 1e-36, "{what}: {last:?}");
-        // A time step of zero, which softplus produces only for minus infinity, has no product with an infinite rate.
+        // Softplus is exactly zero only for minus infinity, and zero times an infinite rate is NaN.
         let (out, _) =
             run(engine, true, &[f32::NEG_INFINITY; 6], &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0; 2]);
         assert!(out.iter().all(|x| x.is_nan()), "{what}: {out:?}");
-        // Zero stays zero, and 1e-30 grows to its exact value.
+        // A state of zero stays zero, and a state of 1e-30 grows to its exact value.
         let mut b = [0.0; 12];
         b[10] = 3.0;
         let delta = [1.0, -0.5, 1.0, 0.25, 1.0, 1.0];

@@ -93,7 +93,7 @@ fn defined(s: Sizes, p: &Direction, x: &[f64], z: &[f64]) -> Vec<f64> {
     let mut u = vec![0.0; x.len()];
     for t in 0..s.tokens {
         for c in 0..s.inner {
-            // A convolution padded by its width minus one, whose last outputs are dropped.
+            // The convolution is padded by its width minus one, and its last outputs are dropped.
             let product = |k: usize| match (t + k).checked_sub(TAPS - 1) {
                 Some(from) => f64::from(p.conv_weight[c * TAPS + k]) * x[at(from, c)],
                 None => 0.0,

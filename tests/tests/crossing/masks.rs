@@ -118,7 +118,7 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
                     let math = run(&engine, &setting, dims, bools, &element, &math);
                     let near = found.iter().zip(&math).all(|(a, b)| (a - b).abs() <= 1e-5);
                     assert!(near, "{backend:?} {shape:?} {dims:?}: not the baseline");
-                    // Masking one more key, or one less, changes the answer.
+                    // Masking or unmasking a single key of each row changes the output.
                     let other = |at: [usize; 4]| match (at[3], element(at) == f32::NEG_INFINITY) {
                         (1, true) => 0.0,
                         (1, false) => f32::NEG_INFINITY,

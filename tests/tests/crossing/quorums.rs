@@ -6,7 +6,7 @@
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;
 
-/// `true` if fewer sizes are tested, under interpreters and sanitizers.
+/// `true` under interpreters and sanitizers, which test fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
 
 /// Implements BuildSubseq of algorithm 3: returns the tokens of a task, and for each level the chunk of every token.
@@ -150,8 +150,8 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Checks larger divisions by counting: all tasks together have as many pairs as attention, and no task needs more
-/// tokens than its chunks contain.
+/// Checks larger divisions by counting: all tasks together have the number of pairs that attention has, and no task
+/// needs more tokens than its chunks contain.
 #[test]
 fn large_divisions_do_the_work_of_attention() {
     let sizes: Vec<usize> = InterestSet::sizes().filter(|c| *c > 31).collect();
@@ -209,7 +209,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
         assert!(task.pair_count() <= (task.query_tokens() as u128).pow(2));
     }
     assert!(most <= 19 && most > 3, "{most}");
-    // A hundred times the usual time.
+    // The limit is a hundred times the usual time.
     let each = start.elapsed() / count;
     assert!(FEW || each.as_millis() < 10, "{each:?}");
     println!("a task of nine levels: {each:?}, at most {most} runs, {} bytes", size_of::<Task>());

@@ -39,9 +39,9 @@ fn oracle(case: &Case) -> Oracle {
                     next += 1;
                     let attends = reference::attends(&problem, &inputs, n, h, i, j);
                     assert!(attends || p == 0.0);
-                    // Outside its interval a row attends nothing.
+                    // A row attends no key outside its interval.
                     assert!(!attends || (start..end).contains(&j), "{case:?}: row {i}, key {j}");
-                    // If nothing is decided key by key, it attends the whole interval.
+                    // If nothing is decided key by key, a row attends its entire interval.
                     assert!(
                         problem.modifies(s.batch) || attends == (start..end).contains(&j),
                         "{case:?}: row {i}, key {j}"
@@ -58,14 +58,14 @@ fn oracle(case: &Case) -> Oracle {
     out
 }
 
-/// Compares the oracle with the naive definition, which add in different orders, with a tolerance relative to the sum
-/// of magnitudes. Returns the number of rows.
+/// Compares the oracle with the naive definition. The tolerance is relative to the sum of magnitudes, because the two
+/// add in different orders. Returns the number of rows.
 fn assert_agree(case: &Case) -> usize {
     let (got, want) = (oracle(case), case.naive());
     let same =
         |a: f64, b: f64, size: f64| (a.is_nan() && b.is_nan()) || a == b || (a - b).abs() <= 1e-10 * size;
     for (at, (a, b)) in got.lse.iter().zip(&want.lse).enumerate() {
-        // A score of +∞ leaves no log-sum-exp in either.
+        // If a score is +∞, both log-sum-exps are NaN.
         assert!(same(*a, *b, 1.0 + want.size[at]), "{case:?}: log-sum-exp {at}: {a} and {b}");
     }
     let size = want.size.iter().fold(1.0f64, |a, b| a.max(if b.is_finite() { *b } else { 0.0 }));
@@ -137,7 +137,7 @@ fn every_feature_matters() {
             m.density = 1.0;
         }
     });
-    // With lengths the same seed draws other data; here only the lengths change.
+    // With `lengths`, the same seed draws other data, so both cases have it, and only the lengths differ.
     let mut a = Params { lengths: true, ..base.clone() }.build("lengths");
     a.lengths = Some(vec![40, 40]);
     let mut b = a.clone();
@@ -149,7 +149,7 @@ fn every_feature_matters() {
     let mut b = a.clone();
     b.lengths = Some(vec![20, 40]);
     assert!(largest_difference(&a, &b) > 1e-3);
-    // A soft cap before the mask differs from one after it.
+    // A soft cap applied before the mask differs from a soft cap applied after it.
     let capped = Params {
         softcap: Some(1.0),
         mask: Some(elsa_oracle::cases::MaskParams {

@@ -83,7 +83,7 @@ fn masks_that_do_not_broadcast() {
     for good in [&[5][..], &[1], &[4, 5], &[2, 3, 4, 5], &[1, 1, 1, 1]] {
         assert_eq!(with(good), [true, true], "{good:?}");
     }
-    // Fewer keys than the tensors, which ONNX allows.
+    // ONNX allows masks with fewer keys than the tensors.
     for short in [&[3][..], &[4], &[0], &[3, 1, 2]] {
         assert_eq!(with(short), [false, true], "{short:?}");
     }
@@ -361,7 +361,7 @@ fn outputs_that_are_not_what_the_problem_says() {
     let outputs = Outputs { present_key: Some(data.elements_mut()), ..buffers.outputs() };
     let error = E::Needs { argument: "present_k", other: "its shape in the problem" };
     assert_eq!(outputs.check(&plain.problem()), Err(error));
-    // Log-sum-exp and states may be omitted, and have exactly one element per row.
+    // Log-sum-exp and states may be omitted; otherwise their sizes must be exact.
     assert_eq!(refused(&case, &|x| (x.lse, x.state) = (None, None)), None);
     for by in [-1, 1] {
         let rows = |n: usize| n.checked_add_signed(by).unwrap();

@@ -95,7 +95,8 @@ fn every_scan_is_the_fold() {
     }
 }
 
-/// Number of merges on the longest path to a value, in total and without merges with the identity.
+/// Number of merges on the longest path to a value: `merges` counts all merges, and `without_identity` only those of
+/// two values that are not the identity.
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
     identity: bool,
@@ -155,7 +156,7 @@ fn the_published_depth_is_never_exceeded_and_where_it_is_loose() {
             if n > b && n.div_ceil(b).is_power_of_two() {
                 assert_eq!(executed + 3, published, "{} over {n}", scan.name());
             }
-            // Read literally, the inter-block term of a single block is negative.
+            // Read literally, the published formula has a negative inter-block term if there is only one block.
             let (log_n, log_b) = (ceil_log2(n) as i64, ceil_log2(b) as i64);
             let literal = log_b + 2 * (log_n - log_b) + 3;
             assert_eq!(literal < executed as i64, n <= b && log_n < log_b - 3, "literal, {n} of {b}");
@@ -163,7 +164,7 @@ fn the_published_depth_is_never_exceeded_and_where_it_is_loose() {
             assert_eq!(published > simplified, n < b && log_b > 2 * log_n, "simplified, {n} of {b}");
         }
     }
-    // Above 8 elements and a block of 128 no exception is needed.
+    // For blocks of 128, the formula needs no exception above 8 elements.
     assert_eq!(elsa_depth(8, 128), 2 * 3 + 3 + 1);
     assert_eq!(elsa_depth(9, 128), 2 * 4 + 3 - 1);
 }
@@ -199,8 +200,8 @@ fn other_block_sizes_and_short_scratch() {
     }
 }
 
-/// Consecutive square matrices modulo a prime, whose size is known only at run time, followed by scratch that is marked
-/// as unwritten.
+/// Consecutive square matrices modulo a prime, followed by scratch that is marked as unwritten. The size of a matrix is
+/// known only at run time.
 struct Workspace {
     numbers: Vec<u64>,
     side: usize,
@@ -305,7 +306,7 @@ fn merges_of_a_step_are_independent() {
         let want = wanted(Form::Inclusive, &items);
         let (mut a, mut b) = (items.clone(), items.clone());
         for step in 0..kogge_stone::steps(n) {
-            // All reads precede all writes.
+            // In a step, all reads precede all writes.
             let before = a.clone();
             for m in 0..n {
                 if let Some((earlier, at)) = kogge_stone::merge(n, step, m) {
@@ -324,8 +325,8 @@ fn merges_of_a_step_are_independent() {
     }
 }
 
-/// Compares prefixes of states with sums in f64. The states of single keys contain `2^(s − m)` up to one rounding of
-/// the exponential and one of its argument; every merge rounds once, so that the number of merges on a path bounds the
+/// Compares prefixes of states with sums in f64. The state of a single key contains `2^(s − m)`, with one rounding of
+/// the exponential and one of its argument. Every merge rounds once, so the number of merges on a path bounds the
 /// error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {

@@ -60,8 +60,8 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
                     let all = pairs().all(|(i, j)| attended(i, j));
                     let found = coverage(&problem, &sequence, tile.rows.clone(), keys.clone());
                     counts[found as usize] += 1;
-                    // A block that lengths, causality and window leave empty is never computed, and a whole one is only
-                    // inspected if a mask, a bias or a side may change it.
+                    // A block that lengths, causality and window leave empty is skipped. A block that is attended
+                    // completely needs inspection only if a mask, a bias or sides may exclude keys.
                     let divided = case.spec.windows.is_some_and(|windows| windows.sides(index).is_some());
                     let changed = case.mask.is_some() || case.bias.is_some() || divided;
                     let want = match (some, all, changed) {
@@ -104,7 +104,7 @@ fn causal_skips_what_lies_above_the_diagonal() {
     use elsa_core::attention::Alignment;
     let p = Params { causal: Some(Alignment::TopLeft), ..Params::plain(960, 960, 4, 4) };
     let [skip, full, partial] = check(&p.build("causal"), 16, 3, 64);
-    // The diagonal crosses at most 20 + 15 of 20 · 15 tiles.
+    // The diagonal crosses at most 20 + 15 of the 20 · 15 tiles.
     assert_eq!(skip + full + partial, 300);
     assert!(partial <= 35 && skip >= 125 && full >= 125, "{skip} {full} {partial}");
 }

@@ -39,7 +39,8 @@ fn check_frozen(case: &Case, schedule: &Schedule) -> Result<Report, String> {
     if ran.buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }
-    // A block and the blocks, or a segment and the tree of a row that was recomputed.
+    // The path has the additions of a block and over the blocks or, for a recomputed row, those of a segment and the
+    // tree.
     let additions = executed(&case.problem(), schedule, TILE).into_s.max(516);
     case.naive().check_all(&ran.buffers, additions).map_err(|e| format!("{schedule:?}: {e}"))?;
     if ran.report.skipped_row_blocks > 0 || ran.share.iter().chain(&ran.d).any(|x| *x != 0.0) {
@@ -107,7 +108,7 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
         schedules.push(Schedule { skip: Skip::Budget(budget), ..Schedule::VFA });
         schedules.push(Schedule { gate: true, ..Schedule::within(budget) });
     }
-    // Rows of blocks that were left out: never, inside a budget, by λ.
+    // Numbers of skipped pairs of a row and a block: if nothing may be skipped, with a budget, and with λ.
     let mut skipped = [0; 3];
     for (c, case) in judged().iter().enumerate() {
         for (n, schedule) in schedules.iter().enumerate().filter(|(n, _)| (n + c) % 3 == 0) {
@@ -122,7 +123,8 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
-/// Checks a row whose largest score is in the last block, which is frozen, higher by a few bits or by hundreds of bits.
+/// Checks a row whose largest score is in the last block. This block is frozen, and its score is higher than all others
+/// by a few bits or by hundreds of bits.
 #[test]
 fn a_maximum_in_the_last_block_is_found() {
     for (above, computed_again) in
@@ -139,14 +141,15 @@ fn a_maximum_in_the_last_block_is_found() {
             assert_eq!(ran.report.recomputed, if computed_again { 5 } else { 0 }, "{above} {schedule:?}");
             assert!((f64::from(ran.buffers.lse[0]) / std::f64::consts::LN_2) >= f64::from(above) - 1e-3);
         }
-        // A representative of the last block finds it.
+        // A representative of the last block makes the reference high enough, so no row is recomputed.
         let ran = run_and_judge(&case, &Schedule::VFA, TILE);
         assert_eq!(ran.report.recomputed, 0, "{above}");
     }
 }
 
-/// Checks frozen blocks with scores above the reference, which rises only later, in the last block: the tile's own. The
-/// distances of these scores were rounded while they were large, which the sums do not reveal.
+/// Checks frozen blocks with scores above the reference. The reference rises only later, in the last block, which
+/// contains the own keys of the tile. The distances of these scores were rounded while they were large, which the sums
+/// do not reveal.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
@@ -172,7 +175,7 @@ fn weights_from_before_a_late_move_are_not_trusted() {
 #[test]
 fn rows_whose_representatives_are_far_off_are_computed_again() {
     let (d, keys) = (16, 6 * TILE.keys);
-    // Every key has one large element: together they represent a score sixteen times as large.
+    // Every key has one large element, so the score of their representative is sixteen times as large as theirs.
     for (large, again) in [(14.0f32, true), (2.0, false), (2.1, true)] {
         let mut case =
             Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(9, keys, d, 2) }.build("one-hot");
@@ -180,16 +183,17 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
         (0..keys * d).for_each(|x| case.k.set(x, if x % d == x / d % d { large } else { 0.0 }));
         for schedule in [Schedule::VFA, Schedule { skip: Skip::Budget(0.3), ..Schedule::VFA }] {
             let ran = run_and_judge(&case, &schedule, TILE);
-            // The representative of a block is 210, 30 and 32 bits too high, and 96 equal weights sum to 6.6 bits.
+            // The representative of a block is 210, 30 or 32 bits too high, and the sum of 96 equal weights adds 6.6
+            // bits.
             assert_eq!(ran.report.recomputed, if again { 9 } else { 0 }, "{large}: {:?}", ran.report);
         }
-        // Before weights exist the same representatives leave every key out.
+        // A schedule that skips blocks before it computes weights skips every key because of these representatives.
         if large > 10.0 {
             let ran = run_and_judge(&case, &Schedule::vsa(1e-3), TILE);
             assert_eq!((ran.report.recomputed, ran.report.lost_maximum), (9, 9), "{:?}", ran.report);
         }
     }
-    // Keys cancel in the mean: 200 bits too low for scores of ±200.
+    // Keys cancel in the mean, so the score of the representative is 200 bits below the largest score.
     let k: Vec<f32> =
         (0..keys).map(|j| if j < TILE.keys { 0.0 } else { 200.0 - 400.0 * (j % 2) as f32 }).collect();
     let v: Vec<f32> = (0..keys).map(|j| j as f32).collect();
@@ -233,7 +237,7 @@ fn masked_rows_are_empty_and_leave_the_others_alone() {
     for i in [0, 5, 11] {
         mask[i * keys..(i + 1) * keys].fill(0);
     }
-    // A row with keys only in the last block.
+    // Row 3 attends keys only in the last block.
     mask[3 * keys..4 * keys - 4].fill(0);
     mask[4 * keys - 2] = 1;
     let mut all = frozen_settings();
@@ -249,7 +253,8 @@ fn masked_rows_are_empty_and_leave_the_others_alone() {
 
 #[test]
 fn representatives_see_attended_keys_only() {
-    // Future keys and keys beyond the valid ones would make references hundreds of bits too high, or NaN.
+    // If representatives included future keys or keys beyond the valid ones, references would be hundreds of bits too
+    // high, or NaN.
     let keys = 4 * TILE.keys;
     for bad in [1e4f32, f32::NAN] {
         let k: Vec<f32> = (0..keys).map(|j| if j < 24 { 0.25 * (j % 3) as f32 } else { bad }).collect();
@@ -287,7 +292,7 @@ fn exact_is_the_fallback_bit_for_bit_and_repeats_change_nothing() {
         let [one, two] = [(); 2].map(|()| ran(case, &schedule, TILE));
         assert_eq!((bits(&one.buffers), one.report), (bits(&two.buffers), two.report), "{case:?}");
     }
-    // A sequence of a batch has the same bits as alone.
+    // A sequence has the same bits in a batch and alone.
     let params = Params { gain: 5.0, causal: Some(Alignment::TopLeft), ..Params::plain(30, 70, 8, 4) };
     let alone = params.build("alone");
     let mut both = Params { batch: 2, ..params }.build("a batch");
@@ -333,7 +338,7 @@ fn refusals_write_nothing() {
     }
 }
 
-/// Checks rows that pass the norm gate against their bound, up to the limit of the gate: their reference is zero, and
+/// Compares rows that pass the norm gate, up to its limit, with their bound. The reference of these rows is zero, and
 /// their sums are between 2^-48 and 2^48 or beyond.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
@@ -357,7 +362,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
             "{reach} {sign}"
         );
         assert!(!open || ran.buffers.m.iter().all(|m| *m == 0.0));
-        // The prior bound also holds for gated and for frozen rows.
+        // The prior bound holds for gated rows and for frozen rows.
         let problem = case.problem();
         let norms = Norms { query: 1.0, key: f64::from(reach), bias: 0.0 };
         for schedule in [schedule, Schedule::VFA] {
@@ -372,7 +377,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
             assert!(frozen.claims() && error <= frozen.absolute(largest), "{error:e} {frozen:?}");
         }
     }
-    // Values without room, and a NaN, keep it closed.
+    // Values whose sums may overflow, and NaN, keep the gate closed.
     for v in [1e25f32, f32::NAN, f32::INFINITY] {
         let ran = run_and_judge(&scored(&[1.0; 3], &[0.5; 20], &[v; 20]), &schedule, TILE);
         assert_eq!(ran.report.gated, 0, "{v}");
@@ -386,7 +391,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
 fn no_answer_of_a_hunt_exceeds_its_bound() {
     for rule in Rule::ALL {
         let (mut found, mut tally) = (Found::default(), Tally::default());
-        // The last one has weights from before a late move of their reference.
+        // The problem of the last seed has weights that were computed before a late move of their reference.
         let seeds = (0..if SLOW { 20 } else { 200 }).chain([16_080]);
         seeds.for_each(|seed| hunt(rule, seed, &mut found, &mut tally));
         assert_eq!(found.violations, 0, "{:?}", found.which);

@@ -43,7 +43,7 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
         let [k, v] = equal_parts(TILE.keys, blocks, of_budget, budget);
         let (ran, rows) = check_account(&[1.0; 11], &k, &v, budget, TILE);
         assert_eq!(ran.report.skipped_blocks == 2 * blocks as u64, all, "{:?}", ran.report);
-        // Values are as far apart as the bound assumes, and the bound is used up.
+        // The values are as far apart as the bound assumes, so the error almost reaches the bound.
         if all {
             let y = 1.0 - 2.0 * rows[0].left / (rows[0].left + rows[0].kept);
             let error = (f64::from(ran.buffers.output.get(0)) - y).abs();
@@ -62,7 +62,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     for n in 0..if SLOW { 6 } else { 60 } {
         let step = [0.5f32, 3.0, 12.0][n % 3];
         let [k, v] = rising(&mut random, TILE.keys, 12 * TILE.keys, step);
-        // Rows with flatter and with steeper scores.
+        // Some rows have flatter scores than others.
         let q: Vec<f32> = (0..19).map(|_| 0.2 + random.unit() as f32).collect();
         let (ran, _) = check_account(&q, &k, &v, 0.1, TILE);
         seen[0] += ran.report.skipped_blocks;
@@ -70,7 +70,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
         seen[2] += ran.report.rescaled_row_blocks;
     }
     assert!(seen.iter().all(|seen| *seen > 10), "{seen:?}");
-    // A single row objects to each block except the first.
+    // A single row votes against skipping each block after the first.
     let mut q = vec![1.0f32; 8];
     q[5] = 0.01;
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -82,7 +82,8 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// Checks that λ skips a block if all rows agree, or for single rows, and that `D` is at least the skipped sum.
+/// Checks that λ skips blocks, either for all rows if they agree or for single rows, and that `D` is at least the
+/// skipped sum.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -124,14 +125,14 @@ fn values_that_are_not_finite_are_never_left_out() {
             assert_eq!((found.report.skipped_blocks, found.report.recomputed), (4, rows), "{skip:?} {bad}");
             let y = found.buffers.output.get(0);
             assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{skip:?} {bad} {y}");
-            // Only rows that attend the key are spoilt.
+            // A causal mask keeps all rows from attending the key, and no output changes.
             let mut causal = case.clone();
             causal.spec.causal = Some(Alignment::TopLeft);
             let found = run_and_judge(&causal, &Schedule { skip, ..Schedule::EXACT }, TILE);
             assert!((0..8).all(|i| found.buffers.output.get(i) == 1.0), "{skip:?} {bad}");
         }
     }
-    // A NaN score poisons only its rows, and infinite ones are recomputed.
+    // A NaN score poisons only its own row. Rows with infinite scores are recomputed.
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut k = k.clone();
         k[j] = bad;
@@ -160,8 +161,8 @@ fn bracketed(states: &[T], random: &mut Random) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks random states that each keep the budget by their sums: merged in any bracketing, they still keep it,
-    /// and `D` of the result is the sum of all `D`, rescaled to one reference.
+    /// Checks random states whose sums each keep the budget. If they are merged in any bracketing, the result keeps the
+    /// budget, and its `D` is the sum of all `D`, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
         let mut random = seeded(seed);
@@ -176,7 +177,7 @@ proptest! {
             .collect();
         let all = bracketed(&states, &mut random);
         let left = share(all.state.s, all.d, 64);
-        // An upper bound, of sums that were rounded while they merged.
+        // The share is an upper bound, computed from sums that were rounded while they merged.
         prop_assert!(left <= f64::from(budget) * 1.000_1, "{left} {budget}");
         let at = |x: f32, m: f32| f64::from(x) * (f64::from(m) - f64::from(all.state.m)).exp2();
         let d: f64 = states.iter().map(|x| at(x.d, x.state.m)).sum();
@@ -201,7 +202,7 @@ fn split_runs_keep_the_budget_together() {
     let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
     for causal in [None, Some(Alignment::BottomRight)] {
         for budget in [0.02f32, 0.3] {
-            // `(m, S, D, W)` of every row.
+            // The merged `(m, S, D, W)` of every row.
             let mut merged: Option<[Vec<f32>; 4]> = None;
             let mut skipped = 0;
             for part in [0..70usize, 70..71, 71..160, 160..230] {

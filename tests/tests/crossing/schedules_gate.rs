@@ -25,7 +25,7 @@ fn inside(budget: f32) -> Schedule {
     Schedule { skip: Skip::Budget(budget), ..GATE }
 }
 
-/// Runs a case by a schedule that kernels support. Returns the run, the arithmetic that it executed, and the rows of
+/// Runs a case with a schedule that kernels support. Returns the run, the arithmetic that it executed, and the rows of
 /// its tiles.
 fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<Range<usize>>) {
     let options = PlanOptions::default().schedule(schedule);
@@ -71,8 +71,8 @@ fn small(case: &mut Case, most: f32) {
     }
 }
 
-/// Returns cases with additive masks and biases. Their elements of `−∞` do not count for the gate; the others count
-/// together with the norms.
+/// Returns cases with additive masks and biases. Their elements of `−∞` do not count for the gate; all other elements
+/// count in addition to the norms.
 fn with_numbers() -> Vec<Case> {
     let numbers = |dtype, dims: &[usize]| {
         Some(MaskParams { kind: MaskKind::Additive(dtype), dims: dims.to_vec(), density: 1.0 })
@@ -119,7 +119,8 @@ fn numbers_that_are_added_join_the_norms() {
             assert_eq!(ran.report.gated, case.problem().rows() as u64, "{case:?} {:?}", ran.report);
             assert!(judge_by(case, &GATE, executed, &ran) <= 1.0);
             assert!(!is_exact(engine, case, &ran), "{case:?}: zero is never the reference");
-            // Beyond the limit together, though neither is alone: the exact answer.
+            // Mask and bias together exceed the limit of the gate, although neither does alone. If they do so in every
+            // row, the bits are those of the exact schedule.
             let mut far = case.clone();
             small(&mut far, 32.0);
             let (ran, _) = gated(engine, &far);
@@ -197,13 +198,13 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Checks that blocks are skipped by the same votes and sums when the reference is zero, for one query and for tiles:
-/// an account in f64 agrees.
+/// Checks, for one query and for tiles, that blocks are skipped by the same votes and sums when the reference is zero.
+/// The results must agree with an account in f64.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;
     let keys = 13 * BLOCK - 9;
-    // Levels from −40 to 40 bits; references would follow most of them.
+    // The scores of each block are near one level, from −40 to 40 bits. A moving reference would follow most rises.
     let level = |j: usize| {
         [-3.0f32, -21.0, 7.0, -9.0, -40.0, 30.0, 10.0, -2.0, 40.0, 25.0, 28.0, 0.0, 39.0][j / BLOCK]
     };
@@ -221,12 +222,12 @@ fn a_budget_is_kept_beside_zero() {
             assert!(ran.buffers.m.iter().all(|m| *m == 0.0));
             compare(&ran, &rows);
             assert!(judge_by(&case, &inside(budget), executed, &ran) <= 1.0);
-            // With moving references the same blocks are left out.
+            // Moving references skip the same number of blocks.
             let (moving, _, _) = by(&engine, &case, exact);
             assert_eq!(moving.report.skipped_blocks, skipped);
             assert!(moving.report.gated == 0 && moving.report.rescaled_blocks > 0);
         }
-        // A value that is not finite closes the gate, and stays.
+        // A value that is not finite closes the gate, and its block is kept.
         let mut bad = v.clone();
         bad[BLOCK + 3] = f32::NAN;
         let (ran, _, _) = by(&engine, &scored(&[1.0; 9], &k, &bad), inside(budget));
@@ -234,8 +235,8 @@ fn a_budget_is_kept_beside_zero() {
     }
 }
 
-/// Checks blocks that are skipped without computing their scores when the reference is zero: a mask decreases with the
-/// distance as far as the gate allows.
+/// Checks blocks that are skipped without computing their scores when the reference is zero. The mask decreases with
+/// the distance as far as the gate allows.
 #[test]
 fn blocks_go_unseen_beside_zero() {
     let (budget, queries, keys) = (0.01f32, 80, 5 * BLOCK);
@@ -255,7 +256,7 @@ fn blocks_go_unseen_beside_zero() {
             assert!(report.unseen_blocks > report.blocks / 4, "{report:?}");
             assert!(judge_by(&case, &inside(budget), executed, &ran) <= 1.0);
             assert!(ran.buffers.m.iter().all(|m| *m == 0.0));
-            // Keys and values are measured block by block, and the last block counts like the first.
+            // Keys and values are measured block by block, so a key or a value in the last block also closes the gate.
             let mut long = case.clone();
             long.fill_key(0, keys - 3, 90.0);
             let (ran, executed, _) = by(&engine, &long, inside(budget));
@@ -332,7 +333,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
             assert!(ran.report.blocks > 0 && ran.report.skipped_blocks == 0);
             assert!(judge_by(case, &GATE, executed, &ran) <= 1.0);
         }
-        // A score 46 bits below zero and one as far above it: neither weight is clamped, nor lost.
+        // One score is 46 bits below or above zero. Its weight is neither clamped nor lost.
         for (score, y) in [(-46.0f32, 1.0f32), (46.0, -1.0)] {
             let (ran, _) = gated(&engine, &scored(&[1.0; 20], &[0.0, score], &[1.0, -1.0]));
             assert!(ran.report.gated == 20 && (ran.buffers.output.get(3) - y).abs() < 1e-6);
@@ -359,7 +360,7 @@ fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
         changed(&|case| case.v.set(333, f32::NAN)),
         changed(&|case| case.v.set(333, f32::NEG_INFINITY)),
         changed(&|case| case.v.set(333, 1e30)),
-        // A row of tiny values, whose block the walk may multiply.
+        // All values of one key are tiny.
         changed(&|case| (80 * 4..81 * 4).for_each(|x| case.v.set(x, 1e-30))),
     ];
     for engine in cpu_engines(2) {

@@ -22,7 +22,7 @@ use elsa_oracle::schedules::{Ran, account, compare, judge, judge_by, same, score
 use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
 use std::ops::Range;
 
-/// Keys per block.
+/// Number of keys per block.
 pub const BLOCK: usize = 64;
 
 /// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
@@ -64,7 +64,7 @@ fn any_schedule_is_the_scalar_run() {
         let (threads, _) = run(&three[engine], case, &options);
         assert!(same(&found.buffers, &threads.buffers) && found.report == threads.report, "{case:?}");
         let want = try_run(case, &schedule, tile).unwrap();
-        // If tiles end elsewhere than those of the core, rows vote with others.
+        // If tiles end at other rows than in the core, rows vote together with other rows, and the bits may differ.
         let aligned = case.spec.query.tokens() <= tile.rows || tile.rows == 1;
         if aligned {
             assert!(same(&found.buffers, &want.buffers), "{case:?} {schedule:?}");
@@ -148,8 +148,8 @@ fn refusals_name_the_option() {
         ] {
             assert_eq!(refusal(options), conflict(argument, other));
         }
-        // Streamed runs support neither, and tasks do not either, because their states have no room for the left-out
-        // sums.
+        // Neither streamed runs nor tasks support budgets and schedules. The states of tasks have no room for the
+        // skipped sums.
         for (plan, name) in [(budget, "error_budget"), (plain.schedule(Schedule::VFA), "schedule")] {
             let options = StreamOptions::new(1 << 26).plan(plan);
             let refused = engine.stream(&problem, &options).unwrap_err();
@@ -159,7 +159,7 @@ fn refusals_name_the_option() {
             let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
             assert_eq!(refused, PlanError::Option(conflict(name, "a task")));
         }
-        // The workspace of an exact run has no room for left-out sums.
+        // The workspace of an exact run has no room for skipped sums.
         let plan = engine.plan(&problem, &plain).unwrap();
         let mut workspace = plan.workspace().unwrap();
         assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
@@ -199,8 +199,8 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     last.unwrap()
 }
 
-/// Checks that all blocks are skipped if the sum of their weights stays just below the budget, and not all if it is just
-/// above: over several segments, for one query and for several tiles of queries.
+/// Checks that all blocks are skipped if the sum of their weights is just below the budget, and not all if it is just
+/// above. Covers several segments, one query, and several tiles of queries.
 #[test]
 fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
@@ -226,7 +226,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
     for n in 0..if SLOW { 2 } else { 8 } {
         let step = [3.0f32, 12.0][n % 2];
         let [k, v] = rising(&mut random, BLOCK, 12 * BLOCK - 7, step);
-        // Rows with flatter and with steeper scores.
+        // Some rows have flatter scores than others.
         let q: Vec<f32> = (0..[1, 19][n / 2 % 2]).map(|_| 0.2 + random.unit() as f32).collect();
         let ran = check_account(&q, &k, &v, 0.1);
         seen[0] += ran.report.skipped_blocks;
@@ -234,7 +234,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
         seen[2] += ran.report.rescaled_blocks;
     }
     assert!(seen.iter().all(|seen| *seen > if SLOW { 0 } else { 3 }), "{seen:?}");
-    // The overall largest score is in the last block, thirty bits above everything.
+    // The last key has the largest score, 12 bits above the first block and 32 bits above all other keys.
     for segment in [3, 10] {
         let mut k: Vec<f32> = (0..segment * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
         *k.last_mut().unwrap() = 12.0;
@@ -261,7 +261,7 @@ fn every_row_of_a_kernels_tile_votes() {
             q[objector] = 0.01;
             assert_eq!(skipped(&q), 3 * (tiles.len() as u64 - 1), "{} {objector}", engine.kernel());
         }
-        // In each lane of the widest tile.
+        // The row that votes against skipping may be in any lane of the widest tile.
         let width = tiles[0].len().max(48);
         for objector in (0..width).step_by(if SLOW { 13 } else { 5 }) {
             let mut q = vec![1.0f32; width];
@@ -298,7 +298,7 @@ fn kernels_keep_values_that_are_not_finite() {
                         engine.kernel()
                     );
                 }
-                // A NaN score poisons its rows, and a masked one poisons none.
+                // A NaN in a key poisons all rows.
                 let mut case = scored(&q, &k, &vec![1.0; k.len()]);
                 case.fill_key(0, at, f32::NAN);
                 let (found, _, _) = within(&engine, &case, 0.1);
@@ -318,7 +318,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
             let options = PlanOptions::default().error_budget(1e-30);
             let (ran, _) = run(&engine, case, &options);
             if ran.report.skipped_blocks > 0 {
-                // Blocks of keys that weigh nothing at all.
+                // The skipped blocks have keys without any weight.
                 continue;
             }
             let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();

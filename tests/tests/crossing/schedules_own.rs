@@ -63,14 +63,15 @@ fn blocks_before_the_diagonal_go_unseen() {
             let ran = try_run(&case, &schedule, tile).unwrap();
             let tiles: Vec<_> =
                 (0..queries).step_by(rows).map(|start| start..queries.min(start + rows)).collect();
-            // The core counts the keys of a block that a row attends, and the account counts all of them.
+            // The counts are not compared: the core counts only the keys of a block that a row attends, the account all
+            // keys.
             let report = &ran.report;
             assert!(5 * report.unseen_blocks > 3 * report.blocks, "{report:?}");
             assert!(report.recomputed == 0 && judge(&case, &schedule, tile, &ran) <= 1.0);
             assert!(report.blocks >= tiles.len() as u64);
         }
     }
-    // Tiles all along the diagonal: the further down, the more is left out.
+    // The tiles cover the entire diagonal, and later tiles skip more blocks.
     let case = causal(5 * BLOCK, 5 * BLOCK, 0.5);
     for engine in cpu_engines(2) {
         let (ran, _) = judged(&engine, &case, budget);
@@ -93,20 +94,21 @@ fn an_own_key_that_is_masked_bounds_nothing() {
             let Some(MaskData::Additive(data)) = &mut masked.mask else { panic!() };
             data.set(row * KEYS + own(row), f32::NEG_INFINITY);
             let (ran, _) = judged(&engine, &masked, budget);
-            // One tile meets everything up to its diagonal.
+            // The tile of the masked row computes every block before its diagonal.
             let met = unseen(&all) - unseen(&ran);
             assert!(met * tiles >= unseen(&all) - tiles && met < unseen(&all), "{row}: {met} of {all:?}");
-            // A finite number has the same effect.
+            // A large negative number in the mask has the same effect as −∞.
             let Some(MaskData::Additive(data)) = &mut masked.mask else { panic!() };
             data.set(row * KEYS + own(row), -1e5);
             let (ran, _) = judged(&engine, &masked, budget);
             assert_eq!(unseen(&all) - unseen(&ran), met);
-            // The same holds in the core's run.
+            // In the core's run, such a row has the same effect.
             let tile = Tile { rows: 16, keys: BLOCK };
             let core = |case| try_run(case, &Schedule::within(budget), tile).unwrap();
             assert!(unseen(&core(&masked)) < unseen(&core(&plain)), "{row}");
         }
-        // The product of the own key counts as well as its addend: a key in the opposite direction.
+        // The dot product of the own key counts as well as its addend. Here, some own keys point away from their
+        // queries.
         let mut away = plain.clone();
         for row in [3, 40] {
             (0..8).for_each(|x| away.q.set(row * 8 + x, 1.0));
@@ -150,8 +152,8 @@ fn levels(
     case
 }
 
-/// Checks rows that attend their own key and earlier keys, whose weights together are slightly below the budget, so
-/// that they are skipped, or slightly above it.
+/// Checks rows that attend their own key and earlier keys. If the weights of the earlier keys together are slightly
+/// below the budget, their blocks are skipped. If they are slightly above it, some blocks are kept.
 #[test]
 fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     let (queries, keys, budget) = (64, 10 * BLOCK, 0.05f32);
@@ -182,7 +184,7 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
 fn an_own_key_that_went_bounds_nothing() {
     let budget = 0.9f32;
     let n = 4 * BLOCK;
-    // Rows of the third block: a quarter in the first block, the own key, and five in the last block.
+    // A row of the third block has a weight of 1/4 in the first block, 1 for its own key, and 5 in the last block.
     let case = levels(n, n, None, |i, j| match (i / BLOCK, j / BLOCK) {
         (2, 0) if j % BLOCK == 0 => -2.0,
         (2, 0) => -60.0,
@@ -210,8 +212,8 @@ fn an_own_key_that_went_bounds_nothing() {
 fn what_went_before_the_diagonal_counts_behind_it() {
     let budget = 0.05f32;
     let n = 5 * BLOCK;
-    // Rows of the third block: three tenths of the budget in each of the other blocks, so that three of them
-    // may be left out.
+    // For rows of the third block, each other block has three tenths of the budget, so that three of these blocks may
+    // be skipped.
     let each = 0.3 * budget / (1.0 - budget) / BLOCK as f32;
     let case = levels(n, n, None, |i, j| match (i / BLOCK, j / BLOCK) {
         (2, 2) if i == j => 0.0,
@@ -251,7 +253,7 @@ fn heads_have_own_keys_of_their_own() {
         _ => f32::NEG_INFINITY,
     });
     (0..case.q.len()).for_each(|x| case.q.set(x, 1.0));
-    // Own keys of the second key head point in the opposite direction.
+    // The own keys of the second key head point away from the queries.
     for (head, x) in [(0, 0.0), (1, -10.0)] {
         for j in 0..keys {
             let at = case.spec.key.row(0, head, j);
@@ -310,7 +312,7 @@ fn answers_are_within_their_bounds() {
             let mut case = params.build(format!("falls {n}"));
             let fall = 0.1 + 0.3 * random.unit() as f32;
             let tokens = params.queries;
-            // Numbers fall with the distance from the diagonal, and some are far off or masked.
+            // The added numbers decrease with the distance from the diagonal. A few are much larger or −∞.
             let mut falls = |data: &mut Data, keys: usize| {
                 let first = if params.causal == CAUSAL { params.keys - tokens } else { 0 };
                 for n in 0..data.len() {

@@ -10,7 +10,7 @@ use elsa_oracle::schedules::scores::{little_beside_one, rising_once};
 use elsa_oracle::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
 use elsa_runtime::{Engine, PlanOptions};
 
-/// Keys per block.
+/// Number of keys per block.
 const BLOCK: usize = 64;
 
 /// Runs given scores inside a budget. Returns the run, and the number of additions between a weight and its sum.
@@ -35,7 +35,7 @@ fn shares_are_rounded_outwards() {
         rows += rounded_outwards(&ran, additions);
     }
     assert!(rows >= 61, "{rows}");
-    // The same with the scalar run of the core.
+    // The scalar run of the core must round shares up as well.
     let tile = Tile { rows: 8, keys: BLOCK };
     let case = scored(&q, &k, &v);
     let schedule = Schedule::within(0.5);
@@ -52,7 +52,7 @@ fn totals_follow_the_reference_in_tiles_of_any_height() {
         for rows in [1usize, 2, 37] {
             let q = vec![1.0; rows];
             let (ran, _) = run(&engine, [&q, &k, &v], 0.1);
-            // Rows are alike, so their division among tiles does not matter.
+            // All rows are equal, so their division among tiles does not matter.
             let all = 0..rows;
             let (want, skipped) = account([&q, &k, &v], 0.1, std::slice::from_ref(&all), BLOCK);
             assert_eq!(skipped, 2);

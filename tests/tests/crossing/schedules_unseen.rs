@@ -40,8 +40,8 @@ fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// `S` and `D` of every row in f64, relative to a score of zero; `count` contains the numbers of blocks skipped unseen,
-/// skipped by their weights, and kept.
+/// Results of the account. `rows` contains `S` and `D` of every row in f64, relative to a score of zero. `count`
+/// contains the numbers of blocks that are skipped unseen, skipped by their weights, and kept.
 struct Account {
     rows: Vec<[f64; 2]>,
     count: [u64; 3],
@@ -73,7 +73,7 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
         false => f64::NEG_INFINITY,
     };
     for tile in tiles {
-        // Weight of a row's own key, unless it is masked.
+        // Weight of a row's own key; zero if the row has no own key or the key is masked.
         let own = |i: usize| match i + offset {
             j if j < keys => (dot(&q[i], &k[j]) * scale * LOG2_E + added(i, j)).exp2(),
             _ => 0.0,
@@ -126,10 +126,10 @@ pub fn compare(case: &Case, ran: &Ran, budget: f64, tiles: &[Range<usize>]) {
     for (i, [s, d]) in account.rows.iter().copied().enumerate() {
         let m = f64::from(ran.buffers.m[i]).exp();
         let (found_s, found_d) = (f64::from(ran.buffers.s[i]) * m, f64::from(ran.d[i]) * m);
-        // Roundings of scores of 8 dims, of their addends, and of their distances from references.
+        // This allows for the roundings of scores of 8 dims, of their addends, and of their distances from references.
         let off = 2e-5 + 16.0 * 6e-8 * account.size;
         assert!((found_s / s - 1.0).abs() < off, "row {i}: S {found_s:e} {s:e}");
-        // Rounded outwards, and a weight is at least that of the floor.
+        // `D` is rounded up, and no weight is below that of the floor.
         let floor = s * case.problem().keys() as f64 * 2f64.powi(-110);
         assert!(
             found_d >= d * (1.0 - off) - floor && found_d <= d * (1.002 + off) + floor,
@@ -153,7 +153,7 @@ fn blocks_far_from_the_queries_go_unseen() {
             assert!(judge_by(&case, &Schedule::within(budget), executed, &ran) <= 1.0);
             let (again, _, _) = within(three, &case, budget);
             assert!(same(&ran.buffers, &again.buffers) && ran.d == again.d && report == &again.report);
-            // Without a budget nothing is left out, and nothing is counted.
+            // A run without a budget skips and counts nothing.
             let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
             assert!(!plan.choice().unwrap().foresees);
             let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
@@ -212,7 +212,7 @@ fn what_may_count_is_met() {
             (ran.report.unseen_blocks, tiles.len() as u64, ran)
         };
         let (all, tiles, _) = judged(&plain);
-        // A key along the queries, so long that it outweighs the mask: rows take its value.
+        // One key in the direction of the queries is so long that it outweighs the mask, and outputs equal its value.
         let mut long = plain.clone();
         for i in 0..66 {
             (0..8).for_each(|x| long.q.set(i * 8 + x, 0.5));
@@ -224,10 +224,12 @@ fn what_may_count_is_met() {
         let (unseen, _, ran) = judged(&long);
         assert_eq!(unseen, before - tiles);
         assert!((0..66).all(|i| (ran.buffers.output.get(i * 4) - 77.0).abs() < 1e-3));
-        // It points in the opposite direction: the norm cannot show that, but the weights do.
+        // If this key points away from the queries, its norm does not show that its weight is small, so its block is
+        // computed.
         long.fill_key(0, far, -length);
         assert_eq!(judged(&long).0, before - tiles);
-        // A number that does not fall, within a block, in a single row: its tile objects.
+        // In a single row, the mask does not decrease at one key, and the tile of this row votes against skipping its
+        // block.
         for key in [far, far / BLOCK * BLOCK, far / BLOCK * BLOCK + BLOCK - 1] {
             for row in [0, 41, 65] {
                 let mut raised = plain.clone();
@@ -258,7 +260,7 @@ fn what_is_not_finite_is_met() {
             let mut key = plain.clone();
             key.fill_key(0, far, bad);
             let ran = of(&key);
-            // Once its rows are poisoned, the tile objects to everything that follows.
+            // After its rows are poisoned, a tile votes against skipping all later blocks.
             let met = all - ran.report.unseen_blocks;
             assert!((tiles..=3 * tiles).contains(&met), "a key of {bad}: {met}");
             if bad.is_nan() {
@@ -285,7 +287,7 @@ fn what_is_not_finite_is_met() {
             let ran = of(&query);
             assert!((0..64).all(|i| ran.buffers.output.get(i * 4).is_nan() == (i == 5)));
         }
-        // A row that attends nothing in a block adds nothing to its left-out sum.
+        // If a row attends no key of a skipped block, the block adds nothing to the skipped sum of the row.
         let mut half = plain.clone();
         fill(
             &mut half,
@@ -327,7 +329,7 @@ fn answers_are_within_their_bounds() {
             }
             let mut case = params.build(format!("numbers {n}"));
             let fall = 0.02 + 0.3 * random.unit() as f32;
-            // Numbers fall along the keys, and some are far off.
+            // The added numbers decrease along the keys. A few are much larger.
             let mut falls = |data: &mut Data, keys: usize| {
                 for n in 0..data.len() {
                     let noise = random.normal();

@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
         ("no query", Params::plain(0, 3, 4, 4)),
         ("no key", Params::plain(3, 0, 4, 4)),
     ];
-    // The default factor takes a root, for which the library has machine code that Miri cannot follow.
+    // The default scale takes a square root, for which the library has machine code that Miri cannot execute.
     cases.into_iter().map(|(name, params)| Params { scale: SCALE, ..params }.build(name)).collect()
 }
 
@@ -60,7 +60,7 @@ fn engine(threads: usize) -> Engine {
 }
 
 /// Runs the case in the given workspace, or in a new one if the given one is too small. Returns the outputs, and `true`
-/// if it was large enough.
+/// if the given workspace was large enough.
 fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
     let options = PlanOptions::default().method(method).all_workers(true);
     let problem = case.problem();
@@ -104,13 +104,13 @@ fn tiny(engine: &Engine) -> Workspace {
 
 #[test]
 fn calls_agree_with_the_definition() {
-    // Miri is an interpreter, so it takes only one of them.
+    // Miri is an interpreter, so it tests only one number of threads.
     let threads: &[usize] = if cfg!(miri) { &[3] } else { &[1, 3] };
     for &threads in threads {
         let engine = engine(threads);
         for case in cases() {
             for method in [Method::Elsa, Method::Math] {
-                // Miri is an interpreter: method math takes only the cases in which its own code differs.
+                // Miri is an interpreter, so it runs method math only for the cases in which its code differs.
                 let short = !cfg!(miri) || ["plain", "float mask", "f16", "windows"].contains(&&*case.name);
                 if method == Method::Elsa || case.spec.packed.is_none() && short {
                     let (buffers, _) = run(&engine, &case, method, &mut tiny(&engine));
@@ -125,7 +125,7 @@ fn calls_agree_with_the_definition() {
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
-    // Miri is an interpreter, so it takes only a few of them.
+    // Miri is an interpreter, so it runs only a few cases.
     for case in cases().into_iter().step_by(if cfg!(miri) { 5 } else { 1 }) {
         let Some(given) = Given::of(&case) else { continue };
         let exact = given.exact();
@@ -184,7 +184,7 @@ fn caches_are_appended_to_in_place() {
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
-    // Miri is an interpreter, so it takes fewer keys and cases.
+    // Miri is an interpreter, so it runs fewer keys and cases.
     let keys = if cfg!(miri) { 5 } else { 64 };
     let step = if cfg!(miri) { 5 } else { 1 };
     let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };

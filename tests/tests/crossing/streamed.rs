@@ -39,7 +39,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 struct Files {
     tensors: HashMap<Operand, Vec<u8>>,
     read: HashMap<Operand, u64>,
-    /// Number of the read that fails, counted from zero, and its error.
+    /// Index of the read that fails, and its error; `None` if no read fails.
     fails: Option<(usize, io::ErrorKind)>,
     reads: usize,
 }
@@ -89,11 +89,11 @@ impl Files {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Taken {
     tensors: HashMap<Operand, Vec<u8>>,
-    /// Number of writes of each byte.
+    /// Number of times that each byte was written.
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// Part at which the sink fails, if any.
+    /// Index of the part at which the sink fails; `None` if it does not fail.
     stops: Option<usize>,
 }
 
@@ -203,7 +203,7 @@ fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
 }
 
 fn same_bits(found: &[u8], want: &[u8], dtype: DType) -> bool {
-    // All NaN are equal.
+    // All NaNs count as equal.
     let of = |x: &[u8]| -> Vec<u32> {
         let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
         match dtype {
@@ -284,7 +284,7 @@ fn long_cases() -> Vec<Case> {
         add("additive", Params { mask: mask(MaskKind::Additive(DType::F16), dims, 0.9), ..plain() });
     }
     add("no key", Params { mask: mask(MaskKind::Bool, &[n, m], 0.0), ..plain() });
-    // Two masks for a batch of four.
+    // A batch of four repeats two masks.
     add("masks repeat", Params { batch: 4, mask: mask(f32s, &[2, 1, n, m], 0.9), ..plain() });
     let dense = MaskParams { kind: f32s, dims: vec![1, 4, n, m], density: 0.95 };
     add("bias", Params { bias: Some(BiasParams::Dense(dense.clone())), ..plain() });
@@ -309,7 +309,7 @@ fn bits_are_those_in_memory() {
     for (i, backend) in processors().into_iter().enumerate() {
         let (one, many) = (engine(backend, 1), engine(backend, 3));
         for (j, case) in cases.iter().enumerate() {
-            // One processor has all, the others some.
+            // The first back end runs all cases, each of the others a quarter of them.
             if i > 0 && (i + j) % 4 != 0 {
                 continue;
             }
@@ -364,12 +364,12 @@ fn only_what_is_attended_is_read() {
     assert_eq!(of(top, all), (n as u64, n as u64, 1));
     let window = Window { left: Some(600), right: None };
     let last = Params { causal: Some(Alignment::BottomRight), window, ..Params::plain(n, m, d, d) };
-    // The first attended key is 4032 - 600, in the segment from 3072 on.
+    // The first attended key is 4032 - 600, in the segment that starts at 3072.
     assert_eq!(of(last, all), (m as u64 - 3072, n as u64, 1));
     let (keys, queries, units) = of(Params::plain(n, m, d, d), 0);
     assert!(units > 1);
     assert_eq!((keys, queries), ((m * units) as u64, n as u64));
-    // Two query heads read their keys once.
+    // Two query heads that share a key head read its keys once.
     let shared = Params { heads: 4, kv_heads: 2, ..Params::plain(n, m, d, d) };
     assert_eq!(of(shared, all).0, 2 * m as u64);
 }
@@ -398,7 +398,7 @@ fn failures_are_typed_and_leave_no_thread() {
             }
             other => panic!("{at}: {other:?}"),
         }
-        // The units finished by then are those of the whole, and a run from there on completes it.
+        // The units finished before the failure are correct, and a run that starts after them completes the output.
         let from = taken.finished.len();
         if at % 7 == 0 {
             let mut rest = Taken { times: Taken::new(&case).times, ..taken.clone() };
@@ -427,7 +427,7 @@ fn failures_are_typed_and_leave_no_thread() {
     let none = |_: Operand, _: u64, _: &mut [u8]| -> io::Result<()> { panic!("of a source") };
     let panicked = plan.run(&lengths, &mut { none }, &mut Taken::new(&case), 0);
     assert!(matches!(panicked, Err(StreamError::Reader(_))), "{panicked:?}");
-    // Earlier units would not be measured.
+    // A certified run cannot start at a later unit, because the earlier units would not be measured.
     let certifies = plan_that(&engine, &case, 100 << 20, 1.0, true);
     let unmeasured = run(&certifies, &case, 1, &mut Taken::new(&case)).map(|(report, _)| report);
     assert!(matches!(unmeasured, Err(StreamError::Unmeasured { found: 1 })), "{unmeasured:?}");
@@ -448,7 +448,7 @@ fn what_cannot_be_streamed_is_refused() {
     let plan = PlanOptions::default().method(elsa_runtime::Method::Math);
     assert!(refused(most.plan(plan)).contains("math"));
     assert!(refused(options(usize::MAX, 1.0)).contains("which the system leaves"));
-    // An index that leaves its table is found before it is used.
+    // An index entry beyond the table is detected before it is used.
     let table = BiasParams::Table { dtype: DType::F32, entries: Some(3), density: 1.0 };
     let mut case = Params { bias: Some(table), ..Params::plain(40, 1100, 8, 8) }.build("index");
     let plan = self::plan(&engine, &case, 0, 0.01);

@@ -132,7 +132,8 @@ fn merged(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath])
 
 fn check(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath]) -> [usize; 2] {
     let (buffers, counts) = merged(engine, case, division, paths);
-    // A block, the blocks of a segment, and the merges of calls and tasks.
+    // The path has the additions of a block, of the blocks in a segment, of the merge tree, and of merging calls and
+    // tasks.
     let additions = 64 + 8 + 12 + 8 + paths.len();
     let answer = case.naive().check_all(&buffers, additions);
     answer.unwrap_or_else(|e| panic!("{} {case:?}: {e}", engine.kernel()));
@@ -309,7 +310,7 @@ fn what_a_task_does_not_take_is_refused() {
     let states = RowStates::empty(9, 8).unwrap();
     let first = Task::new(&seven, &"1".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(first.queries(), &states).is_ok());
-    // A sum below zero, which no run produces.
+    // No run produces a negative sum.
     let mut forged = states.clone();
     (forged.m[3], forged.s[3]) = (0.0, -1.0);
     let refused = merge.push(first.queries(), &forged);

@@ -34,7 +34,7 @@ fn neighbours_are_one_unit_apart() {
         let (max, normal, tiny) = landmarks(dtype);
         let mut starts = vec![0.0, tiny, normal, 1.0, 2.0, 0.5, 1.5, max / 2.0];
         let mut x = tiny;
-        // Every power of two of the type.
+        // The loop visits every power of two of the type.
         while x < max / 2.0 {
             starts.push(x);
             x *= 2.0;
@@ -65,7 +65,7 @@ fn neighbours_are_one_unit_apart() {
 
 #[test]
 fn every_half_is_the_sum_of_its_steps() {
-    // All positive f16 and bf16 in order: each is one ulp from the previous one, and none is
+    // The loop visits all positive f16 and bf16 numbers in order: each is one ulp from the previous one, and none is
     // skipped.
     let mut steps = 0;
     for bits in 0..0x7bffu16 {
@@ -97,7 +97,7 @@ fn zero_has_the_least_unit() {
         assert_eq!(distance(dtype, tiny, 0.0), 1.0);
         assert_eq!(distance(dtype, -tiny, 0.0), 1.0);
         assert_eq!(distance(dtype, tiny, f64::from(-tiny)), 2.0);
-        // A wrong answer for a reference of zero has a large distance, not a small one.
+        // If the reference is zero, a wrong result has a large distance.
         assert_eq!(distance(dtype, normal, 0.0), f64::from(normal) / f64::from(tiny));
         assert!(distance(dtype, 1.0, 0.0) > 1e4);
         assert!(Tolerance::ulps(4.0).check(dtype, [(1.0, 0.0)]).is_err());
@@ -116,19 +116,19 @@ fn units_by_hand() {
     assert_eq!(ulp(DType::Bf16, 1.0), 2f64.powi(-7));
     assert_eq!(ulp(DType::F16, 65504.0), 32.0);
     assert_eq!(ulp(DType::F16, 1e9), 32.0);
-    // A reference between two numbers: half an ulp from both.
+    // A reference midway between two numbers is half an ulp from both.
     let between = 1.0 + 2f64.powi(-24);
     assert_eq!(distance(DType::F32, 1.0, between), 0.5);
     assert_eq!(distance(DType::F32, 1.0 + f32::EPSILON, between), 0.5);
-    // Both sides of a power of two.
+    // The neighbours on both sides of a power of two are one ulp from it.
     assert_eq!(distance(DType::F32, 1.0 + f32::EPSILON, 1.0), 1.0);
     assert_eq!(distance(DType::F32, 1.0 - f32::EPSILON / 2.0, 1.0), 1.0);
     assert_eq!(distance(DType::F32, -1.0 - f32::EPSILON, -1.0), 1.0);
     assert_eq!(distance(DType::F32, -1.0 + f32::EPSILON / 2.0, -1.0), 1.0);
-    // The least normal number has the same ulp on both sides.
+    // The smallest normal number has the same ulp on both sides.
     let normal = f32::MIN_POSITIVE;
     assert_eq!(distance(DType::F32, f32::from_bits(normal.to_bits() - 1), f64::from(normal)), 1.0);
-    // Signs count.
+    // Numbers of opposite sign are far apart.
     assert_eq!(distance(DType::F32, -1.0, 1.0), 2f64.powi(25));
     assert_eq!(distance(DType::F32, 1.0, 1.5), 2f64.powi(22));
 }
@@ -146,7 +146,7 @@ fn infinity_and_nan() {
         assert_eq!(distance(dtype, max, INF), INF);
         assert_eq!(distance(dtype, f32::INFINITY, 1.0), INF);
         assert_eq!(distance(dtype, f32::INFINITY, top), INF);
-        // Rounds to infinity from half an ulp above the largest number on.
+        // References round to infinity from half an ulp above the largest number on.
         assert_eq!(distance(dtype, f32::INFINITY, top + unit / 2.0), 0.0);
         assert_eq!(distance(dtype, f32::NEG_INFINITY, -top - unit / 2.0), 0.0);
         assert_eq!(distance(dtype, f32::NEG_INFINITY, top + unit), INF);
@@ -169,7 +169,7 @@ fn infinity_and_nan() {
 fn conversions_are_within_half_a_unit() {
     let mut random = seeded(9);
     for _ in 0..20_000 {
-        // From subnormal f16 to overflow.
+        // `x` is in the range from subnormal f16 numbers to overflow.
         let x = random.unit() * 2f64.powi(random.below(50) as i32 - 30);
         let rounded = x as f32;
         let wide = f64::from(rounded);
@@ -201,11 +201,11 @@ fn check_gives_the_worst_pair() {
     assert!(Tolerance::NONE.check(DType::F32, [(1.0, 1.0)]).is_ok());
     // A tolerance of NaN allows nothing.
     assert!(Tolerance::ulps(f64::NAN).check(DType::F32, [(1.0 + step, 1.0)]).is_err());
-    // NaN after a finite offender stays the worst, for any later ones.
+    // A NaN after a finite offender is the worst, regardless of later offenders.
     let worst =
         Tolerance::ulps(1.0).check(DType::F32, [(2.0, 1.0), (f32::NAN, 1.0), (3.0, 1.0)]).unwrap_err();
     assert_eq!(worst.index, 1);
-    // The first of equal offenders.
+    // The first of equal offenders is reported.
     let worst = Tolerance::NONE.check(DType::F32, [(1.0, 1.0), (2.0, 1.0), (2.0, 1.0)]).unwrap_err();
     assert_eq!(worst.index, 1);
     let none = Tolerance::ulps(1.0).check(DType::F32, []).unwrap();

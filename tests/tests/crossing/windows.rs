@@ -68,7 +68,7 @@ fn every_entry_the_shift_and_the_place_of_a_window_matter() {
             let differ = changed(&before, &run(&engine, &other));
             assert!(!differ.is_empty() && differ.len() < rows, "{}: {picture:?} {shift:?}", engine.kernel());
         }
-        // One element of the mask of one window, in both pictures.
+        // One element of one window's mask changes, in both pictures.
         for window in 0..of {
             let mut other = base.clone();
             let MaskData::Bool(mask) = other.mask.as_mut().unwrap() else { unreachable!() };
@@ -121,7 +121,7 @@ fn memory_does_not_grow_with_windows() {
                 (plan.workspace_bytes(), windows.count() * windows.tokens() * windows.tokens() * 4)
             };
             let ((few, scores), (many, _)) = (bytes(1), bytes(4));
-            // An entry of a table per sequence.
+            // The table of sequences has one entry for each sequence.
             let lists = 3 * 16 * 128;
             assert!(many <= few + lists, "{}: {few} bytes for a picture, {many} for 4", engine.kernel());
             assert!(few < scores / 2 + 300_000, "{}: {few} bytes, scores {scores}", engine.kernel());

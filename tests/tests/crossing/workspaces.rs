@@ -24,7 +24,7 @@ const BATCHES: [usize; 5] = [1, 2, 8, 40, 121];
 const TOKENS: [usize; 5] = [1, 2, 7, 33, 130];
 const DIMS: [usize; 4] = [1, 4, 24, 64];
 
-/// Draws one element of `of`.
+/// Returns a random element of `of`.
 fn one(random: &mut Random, of: &[usize]) -> usize {
     of[random.below(of.len())]
 }
@@ -80,7 +80,7 @@ fn any_sequence_of_calls_passes_through_one_workspace() {
             let most = plans.iter().map(bytes).max().unwrap();
             let all: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).collect();
             attend(&plans, most, &mut Workspace::shared(&all).unwrap());
-            // The workspace of the most demanding plan, made without the others, and that of any.
+            // The workspace may also be that of the most demanding plan alone, or that of any plan.
             let (_, largest) = plans.iter().max_by_key(|of| bytes(of)).unwrap();
             attend(&plans, most, &mut largest.workspace().unwrap());
             let any = &plans[random.below(plans.len())].1;

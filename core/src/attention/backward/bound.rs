@@ -17,8 +17,8 @@
 //! ```
 //!
 //! The error of `p` and the error of `o` affect the same term, so their sum bounds it. A probability below the smallest
-//! normal number may count as zero. This changes an element by at most that number times the largest products, in
-//! addition.
+//! normal number may be computed as zero, which changes an element additionally by at most that number times the
+//! largest products.
 
 use crate::dtype::DType;
 
@@ -48,7 +48,7 @@ impl Structure {
         let u = DType::F32.unit_roundoff();
         let score = (self.score as f64 + 8.0) * u * largest + 4.0 * u * (largest + 1.0);
         let probability = 2.0 * score + 2.0 * self.exp2_relative + (self.forward as f64 + 6.0) * u;
-        // The slope is a function of the score divided by the cap.
+        // The error of the slope `c` depends on the error of the score, divided by the cap.
         let cap = self.softcap.map_or(0.0, |cap| 12.0 * u + 4.0 * score * f64::from(cap).recip().max(1.0));
         let products = (self.upstream as f64 + 4.0) * u + cap;
         2.0 * probability + products + (self.additions as f64 + 4.0) * u

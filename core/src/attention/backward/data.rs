@@ -49,10 +49,10 @@ impl Statistics<'_> {
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
     pub forward: Inputs<'a>,
-    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. If it is
-    /// rounded to 16 bits, `D_i` has the same rounding error.
+    /// The output of the forward pass, in the view of the problem's output. Its type is that of the problem, or f32. If
+    /// it is rounded to 16 bits, `D_i` has the same rounding error.
     pub output: Elements<'a>,
-    /// The upstream gradient; of the problem's type, or f32.
+    /// The upstream gradient. Its type is that of the problem, or f32.
     pub upstream: Elements<'a>,
     /// Statistics of each row from the forward pass. They must belong to these inputs; otherwise the gradients are
     /// meaningless.
@@ -172,7 +172,7 @@ impl Gradients<'_> {
                 ("batch", from.batch(), to.batch()),
                 ("heads", from.heads(), to.heads()),
                 ("head size", from.dim(), to.dim()),
-                // The last token of the shares, and that of the whole.
+                // The last token of the shares must exist in these gradients.
                 ("tokens", end.max(to.tokens()), to.tokens()),
             ] {
                 if found != allowed {

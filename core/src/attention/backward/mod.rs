@@ -42,7 +42,8 @@
 //! 3. *No order by timing.* One worker computes a part of a key head, and visits its query heads, query tiles and key
 //!    blocks in order. So the bits are reproducible and do not depend on the number of threads or on the batch.
 //! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, which is then a relative error
-//!    of every probability of its row. The reference of a state is subtracted exactly, and `S` divides: [`Statistics`].
+//!    of every probability of its row. With [`Statistics::State`], the reference is subtracted exactly, and the weights
+//!    are divided by `S`.
 //! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set to
 //!    zero, not multiplied by zero. If keys, queries or upstream gradients contain a NaN or an infinity, products skip
 //!    such pairs. So masked keys neither receive nor contribute anything.
@@ -50,12 +51,12 @@
 //!
 //! # Over tasks of quorums
 //!
-//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of queries
-//! and a range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a [`Chunk`](crate::attention::Chunk)
-//! computes such a tile with the positions and statistics of the complete attention, and its gradients are the tile's
-//! contributions to equation 6. Because the statistics are complete, the contributions need no common denominator:
-//! [`Gradients::add`] sums the contributions of tiles into those of a task, and those of all tasks into the gradients.
-//! Each sum of two adds one to the `additions` of [`Structure`].
+//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks. A task consists of tiles, each
+//! with a run of queries and a range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a
+//! [`Chunk`](crate::attention::Chunk) computes such a tile with the positions and statistics of the complete attention,
+//! and its gradients are the tile's contributions to equation 6. Because the statistics are complete, the contributions
+//! need no common denominator: [`Gradients::add`] sums the contributions of tiles into those of a task, and those of
+//! all tasks into the gradients.
 //!
 //! # The error
 //!

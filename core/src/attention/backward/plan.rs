@@ -64,7 +64,7 @@ pub struct BackwardOptions {
 /// The decisions of a backward plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackwardChoice {
-    /// The kernel.
+    /// The chosen micro-kernel.
     pub kernel: BackwardKernelSpec,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
@@ -76,7 +76,7 @@ pub struct BackwardChoice {
     pub value_row: usize,
     /// Largest number of parts into which the keys of a head are divided.
     pub parts: usize,
-    /// Number of workers.
+    /// Number of workers that take part.
     pub workers: usize,
     /// Number of query rows of the problem, and the head size of queries.
     rows: [usize; 2],
@@ -88,7 +88,7 @@ pub struct BackwardChoice {
 
 impl BackwardChoice {
     /// Returns the indices of the chunks in part `part` of a sequence with `keys` keys; empty if the sequence has fewer
-    /// parts. They depend on no other property of the call.
+    /// parts. For one plan, the indices depend on `keys` and `part` only.
     #[must_use]
     pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
         let chunks = keys.div_ceil(self.kernel.chunk());
@@ -110,11 +110,11 @@ impl BackwardChoice {
         let chunks = self.keys.div_ceil(chunk);
         let dots =
             |dim: usize| dim.min(self.kernel.chain) + dim.div_ceil(self.kernel.chain).saturating_sub(1);
-        // A chain of a block's keys, the blocks of a part, the parts.
+        // Additions on the way into a query gradient: the keys of a block, the blocks of a part, and the parts.
         let into_queries = block.min(self.keys)
             + self.keys.min(chunks.div_ceil(self.parts.max(1)) * chunk).div_ceil(block)
             + self.parts;
-        // A chain of a panel's rows, the panels of all tiles and heads.
+        // Additions on the way into a key gradient: the rows of a panel, then the panels of all tiles and query heads.
         let into_keys =
             self.kernel.rows.min(self.queries) + self.queries.div_ceil(self.kernel.rows) * self.group;
         Structure {
@@ -159,9 +159,9 @@ pub struct BackwardRegions {
     pub d_scores: Span,
     /// Gradients of the scores, grouped by panel, `[panel][block][rows of a panel]`.
     pub d_scores_by_panel: Span,
-    /// Bias, `[block][rows]`.
+    /// Bias of a tile of queries and a block of keys, `[block][rows]`.
     pub bias: Span,
-    /// Rows of a tile converted to f32, `[rows][dim]`.
+    /// Rows of a tile, converted to f32, `[rows][dim]`.
     pub convert: Span,
 }
 
@@ -176,7 +176,7 @@ pub struct BackwardLayout {
     /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`. They
     /// follow the regions of the last worker.
     pub parts: Span,
-    /// The sequences of a call.
+    /// Table of the sequences of a call.
     pub sequences: Span,
     /// Total number of f32 values, without the padding that aligns the workspace.
     pub total: usize,

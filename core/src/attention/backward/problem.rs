@@ -46,8 +46,8 @@ impl BackwardSpec {
     /// Checks the views against `problem`, and checks that the problem has a backward pass.
     ///
     /// # Errors
-    /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem has a
-    /// past or a present.
+    /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem
+    /// has past or present tensors.
     pub fn check(self, problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();

@@ -24,7 +24,8 @@ const CHAIN: usize = 64;
 #[must_use]
 pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     let (d, dv) = (problem.forward().head_dim(), problem.forward().value_dim());
-    // Gradients of a block of keys and values and of one query, and a scaled query.
+    // The scratch contains the gradients of a block of keys and values, the gradient of one query, and that query,
+    // scaled.
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 
@@ -112,7 +113,7 @@ fn dot(dim: usize, term: impl Fn(usize) -> f32) -> f32 {
     sum
 }
 
-/// The computation of one key head of a sequence.
+/// Data for computing one key head of a sequence.
 struct Call<'a> {
     problem: &'a BackwardProblem,
     inputs: &'a BackwardInputs<'a>,

@@ -6,7 +6,7 @@ use core::f64::consts::{LN_2, LOG2_E};
 /// Largest exponent of a weight. Scores exceed their reference by at most [`HEADROOM`](crate::state::HEADROOM).
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
-/// Magnitude of a reference in natural-log units from which its conversion to base-2 units is inexact.
+/// Magnitude in natural-log units above which the conversion of a reference to base-2 units is inexact.
 const FAR: f32 = 1_073_741_824.0;
 
 /// Numbers that convert a score `s` of a row, in base-2 units, to its probability:
@@ -54,10 +54,10 @@ impl RowWeights {
 
     /// Creates the weights for a reference so large that scores are integer multiples of 128. The keys with the largest
     /// score share all the probability, and all other keys have weight zero. Two neighbouring references in base-2
-    /// units may have become one number in natural-log units. Therefore `whole` is the number before the lower of them,
-    /// and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows which of the two the run
-    /// used: for the other one, undoing the factor of [`natural_reference`](crate::state::natural_reference) yields a
-    /// sum far from any number of keys.
+    /// units may be rounded to the same number in natural-log units. Therefore `whole` is the number before the lower
+    /// of the two references, and all scores above `whole` reach the exponent 64 and count as the largest. `S` shows
+    /// which of the two references the run used: for the wrong one, undoing the factor of
+    /// [`natural_reference`](crate::state::natural_reference) yields a sum far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;
         let candidates = [nearest.next_down(), nearest, nearest.next_up()];
@@ -111,13 +111,13 @@ mod tests {
     #[test]
     fn large_references_lose_nothing() {
         for score in [0.0f32, 3.0, 1443.0, 5771.0, 92_332.0] {
-            // A row with one key: its probability is one for any score.
+            // A row with one key, whose probability is one for any score.
             let (m, factor) = natural_reference(score);
             let weights = RowWeights::of((m, factor as f32), 1.0);
             let p = f64::from(weights.probability(score));
             assert!((p - 1.0).abs() <= 2e-7, "score {score}: {p}");
         }
-        // A log-sum-exp of 4,000 cannot do that.
+        // A log-sum-exp of 4,000 is too inexact to give a probability of one.
         let lse = RowWeights::of((4_000.000_1, 1.0), 1.0).probability((4_000.000_1 * LOG2_E) as f32);
         assert!((f64::from(lse) - 1.0).abs() > 1e-6, "{lse}");
     }
@@ -132,7 +132,8 @@ mod tests {
                 assert!((p - 1.0).abs() <= 1e-6, "{keys} keys of {score}: {p}");
                 let lower = weights.probability(score.next_down().next_down().next_down());
                 assert!(lower <= 1e-18, "{score}: {lower}");
-                // A log-sum-exp does not determine the number of keys, but stays finite.
+                // A log-sum-exp does not determine the probability without the number of keys, but the result is
+                // finite.
                 assert!(RowWeights::of((m, 1.0), 1.0).probability(score).is_finite());
             }
         }

@@ -26,10 +26,10 @@ impl Arithmetic {
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;
         let products = libm::fabs(self.scale) * query * key;
-        // The minimum of f64 would hide a NaN.
+        // `f64::min` would replace a NaN by the cap.
         let capped = if self.softcap > 0.0 && products > self.softcap { self.softcap } else { products };
         let reach = (capped + bias) * LOG2_E * (1.0 + 1e-12);
-        // Sums must stay finite even beyond the cap.
+        // A soft cap limits only the final score, so the partial sums before it must stay finite as well.
         let sums = 2.0 * query * key * libm::fabs(f64::from(self.factor)).max(1.0);
         let roundings = self.product_roundings() as f64 + SCALING + ADDED;
         let largest = keys as f64 * libm::exp2(GATE + 2.0) * if value > 1.0 { value } else { 1.0 };
@@ -83,7 +83,7 @@ mod tests {
         assert!(!open(&PLAIN, &Norms { key: 8.01, ..NORMS }));
         assert!(open(&PLAIN, &Norms { bias: 0.4, ..NORMS }) && !open(&PLAIN, &Norms { bias: 0.5, ..NORMS }));
         assert!(!open(&Arithmetic { scale: -0.75, ..PLAIN }, &NORMS));
-        // A cap opens it for any finite product.
+        // A soft cap of 30 opens the gate as long as sums of products stay finite in f32.
         let far = Norms { query: 1e9, key: 1e9, bias: 0.0 };
         assert!(open(&Arithmetic { softcap: 30.0, ..PLAIN }, &far) && !open(&PLAIN, &far));
         assert!(!open(&Arithmetic { softcap: 34.0, ..PLAIN }, &far));
@@ -111,7 +111,7 @@ mod tests {
             }
             assert!(!PLAIN.stays_near_zero(1024, &NORMS, bad));
         }
-        // Zero keys times infinite ones are NaN.
+        // Zero times infinity is NaN.
         assert!(!open(&PLAIN, &Norms { query: 0.0, key: f64::INFINITY, bias: 0.0 }));
         let mut halves = PLAIN;
         halves.executed.half_chain = 16;

@@ -5,7 +5,7 @@
 //! | [`prior`] | the plan and norms of the inputs | before a run, for its certificate |
 //! | [`rounding`] | the probabilities and the result of the f64 oracle | after a run, for verification |
 //!
-//! Both modules cover the dot product, the exponential, the accumulation and the merge tree as executed. Both use the
+//! Both modules cover the dot product, the exponential, the accumulation and the merge tree as executed. They use the
 //! constants of [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives the
 //! bounds.
 //!
@@ -67,7 +67,8 @@ const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RA
 pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
-/// Compensates for the roundings of the bounds themselves: fewer than a thousand operations in f64.
+/// Factor that compensates for the roundings of the bounds themselves, which take fewer than a thousand operations in
+/// f64.
 const OUTWARD: f64 = 1.0 + 1e-12;
 
 /// Returns `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
@@ -87,7 +88,7 @@ pub fn tangent(exp2_relative: f64) -> f64 {
     0.7 * exp2_relative + 6.0 * U
 }
 
-/// Properties of the arithmetic of a run on which its error depends.
+/// Properties of the arithmetic of a run that determine the error of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arithmetic {
     /// Head size `d`, the number of terms of a score.

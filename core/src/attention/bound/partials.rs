@@ -110,7 +110,7 @@ impl Followed {
         self.chain = Some(sum);
     }
 
-    /// Ends the current chain. Also ends the segment if the next key belongs to another.
+    /// Ends the current chain. Also ends the segment if the next key belongs to another segment.
     fn begin(&mut self, at: (usize, usize)) {
         self.end_chain();
         if self.at.is_none_or(|(_, segment)| segment != at.1) {
@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn chains_segments_and_tree_by_hand() {
-        // Chains 1 − 3, 5 + 7 | 2 − 8 | and a tree of two segments.
+        // The chains are 1 − 3, 5 + 7 and 2 − 8. The first two form one segment, the third forms another, and a tree
+        // adds both segments.
         let terms = [1.0, -3.0, 5.0, 7.0, 2.0, -8.0];
         let sums = [-2.0, 12.0, 10.0, -6.0, 4.0f64];
         let by_hand = Roundings {
@@ -201,7 +202,8 @@ mod tests {
             squares: sums.iter().map(|x| x * x).sum(),
         };
         assert_eq!(of(PATH, &terms), by_hand);
-        // Products round: fused with their additions, except the first of a chain; or each on its own.
+        // Products round as well. If they are fused, only the first product of each chain rounds separately from an
+        // addition.
         let fused = of(Path { products: true, fused: true, ..PATH }, &terms);
         assert_eq!(fused.worst, by_hand.worst + 1.0 + 5.0 + 2.0);
         let apart = of(Path { products: true, fused: false, ..PATH }, &terms);
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn the_tree_joins_neighbours() {
         let path = Path { chain: 1, segment: 1, ..PATH };
-        // ((1 + 2) + (4 + 8)) + 16
+        // The tree adds ((1 + 2) + (4 + 8)) + 16.
         assert_eq!(of(path, &[1.0, 2.0, 4.0, 8.0, 16.0]).worst, 3.0 + 12.0 + 15.0 + 31.0);
     }
 }

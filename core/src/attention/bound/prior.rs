@@ -81,7 +81,8 @@ pub struct Prior {
 }
 
 impl Prior {
-    /// Returns the weaker of two bounds, field by field, which holds wherever at least one of them holds.
+    /// Returns the weaker of two bounds, field by field. The result holds wherever at least one of the two bounds
+    /// holds.
     #[must_use]
     pub fn wider(&self, other: &Prior) -> Prior {
         Prior {
@@ -125,7 +126,7 @@ impl Prior {
     }
 }
 
-/// Properties of a reference on which the bound depends.
+/// Properties of a reference that determine the bound.
 struct Reference {
     /// Margin in natural-log units: the distance between the reference and a score whose weight is not lost is at most
     /// this margin plus twice the largest score.
@@ -137,7 +138,8 @@ struct Reference {
 }
 
 /// Returns the largest change of a component that skipped keys can cause. `share` is the skipped fraction of the weights,
-/// and `spread` is the distance between the largest and the smallest value. The result is infinite or NaN if either is.
+/// and `spread` is the distance between the largest and the smallest value. The result is zero if `share` is zero.
+/// Otherwise it is infinite or NaN if an argument is.
 ///
 /// `y_K = y + σ (y_K − y_D)`, where `y_K` is the average of the kept values and `y_D` that of the skipped ones.
 #[must_use]
@@ -177,13 +179,13 @@ impl Arithmetic {
         let usable = |x: f64| x >= 0.0 && x <= f64::from(f32::MAX);
         let (d, n) = (self.head_dim as f64, keys as f64);
         let largest = libm::fabs(self.scale) * query * key;
-        // In base-2 units, with room for rounding.
+        // Upper bound of scores in base-2 units. The factor 2 exceeds log2 e, with room for rounding.
         let scores = 2.0 * (largest + bias);
         if !(usable(query) && usable(key) && usable(bias) && usable(scores) && usable(2.0 * query * key)) {
             return Prior::NOTHING;
         }
         let e = &self.executed;
-        // Beyond the range of f16, its sums are infinite.
+        // If sums may exceed the range of f16, they may be infinite.
         if e.half_chain > 0 && query * key > HALF_LARGEST {
             return Prior::NOTHING;
         }
@@ -213,7 +215,7 @@ impl Arithmetic {
             Prior { lost: 0.0, tiny, average, range, relative: f64::INFINITY, likely: f64::INFINITY };
         let weight = libm::expm1(delta) * (1.0 + e.exp2_relative) + e.exp2_relative;
         let changed = weight + into_s + weight * into_s;
-        // If half of the weights may be wrong, there is no claim.
+        // If the weights may be off by more than a half, the bound claims nothing.
         if changed.is_nan() || changed > 0.5 {
             return nothing;
         }
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let found = PLAIN.prior(1024, &NORMS);
-        // R = 9: 69 R, the distance of 24, the exponential; then the sums and the division.
+        // `R` is 9. The error of a weight has three parts: 69 R, a distance of 24, and the exponential.
         let weight = 69.0 * 9.0 + 24.0 + 2.5;
         let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
         assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
@@ -281,22 +283,23 @@ mod tests {
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);
-        // The distance is that of two scores, the logarithm of the keys and 49 bits.
+        // The largest distance from the reference consists of two scores, the logarithm of the number of keys, and 49
+        // bits.
         let distance = 18.0 + 1024.0f64.ln() + 49.0 * core::f64::consts::LN_2;
         let weight = 69.0 * 9.0 + distance + 2.5;
         let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
         assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
-        // 1024 products that each lose up to 2^-150, relative to that sum.
+        // Each of 1024 products loses up to 2^-150, relative to a sum of 2^-49.
         let lost = 1024.0 * (-150.0f64).exp2() / (-49.0f64).exp2();
         assert!(found.tiny >= lost && found.tiny <= 16.0 * lost, "{found:?} {lost:e}");
         let plain = PLAIN.prior(1024, &NORMS);
         assert!(found.claims() && found.relative > plain.relative && found.tiny > 1e10 * plain.tiny);
         assert!(found.likely > plain.likely && found.likely < found.relative);
-        // An added number counts in the distance and by its five roundings.
+        // A bias increases the distance twice, and has five roundings.
         let added = PLAIN.prior_near_zero(1024, &Norms { bias: 7.0, ..NORMS });
         let more = 2.0 * (2.0 * 7.0 + 5.0 * 7.0);
         assert!(((added.relative - found.relative) / U / more - 1.0).abs() < 1e-3, "{added:?} {found:?}");
-        // More keys increase the distance from the logarithm of their sum, and each product may lose as much.
+        // More keys increase the logarithm of their number, and each additional product may underflow.
         let many = PLAIN.prior_near_zero(65_536, &NORMS);
         assert!(many.tiny > 60.0 * found.tiny && many.relative > found.relative);
         for bad in [f64::NAN, f64::INFINITY] {
@@ -338,19 +341,19 @@ mod tests {
 
     #[test]
     fn nothing_is_claimed_beyond_what_it_covers() {
-        // Scores that may be off by more than a half.
+        // These scores may be off by more than a half.
         let far = PLAIN.prior(1024, &Norms { query: 1e4, key: 1e4, bias: 0.0 });
         assert!(!far.claims() && far.relative == f64::INFINITY && far.likely == f64::INFINITY, "{far:?}");
-        // The answer is still an average of values.
+        // The output is still an average of values.
         assert!((2.0..2.01).contains(&far.absolute(1.0)), "{far:?}");
         assert_eq!(far.absolute(0.0), far.tiny);
-        // Values whose sums may overflow.
+        // Sums of these values may overflow.
         assert_eq!(PLAIN.prior(1024, &NORMS).absolute(1e36), f64::INFINITY);
-        // Sums in f16 that may overflow.
+        // Sums of these products may overflow in f16.
         let mut halves = PLAIN;
         halves.executed.half_chain = 16;
         assert!(!halves.prior(1024, &Norms { query: 1e3, key: 1e2, bias: 0.0 }).claims());
-        // More additions than the arithmetic can count.
+        // The bound is infinite for this number of additions.
         let mut long = PLAIN;
         long.executed.into_w = 1 << 24;
         assert!(!long.prior(1024, &NORMS).claims());

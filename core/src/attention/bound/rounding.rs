@@ -63,8 +63,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Largest rounding of a reference, in natural-log units, rounded up: half the distance between two references. A
-/// reference exceeds the largest score that moved it by at most this.
+/// Half the distance between two references, in natural-log units, rounded up: the largest rounding of a reference.
+/// When a score moves a reference, the new reference exceeds the score by at most this amount.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 
@@ -82,8 +82,8 @@ const MOVED: f64 = 1.0 / 64.0;
 /// Rounding of the constant `log2 e` to f32, in units of `u`. It repeats in every key.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
-/// Returns `a b`, or zero if either factor is zero: an infinite error that has no weight or changes no value counts as
-/// zero.
+/// Returns `a b`, or zero if either factor is zero. So an infinite error has no effect if its weight or the change of
+/// its value is zero.
 fn times(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
@@ -99,11 +99,12 @@ pub struct Key {
     pub delta: f64,
     /// Largest change of the key's probability before renormalization: `p_j E_j`.
     change: f64,
-    /// `true` if the key's probability is certainly below the threshold of lost weights.
+    /// `true` if the key's probability is certainly below the threshold for lost weights.
     lost: bool,
-    /// Largest change that a lost key causes.
+    /// Largest change of the key's probability if its weight is lost.
     vanishing: f64,
-    /// `true` if it may be below that threshold: the run may drop the weight, or round it as a subnormal number.
+    /// `true` if the key's probability may be below the threshold for lost weights. The run may then drop the weight, or
+    /// round it as a subnormal number.
     may_be_lost: bool,
     /// Squared effect of the roundings of the score, `p_j² σ_j²`, in units of `u²`.
     squares: f64,
@@ -134,7 +135,7 @@ pub struct Row<'a> {
     arithmetic: Arithmetic,
     /// Logarithms of the probabilities of all keys of the sequence.
     ln_p: &'a [f64],
-    /// Indices of the current group, whose keys move a reference together, and of its segment.
+    /// Indices of the current group and of its segment. The keys of a group move a reference together.
     tile: Option<(usize, usize)>,
     /// Largest `ln p` of the segment's first group; `top` is the largest of all groups so far.
     first: f64,
@@ -168,7 +169,7 @@ pub struct Component {
     /// `Σ p_j |v_j|`; `magnitude_squares` is `Σ (p_j v_j)²`.
     magnitude: f64,
     magnitude_squares: f64,
-    /// Largest `|v_j − y|` of a weight that is not lost; `lost` is the contribution of lost weights.
+    /// Largest `|v_j − y|` over the keys whose weight is not lost; `lost` is the contribution of lost weights.
     far: f64,
     lost: f64,
     /// Smallest value of the component; `largest` is the largest.
@@ -293,18 +294,18 @@ impl<'a> Row<'a> {
 
     /// Returns the underflow error of products and sums, relative to the sum of weights.
     fn tiny(&self) -> f64 {
-        // The sum of a frozen row may be small.
+        // The sum of weights in a frozen row may be small.
         let inverse = self.ln_s.map_or(1.0, |ln_s| libm::exp(-ln_s).max(1.0) * 2.0);
         let (_, lost_output) = self.arithmetic.output();
         f64::from(f32::MIN_POSITIVE) + self.keys as f64 * libm::exp2(-148.0) * inverse + lost_output
     }
 
-    /// Returns the largest distance between the score of key `j` and the reference that the run subtracts, ignoring
-    /// errors of scores.
+    /// Returns the largest distance between the score of key `j` and the reference that the run subtracts, assuming
+    /// exact scores.
     fn distance(&mut self, j: usize, ln_p: f64) -> f64 {
         let order = self.arithmetic.executed.order;
         if let Some(ln_s) = self.ln_s {
-            // Before its last move, a reference was below a score by at most the headroom.
+            // Earlier references of the row were below a score by at most the headroom.
             return (ln_p.abs() + ln_s.abs()).max(ABOVE);
         }
         if order.references == 0 || order.segment == 0 {
@@ -337,7 +338,7 @@ impl<'a> Row<'a> {
         let added = if bias == 0.0 { 0.0 } else { capped };
         let before =
             score.worst + tangent + gamma(2.0) * cap + gamma(1.0) * added + gamma(ADDED) * bias.abs();
-        // A weight that counts is in the range of normal numbers, and so is its rounded distance.
+        // If a weight is not lost, it is a normal number, so its rounded distance is limited too.
         let within = (distance + MOVED).min(LOWEST);
         let delta = before + gamma(1.0) * (within + before);
         let (ln_lost, least) = self.losing();
@@ -347,7 +348,8 @@ impl<'a> Row<'a> {
         }
         let lost = ln_p + delta < ln_lost;
         let may_be_lost = ln_p - delta <= ln_lost;
-        // A key that is certainly lost moves no reference that another weight relies on, and nothing moves a frozen one.
+        // A certainly lost key does not move a reference that other weights depend on, and no key moves a frozen
+        // reference.
         self.wild |= !lost && self.ln_s.is_none() && (before.is_nan() || before > MOVED);
         let p = libm::exp(ln_p);
         let grown = libm::exp(ln_p + delta) * (1.0 + exp2_relative);
@@ -358,7 +360,7 @@ impl<'a> Row<'a> {
         } else if may_be_lost {
             change = change.max(p);
         }
-        // Errors of random sign, to first order; the rest is systematic.
+        // The variance of the errors of random sign, to first order; all other errors are systematic.
         let variance = score.squares + cap * cap + added * added + ADDED * bias * bias + within * within;
         let spread = (LAMBDA * U * libm::sqrt(variance) + score.shift.abs() + score.systematic).min(delta);
         let second = if spread < 1.0 { libm::expm1(spread) - spread } else { f64::INFINITY };
@@ -406,7 +408,8 @@ impl<'a> Row<'a> {
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
         let numerator = c.change + moved + sums_of_w + y * sums_of_s;
-        // If the error of the weights is so large that their sum may vanish, the answer is still an average of values.
+        // If the errors of the weights are so large that their sum may vanish, the output is still an average of
+        // values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;
@@ -445,7 +448,7 @@ impl<'a> Row<'a> {
         let sums = moved + weighted / (whole * (1.0 - share) * (1.0 - of_s));
         let held = of_s < 1.0 && of_w < 1.0;
         let sums = if whole > 0.0 && share < 1.0 && held { sums } else { f64::INFINITY };
-        // The answer is an average of the kept values for any weights.
+        // The output is an average of the kept values for any weights.
         let average =
             ((1.0 + of_w) * c.far + (of_w + of_s) * y) / (1.0 - of_s) + 2.0 * c.lost / (1.0 - share);
         let sums = if held && average < sums { average } else { sums };

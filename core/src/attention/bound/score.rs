@@ -43,7 +43,7 @@ impl Arithmetic {
         let k = steps as f64 + 2.0;
         let drift = gamma(k);
         let (mut products, mut sums) = (Roundings::default(), Roundings::default());
-        // In the units in which scores are computed.
+        // These sums are in the units in which scores are computed.
         let (mut magnitude, mut shift, mut keys) = (0.0, 0.0, 0.0);
         let (mut chains, mut total) = ([0.0; MOST_LANES], None);
         for (c, q) in query.iter().enumerate() {
@@ -57,10 +57,10 @@ impl Arithmetic {
             if !followed {
                 continue;
             }
-            // Partial sums are off by the earlier roundings.
+            // Earlier roundings change the partial sums by at most this amount.
             let off = drift * magnitude;
             if c >= whole {
-                // The rest after whole vectors: a product and an addition.
+                // Dims after the last whole vector are multiplied and added one by one.
                 sums.count(binade(x, 0.0));
                 join(&mut total, x, off, &mut sums);
                 continue;
@@ -90,7 +90,7 @@ impl Arithmetic {
         let second = k * U * drift * magnitude;
         let (relative, subnormal) = self.in_halves();
         let halves = relative * (1.0 + drift) * magnitude + subnormal;
-        // Products of halves are scaled after they are summed.
+        // Products of f16 numbers are scaled only after they are summed, so the shift is not known.
         let known = e.half_chain == 0;
         let shift = if known { unit * shift } else { 0.0 };
         let factor = if known { query.len() as f64 * F64_DUST } else { gamma(2.0) } * magnitude;

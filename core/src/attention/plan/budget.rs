@@ -11,10 +11,10 @@
 //! 1. *Rows come first.* Every unit reads its keys once, so the transferred bytes are inversely proportional to the number of
 //!    resident rows. The chooser adds tiles of one head first, then heads, then sequences, as far as the budget allows.
 //! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches less
-//!    often. But its slices of masks need memory for every row, so a shorter chunk is used if it makes room for a third
-//!    more rows.
-//! 3. *A unit never divides a group of heads unevenly.* It has either complete groups, each with its key head, or part of
-//!    one group.
+//!    often. But the mask slices of a chunk need memory for every row, so a shorter chunk is used if it makes room for
+//!    a third more rows.
+//! 3. *A unit never divides a group of heads unevenly.* A unit has either complete groups, each with its key head, or
+//!    part of one group.
 //! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run allocates
 //!    exactly these bytes.
 
@@ -172,7 +172,7 @@ pub struct StreamOptions {
     pub resident: usize,
     /// Memory limits of the run.
     pub limits: Limits,
-    /// Sizes of units and chunks of an earlier run that this one continues; `None` to choose them.
+    /// Sizes of units and chunks from the earlier run that this run continues; `None` to choose the sizes.
     pub sizes: Option<UnitSizes>,
 }
 
@@ -305,13 +305,13 @@ impl StreamChoice {
         Some(account)
     }
 
-    /// Returns this choice with other numbers of sequences, heads and tiles per unit.
+    /// Returns this choice with the given numbers of sequences, heads and tiles per unit.
     fn with(&self, [sequences, heads, tiles]: [usize; 3]) -> StreamChoice {
         let resident = product(&[sequences, heads, tiles]);
         let mut next = StreamChoice { sequences, heads, tiles, ..*self };
         next.cpu.resident = resident.max(1);
         next.cpu.sequences = sequences;
-        // Eight tasks for each worker; otherwise the last task leaves the other workers idle.
+        // Each worker needs at least eight tasks; with fewer, the last task leaves the other workers idle.
         let balanced = match self.cpu.workers {
             1 => usize::MAX,
             workers => (resident / workers.saturating_mul(8)).max(1),
@@ -358,7 +358,7 @@ pub fn choose_stream<'a>(
 ) -> Result<StreamChoice, ChooseError> {
     let plan = Options { budget: None, ..options.plan };
     let mut cpu = choose(problem, device, kernels, &plan)?;
-    // A chunk cannot keep what belongs to all keys.
+    // Data prepared for all keys cannot be kept, because only a chunk of the keys is in memory.
     (cpu.keeps, cpu.row_mask, cpu.order) = (Keeps::default(), false, TaskOrder::Tiles);
     let (queries, keys) = (problem.spec().query.tokens(), problem.keys());
     let budget = options.limits.on_host();
@@ -380,7 +380,7 @@ pub fn choose_stream<'a>(
         if size(&start) <= budget {
             let found = grow(problem, &start, queries, fits);
             let resident = found.cpu.resident;
-            // Longer chunks were tried before.
+            // Earlier iterations had longer chunks; a shorter chunk must allow a third more rows.
             if best.is_none_or(|(most, _)| resident.saturating_mul(3) >= most.saturating_mul(4)) {
                 best = Some((resident, found));
             }
@@ -444,7 +444,7 @@ fn grow(
         return start.with([1, in_group, tiles]);
     }
     let groups = largest(1, heads / group, |groups| fits(&start.with([1, groups * group, tiles])));
-    // The sequences of a packed problem have their own lengths.
+    // Sequences of a packed problem have different lengths, so a unit has only one of them.
     if groups * group < heads || problem.spec().packed.is_some() {
         return start.with([1, groups * group, tiles]);
     }

@@ -33,7 +33,7 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// `true` if every worker that can get a tile takes part, even in a small problem.
+    /// `true` if all workers take part, even in a small problem; at most one per tile.
     pub all_workers: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
@@ -64,7 +64,7 @@ pub struct Division {
     pub splits: usize,
 }
 
-/// The longest path from a key to the output that a run executes.
+/// Lengths of the longest path from a key to the output, in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestPath {
     /// Number of merges of states on the path, in the tree over segments or splits.
@@ -103,15 +103,15 @@ pub enum TaskOrder {
     /// Query tiles vary fastest, then heads, then sequences: consecutive tiles of a head find its keys in cache.
     #[default]
     Tiles,
-    /// The heads of a tile are consecutive.
+    /// Heads vary fastest, then tiles, then sequences: the heads of a tile are consecutive.
     Heads,
-    /// The sequences of a tile are consecutive, head by head.
+    /// Sequences vary fastest, then tiles, then heads: within a head, the sequences of a tile are consecutive.
     Sequences,
-    /// The sequences and heads of a tile are consecutive.
+    /// Sequences vary fastest, then heads, then tiles: the sequences and heads of a tile are consecutive.
     SequencesAndHeads,
 }
 
-/// Inputs added to the scores that a worker keeps because consecutive tasks share them.
+/// Masks and biases that a worker keeps because consecutive tasks share them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeps {
     /// `true` if the mask is kept.
@@ -165,7 +165,7 @@ pub struct CpuChoice {
     pub masked: bool,
     /// The order of tasks.
     pub order: TaskOrder,
-    /// Inputs that a worker keeps, for its tiles and all keys, while its tasks share them.
+    /// Addends that a worker keeps for its tiles and all keys while its tasks share them.
     pub keeps: Keeps,
     /// `true` if all queries of a head share one mask row, which a worker keeps while its tasks use it.
     pub row_mask: bool,
@@ -206,8 +206,7 @@ impl CpuChoice {
         self.vectors * self.kernel.lanes
     }
 
-    /// Returns the tile for which a decision to skip is made: its query rows decide together, one block of keys at a
-    /// time.
+    /// Returns the tile for which a decision to skip is made: its query rows decide together about each block of keys.
     #[must_use]
     pub const fn decides(&self) -> Tile {
         Tile { rows: self.width(), keys: self.block }
@@ -227,8 +226,8 @@ impl CpuChoice {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Returns the number of parts of a head's keys whose norms a run measures before its tasks begin: one per block if
-    /// unseen blocks may be skipped, one in total for the norm gate, otherwise zero.
+    /// Returns the number of parts into which a run divides the keys of a head to measure norms before its tasks begin:
+    /// one per block if unseen blocks may be skipped, one in total for the norm gate, otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {
@@ -249,9 +248,9 @@ impl CpuChoice {
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible if a score is the
-    /// sum of several chains, because its partial sums are stored there, and for a tile of one row, which is written a
-    /// vector of keys at a time.
+    /// Returns `true` if the bias may be stored where the scores will be written. This is impossible in two cases: for
+    /// scores that are sums of several chains, whose partial sums are stored there, and for a tile of one row, whose
+    /// scores are written a vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1
@@ -266,9 +265,10 @@ impl CpuChoice {
 
     /// Returns the merges and additions on the longest path.
     ///
-    /// The weighted values of a block form one chain. Its result is added to those of the earlier blocks: of the same
-    /// segment, or of all keys with [`Method::Math`]. The weights of a block are distributed over the kernel's sums,
-    /// whereas [`Method::Math`] distributes all weights of a row at once. Segments and merges treat `S` and `W` alike.
+    /// The weighted values of a block form one chain. Its result is added to those of the earlier blocks in the same
+    /// segment or, with [`Method::Math`], of all earlier blocks. The weights of a block are distributed over the
+    /// kernel's sums; [`Method::Math`] distributes all weights of a row at once. Segments and merges treat `S` and `W`
+    /// alike.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;
@@ -292,8 +292,8 @@ impl CpuChoice {
     pub fn executed(&self) -> Executed {
         let KernelSpec { name, chain, weight_sums: lanes, fused, exp2_relative, .. } = self.kernel;
         let path = self.longest_path();
-        // A kernel of one row distributes the dims in the same way as the weights. The rest after whole vectors is added dim
-        // by dim.
+        // A one-row kernel distributes the dims over its lanes, like the weights. The dims after the last whole vector
+        // are added one by one.
         let (whole, rest) = (self.head_dim / lanes.max(1), self.head_dim % lanes.max(1));
         let cuts = whole.div_ceil(chain.max(1)).saturating_sub(1);
         let tree = if whole > 0 { ceil_log2(lanes) } else { 0 };

@@ -83,7 +83,7 @@ pub fn choose<'a>(
     let copied = s.dtype != DType::F32 || (s.has_past() && !s.append);
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
-    // A worker must get more arithmetic than the few microseconds of waking it are worth.
+    // Waking a worker takes a few microseconds, so its share of the arithmetic must take longer.
     let work_per_worker = if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 };
     let pairs = heads as f64 * queries as f64 * keys as f64;
     let most = options.workers.clamp(1, tiles.saturating_mul(heads).max(1));
@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, below that of `choice`, with which the workspace fits; 1 if none fits. The
-/// workspace must grow with the number of workers.
+/// Returns the largest number of workers, below that of `choice`, for which the workspace fits; 1 if it fits for no
+/// number. The workspace must grow with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {
@@ -271,18 +271,19 @@ mod tests {
         assert_eq!(group(DType::F32, 1, 1440, 100, large, 1), 4);
         assert_eq!(group(DType::F16, 1, 1440, 100, large, 1), MAX_TILES);
         assert_eq!(group(DType::F16, 1, 96, 100, large, 1), 2);
-        // Only keys are copied, then only values.
+        // In the first case only keys are copied, in the second only values.
         for dims in [[63, 64], [64, 63]] {
             assert_eq!(chosen(spec(DType::F32, 1, 1440, 100, dims), &WIDE, large, 1, true).group, MAX_TILES);
         }
-        // Queries and one state of 48 rows, and two states beyond a segment of keys.
+        // Bytes of the queries of 48 rows with one state, and with two states if there is more than one segment of
+        // keys.
         let (one, two) = ((64 + 66) * 48 * 4, (64 + 2 * 66) * 48 * 4);
         for (keys, tile) in [(100, one), (600, two)] {
             assert_eq!(group(DType::F32, 1, 1440, keys, 2 * 3 * tile, 1), 3);
             assert_eq!(group(DType::F32, 1, 1440, keys, 2 * 3 * tile - 1, 1), 2);
         }
         assert_eq!(group(DType::F32, 1, 1440, 100, 0, 1), 1);
-        // Four heads of 30 tiles.
+        // The four heads have 30 tiles each.
         assert_eq!(
             [2, 3, 15, 16].map(|workers| group(DType::F16, 4, 1440, 100, large, workers)),
             [7, 5, 1, 1]

@@ -52,8 +52,8 @@ use crate::profile::GpuProfile;
 const BLOCKS_PER_SM: usize = 2;
 /// Largest number of splits of a causal problem.
 const CAUSAL_SPLITS: usize = 4;
-/// Largest number of splits when the blocks fill the device and a mask, a bias, shifted windows or a soft cap changes
-/// the scores.
+/// Largest number of splits if the blocks fill the device and the scores are changed by a mask, a bias, shifted windows
+/// or a soft cap.
 const EVEN_SPLITS: usize = 3;
 /// Smallest number of keys per split if [`EVEN_SPLITS`] applies.
 const EVEN_CHUNK: usize = 256;
@@ -78,8 +78,8 @@ const fn min_rows_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 128 }
 }
 
-/// Returns `true` if a mask or bias is added to the scores, and only in the form of f32 elements that are adjacent for
-/// adjacent keys, of a boolean mask, or of both.
+/// Returns `true` if the only additions to the scores are f32 elements that are adjacent for adjacent keys, a boolean
+/// mask, or both; `false` if nothing is added.
 pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
@@ -128,7 +128,7 @@ fn blocks_at_once(problem: &Problem, choice: &GpuChoice) -> Option<usize> {
     problem.sequences().checked_mul(heads)?.checked_mul(choice.splits)?.checked_mul(choice.row_blocks)
 }
 
-/// Returns the number of counters that a head of packed sequences needs for its row blocks.
+/// Returns the number of counters per head that packed sequences need for their row blocks.
 fn places(problem: &Problem, choice: &GpuChoice) -> usize {
     problem.spec().query.tokens() / choice.kernel.rows.max(1) + problem.sequences()
 }
@@ -209,7 +209,7 @@ pub fn choose_gpu<'a>(
             _ => k.most_queries,
         };
         let crowded = !races && k.few_blocks && blocks_of(k) > device.sms;
-        // A kernel whose limit is zero for these problems cannot compute them; other limits are preferences.
+        // A limit of zero means that the kernel cannot compute these problems; other limits are preferences.
         let (limit, crowded) = match options.division {
             Some(division) if division.candidate == candidate && limit.max(k.most_queries) > 0 => {
                 (usize::MAX, false)
@@ -220,7 +220,7 @@ pub fn choose_gpu<'a>(
         let serves = k.sixteen_bit == sixteen_bit && max_queries <= limit && scores && !crowded;
         serves.then_some(limit)
     };
-    // Blocks of few rows that join the race although they mostly read keys.
+    // Kernels with blocks of few rows may join the race if their blocks leave half of the SMs idle.
     let joins = |k: &GpuKernelSpec| {
         let idle = blocks_of(k).saturating_mul(2) <= device.sms;
         races && k.joins_race && queries > k.most_plain && idle && options.division.is_none() && !sixteen_bit
@@ -231,13 +231,13 @@ pub fn choose_gpu<'a>(
     for (candidate, k) in candidates.clone() {
         let Some(limit) = serves(candidate, k) else { continue };
         widest = widest.max(k.head_dim);
-        // Computed rows times dims, including padding. A packed sequence may have any number of rows.
+        // The number of computed rows times dims, including padding. A packed sequence may have any number of rows.
         let at_once = heads_at_once(k);
         let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
         let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
-        // Ties prefer sums in f16, which the options request. Packed sequences use the tallest blocks for any
-        // lengths.
+        // If kernels are equal, those that sum in f16 come first, because the options allow such sums. Packed sequences
+        // use the tallest blocks for any lengths.
         let height = if packed { (usize::MAX - k.rows, !k.slow_edges) } else { (k.rows, false) };
         let rank = (work, limit, k.head_dim, height, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
@@ -294,20 +294,20 @@ pub fn choose_gpu<'a>(
         let (fill, room) = (sms * resident.min(BLOCKS_PER_SM), sms * resident);
         let blocks = blocks_of(&kernel);
         let few = matches!(kernel.summation, Summation::Groups { .. });
-        // Small blocks that leave SMs idle.
+        // Problems whose small blocks leave SMs idle also race.
         let small = !few && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK && blocks <= sms;
         let splits = if let Some(Division { splits, .. }) = options.division {
             splits.min(keys.div_ceil(kernel.keys.max(1))).min(affordable).max(1)
         } else if small || (races && !few) || joins(&kernel) {
             race_of(&kernel).soonest().0
         } else {
-            // The number of splits that comes closest to filling the device.
+            // This number of splits comes closest to filling the device.
             let nearest = (fill + blocks / 2) / blocks;
             let (wanted, least) = if few {
                 (room / blocks, min_rows_chunk(keys))
             } else if causal {
-                // Enough to keep the longest block below the average: the blocks of the last rows have twice its
-                // keys.
+                // This number of splits makes the longest block take no longer than the average SM is busy. The blocks
+                // of the last rows have twice the average number of keys.
                 let even = (2 * room + blocks / 2) / blocks;
                 (even.clamp(1, CAUSAL_SPLITS).max(nearest), min_chunk(keys))
             } else if changed && nearest < EVEN_SPLITS {
@@ -322,7 +322,7 @@ pub fn choose_gpu<'a>(
             choice.splits = keys.div_ceil(choice.chunk);
         }
     }
-    // The blocks of packed sequences are not known: each sequence has at most one more than its rows fill.
+    // The number of blocks of a packed sequence is not known, but is at most one more than its rows fill.
     let counting = |choice: &GpuChoice| match options.error_budget {
         Some(_) if queries == 0 => 0,
         Some(_) if packed => heads.saturating_mul(places(problem, choice)),

@@ -26,7 +26,7 @@ pub enum Summation {
     /// is stored there in f32. Each lane sums the weights of `columns` keys per tile and adds the result to that of the
     /// earlier tiles. At the end a tree sums over the lanes of a row.
     Tiles {
-        /// Number of keys per tile whose weights one lane sums.
+        /// Number of keys in a tile whose weights one lane sums.
         columns: usize,
         /// Number of keys between two additions to memory.
         flush: usize,
@@ -51,7 +51,7 @@ impl Summation {
                 let lanes = tile / columns.max(1);
                 [dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1), w]
             }
-            // A lane adds up no more weights than its group multiplies values.
+            // A lane adds up at most as many weights as its group multiplies values.
             Summation::Groups { groups, flush } => {
                 [chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups)); 2]
             }
@@ -69,7 +69,7 @@ pub struct GpuKernelSpec {
     pub head_dim: usize,
     /// `true` if its tensors have a 16-bit type (f16 or bf16), `false` if they are f32.
     pub sixteen_bit: bool,
-    /// Largest number of query rows per sequence for which it is used.
+    /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
     /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither causal
     /// nor limited to the right by a window.
@@ -93,13 +93,13 @@ pub struct GpuKernelSpec {
     pub idles: bool,
     /// Number of query rows per block.
     pub rows: usize,
-    /// Time of a block per tile, if blocks share an SM and if a block is alone on an SM.
+    /// Time that a block takes per tile: if blocks share an SM, and if a block is alone on an SM.
     pub paces: Paces,
     /// Number of keys per tile; the size of a split is a multiple of it.
     pub keys: usize,
     /// The resources that a block occupies.
     pub resources: GpuResources,
-    /// Order in which it sums over the keys of a split.
+    /// Order in which the kernel sums over the keys of a split.
     pub summation: Summation,
     /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
     pub chain: usize,

@@ -77,7 +77,8 @@ impl Case {
         answer
     }
 
-    /// Creates buffers for the outputs of a call, filled with NaN; those of a problem in place hold its past states.
+    /// Creates buffers for the outputs of a call, filled with NaN. If the problem replaces states in place, the buffer
+    /// for the present states contains the past states.
     #[must_use]
     pub fn room(&self) -> Found {
         let spec = self.problem.spec();

@@ -10,11 +10,11 @@ use elsa_core::view::View;
 /// Distributions of the gates' logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateKind {
-    /// Between −0.2 and 0.
+    /// All logarithms are between −0.2 and 0.
     Mild,
-    /// One in seven is −1000 and one in seven is +1; the others are mild.
+    /// One logarithm in seven is −1000, one in seven is +1, and the others are mild.
     Hard,
-    /// One in five is −∞; the others are mild.
+    /// One logarithm in five is −∞, and the others are mild.
     Clearing,
 }
 
@@ -40,11 +40,11 @@ pub struct Params {
     pub dtype: DType,
     /// Type of the gates' logarithms (decay) and of the rates (beta).
     pub gate_dtype: DType,
-    /// Sequences in the batch.
+    /// Number of sequences in the batch.
     pub batch: usize,
-    /// Heads of queries, keys and values.
+    /// Numbers of query heads, key heads and value heads.
     pub heads: [usize; 3],
-    /// Tokens per sequence.
+    /// Number of tokens per sequence.
     pub tokens: usize,
     /// Head sizes of keys and of values.
     pub dims: [usize; 2],
@@ -141,12 +141,12 @@ impl Params {
         spec.present_state = (self.present && self.direction != Direction::Bidirectional).then_some(states);
         spec.in_place = self.in_place;
         let problem = spec.check().unwrap_or_else(|e| panic!("{self:?}: {e}"));
-        // Keys have length one.
+        // This scale gives keys a norm of about one.
         let key_scale = 1.0 / (dk as f32).sqrt();
         let common: Vec<f32> = (0..dk).map(|_| random.normal()).collect();
         let apart = if self.equal_keys { 1e-3 } else { 1.0 };
         let mut rows = |view: &View, dtype: DType, element: &mut dyn FnMut(&mut Random, usize) -> f32| {
-            // Gaps must not be read.
+            // Gaps contain NaN, because they must not be read.
             let mut data = Data::filled(dtype, view.extent(), f32::NAN);
             each_row(view, |row| {
                 for x in 0..view.dim() {
@@ -193,7 +193,7 @@ impl Params {
 /// A problem with owned data.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Description, for messages.
+    /// Description of the case, for messages.
     pub name: String,
     /// The problem.
     pub problem: Problem,
@@ -225,7 +225,7 @@ impl Case {
         inputs
     }
 
-    /// Returns the inputs that a call accepts: without past states for a problem in place.
+    /// Returns the inputs that a call accepts. If the problem replaces states in place, they exclude the past states.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = self.all_inputs();

@@ -11,7 +11,7 @@ use elsa_core::linear::Rule;
 pub use answer::{Answer, Found};
 pub use build::{Case, GateKind, Packing, Params};
 
-/// Every rule; `true` if each dim of its keys has a separate gate.
+/// Every rule. `true` selects a separate gate for each dim of the keys.
 pub const RULES: [(Rule, bool); 6] = [
     (Rule::Linear, false),
     (Rule::Gated, false),

@@ -1,9 +1,8 @@
 //! Hard problems for a schedule, computed by core's scalar run and compared with their bounds.
 //!
-//! The problem, the schedule and the tile depend on the seed alone. The problems are those that break a schedule which
-//! trusts its references or its budget: a maximum in the last block, blocks with a mass just below the budget,
-//! representatives hundreds of bits too high or too low, tiny and huge scores, keys that share an offset, values that
-//! cancel.
+//! The problem, the schedule and the tile depend on the seed alone. The problems break schedules that trust their
+//! references or their budgets: a maximum in the last block, blocks with a mass just below the budget, representatives
+//! hundreds of bits too high or too low, tiny and huge scores, keys that share an offset, values that cancel.
 
 use super::{Ran, judged, scored, try_run};
 use crate::bounds::Found;
@@ -71,7 +70,7 @@ impl Drawn {
                 _ => Schedule { skip: Skip::Budget(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
             },
             Rule::Lambda => match random.below(3) {
-                // The first entry of the table leaves nothing out.
+                // The first entry of the table skips nothing, so it is not used.
                 0 => TABLE_4[1 + random.below(TABLE_4.len() - 1)].1,
                 1 => Schedule { skip: Skip::Blocks(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
                 _ => Schedule { skip: Skip::Rows(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
@@ -84,7 +83,7 @@ impl Drawn {
     }
 }
 
-/// Draws a problem of the kind `kind`. `share` is the limit of an error budget.
+/// Draws a problem of kind `kind`. `share` is the limit of an error budget.
 fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     let (queries, keys) = (1 + random.below(40), 1 + random.below(150));
     let (d, dv) = (1 + random.below(12), 1 + random.below(3));
@@ -95,7 +94,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     let values =
         |random: &mut Random, keys: usize| -> Vec<f32> { (0..keys * dv).map(|_| random.normal()).collect() };
     match kind {
-        // Some keys share a large element.
+        // The same large number is added to one element of about half of the keys.
         0 => {
             let mut case = drawn(random);
             for j in (0..keys).filter(|_| random.below(2) == 0).collect::<Vec<_>>() {
@@ -104,7 +103,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             case
         }
-        // Elements over many orders of magnitude.
+        // The elements of keys span many orders of magnitude.
         1 => {
             let mut case = drawn(random);
             for x in 0..keys * d {
@@ -114,7 +113,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             case
         }
-        // Values that differ by little compared with their size, and values that cancel.
+        // In kind 2, values are large and differ by little; in kind 3, values cancel.
         2 | 3 => {
             let mut case = drawn(random);
             for x in 0..keys * dv {
@@ -124,7 +123,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             case
         }
-        // Keys that are nearly equal.
+        // All keys are nearly equal.
         4 => {
             let mut case = drawn(random);
             for x in 0..keys * d {
@@ -133,7 +132,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             case
         }
-        // The maximum in the last block, by a little and by hundreds of bits.
+        // The last key has the largest score, by a little or by hundreds of bits.
         5 => {
             let above = [0.5f32, 7.0, 9.0, 23.0, 25.0, 120.0, 127.0, 129.0, 300.0][random.below(9)];
             let mut k: Vec<f32> = (0..keys).map(|_| random.normal()).collect();
@@ -142,7 +141,8 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             scored(&vec![1.0; queries], &k, &values(random, keys))
         }
-        // Every block has a mass just below the budget, or occasionally a mass that makes room again.
+        // Most blocks have a mass just below the budget. Occasionally a heavier block is kept, so that later blocks fit
+        // again.
         6 => {
             let odds = f64::from(share) / (1.0 - f64::from(share));
             let (mut kept, mut out) = (0.0f64, 0.0f64);
@@ -161,7 +161,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             scored(&vec![1.0; queries], &k, &values(random, keys))
         }
-        // Keys with one large element each: together they represent scores many times as large.
+        // Each key has one large element, so the representative of a block has a score many times as large as its keys.
         7 => {
             let mut case =
                 Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(queries, keys, d, dv) }
@@ -171,7 +171,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             (0..keys * d).for_each(|x| case.k.set(x, if x % d == x / d % d { large } else { 0.0 }));
             case
         }
-        // Scores that cancel in the mean, which is hundreds of bits below them.
+        // Keys cancel in the mean of a block, so the score of its representative is hundreds of bits below its scores.
         8 => {
             let size = [3.0f32, 30.0, 200.0][random.below(3)];
             let k: Vec<f32> = (0..keys)
@@ -184,7 +184,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     }
 }
 
-/// Runs the problem of a seed by a schedule of `rule`, and judges every row.
+/// Runs the problem of a seed with a schedule of `rule`, and judges every row.
 pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
     let Drawn { case, schedule, tile } = Drawn::new(rule, seed);
     let problem = case.problem();

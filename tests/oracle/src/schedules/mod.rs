@@ -1,4 +1,4 @@
-//! Runs by schedules, compared with the oracle: shared code of the tests of schedules, and the hunt for a violation of
+//! Runs of schedules, compared with the oracle: code that the tests of schedules share, and the hunt for violations of
 //! their bounds ([`hunt`]).
 
 pub mod hunt;
@@ -24,7 +24,7 @@ pub struct Ran {
     pub buffers: Buffers,
     /// Statistics that the run reported.
     pub report: Report,
-    /// Sum `D` of the weights that each row left out.
+    /// Sum `D` of the weights that each row skipped.
     pub d: Vec<f32>,
     /// Upper bound of `D / (S + D)` for each row.
     pub share: Vec<f32>,
@@ -39,7 +39,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
         && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
 }
 
-/// Runs a case by a schedule.
+/// Runs a case with a schedule.
 ///
 /// # Errors
 /// Returns the error of the run.
@@ -59,7 +59,7 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, Argu
     Ok(Ran { buffers, report, d, share })
 }
 
-/// Runs a case by a schedule, as [`try_run`] does.
+/// Runs a case with a schedule, as [`try_run`] does.
 ///
 /// # Panics
 /// If the case or its run is refused.
@@ -157,7 +157,8 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     let found = f64::from(ran.buffers.output.get(to + x));
                     let bounds = frozen.bounds_left_out(&one[x], left);
                     let again = again.bounds(&two[x]);
-                    // A run that left nothing out is also judged by the order of its additions.
+                    // If a row skipped nothing, its output must also fit the bounds for the executed order of
+                    // additions, or those of the exact run.
                     let mut within = bounds.admit(y[x], found);
                     if left == 0.0 {
                         within = within && frozen.bounds(&one[x]).admit(y[x], found);
@@ -180,8 +181,8 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, {}", row.lse))?;
                     continue;
                 }
-                // Log-sum-exp is that of all keys; if D is an upper bound, it may exceed the exact one by the excess of
-                // D.
+                // Log-sum-exp covers all keys. If D is only an upper bound, log-sum-exp may be too large by as much as
+                // D is.
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
@@ -200,7 +201,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     require(inside, || format!("{case:?} row {at}: {left} of a budget of {budget}"))?;
                 }
                 let naive = f64::from(ran.d[at]) / (s + f64::from(ran.d[at]));
-                // Both are f32 numbers, and may be subnormal.
+                // Both numbers are f32, and may be subnormal.
                 let near = naive <= left * 1.000_001 + 1e-37 && left <= naive * 1.001 + 1e-37;
                 require(near, || format!("{case:?} row {at}: left out {left}, of its state {naive}"))?;
             }
@@ -232,7 +233,7 @@ pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f6
     judged(case, schedule, by, ran).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs a case by a schedule and judges it.
+/// Runs a case with a schedule and judges it.
 ///
 /// # Panics
 /// If the case is refused, or an error exceeds its bound.
@@ -296,8 +297,8 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that reported shares are rounded up: for rows whose reference is zero, so that their sums are exact, a share
-/// must not be below the share of sums with `additions` roundings. Returns the number of rows that left something out.
+/// Checks that reported shares are rounded up. Sums of rows whose reference is zero are exact, and their share must be
+/// at least the share of sums with `additions` roundings. Returns the number of rows that skipped something.
 ///
 /// # Panics
 /// If a share is below this value, or above it by more than a few roundings.

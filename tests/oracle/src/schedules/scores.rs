@@ -1,10 +1,11 @@
-//! Keys and values with known scores and budgets, in blocks of `keys` keys, for [`super::scored`] and queries near one.
+//! Keys and values with known scores and budgets, in blocks of `keys` keys, for use with [`super::scored`] and queries
+//! near one.
 
 use elsa_core::random::Random;
 
-/// Creates keys and values for `blocks + 1` blocks. A single key carries the weight of each block: 1 in block 0, and
-/// equal parts of `share · budget / (1 − budget)` in the other blocks. Values are 1 in block 0 and −1 in the others;
-/// `D` assumes this distance between values.
+/// Creates keys and values for `blocks + 1` blocks. In each block, a single key has all the weight: 1 in block 0, and
+/// equal parts of `share · budget / (1 − budget)` in the other blocks. Values are 1 in block 0 and −1 in the others,
+/// which is the distance between values that the bound for `D` assumes.
 #[must_use]
 pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<f32>; 2] {
     let budget = f64::from(budget);
@@ -16,9 +17,9 @@ pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<
     [k, v]
 }
 
-/// Creates `count` keys and values. The scores of a block exceed those of the previous block by three times `step` in a
-/// third of the cases, and are lower by `step` in the other cases; within a block they scatter. Values scatter around
-/// three.
+/// Creates `count` keys and values. Compared with the previous block, the scores of a block are higher by three times
+/// `step` in a third of the cases, and lower by `step` in the other cases. Within a block the scores scatter. Values
+/// scatter around three.
 #[must_use]
 pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec<f32>; 2] {
     let mut level = 0.0f32;

@@ -5,7 +5,8 @@ use super::*;
 use crate::attention::certificate::Order;
 use crate::dtype::DType;
 
-/// Scores of four terms in one chain, chains of eight keys, segments of sixteen, and an exponential that is off by 2.5 u.
+/// Arithmetic with scores of four terms in one chain, chains of eight keys, segments of sixteen keys, and an
+/// exponential that is off by 2.5 u.
 const PLAIN: Arithmetic = Arithmetic {
     head_dim: 4,
     softcap: 0.0,
@@ -59,32 +60,35 @@ fn lambda_is_that_of_the_share() {
 fn a_score_is_followed_through_its_partial_sums() {
     let near = |a: f64, b: f64| libm::fabs(a / b - 1.0) < 1e-5;
     let (q, k) = ([1.0f32, 2.0, -1.0, 4.0], [3.0f32, 1.0, 5.0, 0.25]);
-    // The products 3, 2, −5, 1; partial sums 3, 5, 0, 1 in base-2 units, and the powers of two below them.
+    // The products are 3, 2, −5, 1. The partial sums 3, 5, 0, 1 (base-2 units) round relative to the powers of two 2,
+    // 4, 0, 1.
     let score = PLAIN.score(&q, |c| k[c]);
     assert!(near(score.magnitude, 11.0 * LN_2), "{score:?}");
     assert!(near(score.worst, (2.0 + 4.0 + 1.0) * LN_2 * U), "{score:?}");
     assert!(near(score.squares, (4.0 + 16.0 + 1.0) * LN_2 * LN_2), "{score:?}");
     assert!(score.shift.abs() < 1e-14, "{score:?}");
-    // Unfused, products round, and the first of a chain has no other rounding.
+    // If they are not fused, products round as well, but the first product of a chain is not rounded again by an
+    // addition.
     let apart = with(|e| e.fused = false).score(&q, |c| k[c]);
     assert!(near(apart.worst, (2.0 + 2.0 + 4.0 + 1.0 + 4.0 + 1.0) * LN_2 * U), "{apart:?}");
-    // In two chains: 3, 5 and −5, −4, and their sum 1.
+    // Two chains have the partial sums 3, 5 and −5, −4; their total is 1.
     let cut = with(|e| (e.chain, e.chain_depth) = (2, 1)).score(&q, |c| k[c]);
     assert!(near(cut.worst, (2.0 + 4.0 + 4.0 + 4.0 + 1.0) * LN_2 * U), "{cut:?}");
-    // Distributed over two lanes: 3, −2 and 2, 3, a tree, whose nodes count as large as 5.
+    // Two lanes have the partial sums 3, −2 and 2, 3. A tree adds the lanes, and its rounding is bounded by a magnitude
+    // of 5.
     let dealt = with(|e| (e.order.lanes, e.chain_depth) = (2, 1)).score(&q, |c| k[c]);
     assert!(near(dealt.worst, (2.0 + 2.0 + 2.0 + 2.0 + 5.0) * LN_2 * U), "{dealt:?}");
-    // In any order.
+    // The bound for any order of additions.
     let any = with(|e| e.order.lanes = 0).score(&q, |c| k[c]);
     assert!(near(any.worst, 44.0 * LN_2 * U), "{any:?}");
-    // The error of a rounded factor changes the score.
+    // A rounded factor shifts the score.
     let moved = Arithmetic { factor: 1.001, ..PLAIN }.score(&q, |c| k[c]);
     assert!(libm::fabs(moved.shift - 0.001 * LN_2) < 1e-6, "{moved:?}");
 }
 
 #[test]
 fn a_single_key_is_off_by_its_sums_alone() {
-    // Its weight cancels for any score: y = v. The product, and the division.
+    // The weight of a single key cancels, and y = v. Only the product and the division round.
     for k in [1.0, 1e6, 1e30] {
         let found = bounds(PLAIN, &[(0.0, k, 0.0, 5.0)]);
         let by_hand = 5.0 * U * (1.0 + 3.0);
@@ -95,7 +99,7 @@ fn a_single_key_is_off_by_its_sums_alone() {
 
 #[test]
 fn two_keys_by_hand() {
-    // y = 0: each score is one rounding of 2 ln 2, the rest exact; its distance is at most 0.35 + 1/64.
+    // y = 0. Each score 2 ln 2 has one rounding, and its distance from the reference is at most 0.35 + 1/64.
     let half = -LN_2;
     let delta = 4.0 * 2.0 * LN_2 + 0.35 + 1.0 / 64.0;
     let found = bounds(PLAIN, &[(half, 2.0, 0.0, 1.0), (half, 2.0, 0.0, -1.0)]);
@@ -142,7 +146,7 @@ fn every_constant_widens_the_bound() {
 fn a_lost_weight_is_off_by_itself() {
     assert_eq!(LOST, libm::exp2(f64::from(WEIGHT_FLOOR + HEADROOM) + 1.0));
     assert!(libm::exp(LN_LOST) >= LOST);
-    // The value is zero, so only the change of the small probability counts.
+    // The other key has the value zero, so only the change of the small probability matters.
     for (ln_p, may_be_lost) in [(-70.0, false), (-81.1, true), (-90.0, true), (-200.0, true), (-1e6, true)] {
         let (p, v) = (libm::exp(ln_p), 1e33);
         let found = bounds(PLAIN, &[(0.0, 0.0, 0.0, 0.0), (ln_p, 1.0, 0.0, v)]);
@@ -150,23 +154,23 @@ fn a_lost_weight_is_off_by_itself() {
         assert!(found.worst <= 1.001 * (p + 4.0 * LOST) * v + 1e-36, "{ln_p}: {found:?}");
         assert!(!may_be_lost || found.likely >= p * v, "{ln_p}: {found:?}");
     }
-    // A key masked by a huge negative number, however large its error.
+    // A key with a huge negative mask does not widen the bound, although the error of its score is huge.
     let masked = bounds(PLAIN, &[(0.0, 1.0, 0.0, 2.0), (-3e38, 1.0, f64::from(f32::MIN), 3.0)]);
     assert!(masked.worst < 2.0 * 10.0 * U, "{masked:?}");
 }
 
 #[test]
 fn huge_scores_leave_an_average() {
-    // Scores of 1e8 and more may be off by more than one: only the average property of the answer is known.
+    // Scores of 1e8 and more may be off by more than one, so the output is only known to be an average.
     for k in [1e8, 1e20, 1e37, f32::MAX] {
         let found = bounds(PLAIN, &[(-LN_2, k, 0.0, 3.0), (-LN_2, k, 0.0, -1.0)]);
         assert!(found.worst >= 2.0 && found.worst < 2.01, "{k:e}: {found:?}");
         assert!(found.likely <= found.worst, "{k:e}: {found:?}");
-        // Equal values are preserved.
+        // An average of equal values is exact.
         let equal = bounds(PLAIN, &[(-LN_2, k, 0.0, 3.0), (-LN_2, k, 0.0, 3.0)]);
         assert!(equal.worst < 1e-5, "{k:e}: {equal:?}");
     }
-    // A key out of range does not enter the average.
+    // The value of a certainly lost key does not enter the average.
     let far = bounds(PLAIN, &[(0.0, 1e8, 0.0, 3.0), (-1e6, 1e8, 0.0, 1e9)]);
     assert!(far.worst < 1e-5, "{far:?}");
     assert!(bounds(PLAIN, &[(f64::NAN, 1.0, 0.0, 1.0)]).worst.is_nan());
@@ -217,8 +221,8 @@ fn the_tangent_of_the_fallback_is_within_what_is_counted() {
     }
 }
 
-/// Returns the bounds of a row with the keys `(ln p, v)`, a frozen reference and `ln S = ln_s`: without skipped keys, and
-/// with the fraction `share` of the weights skipped.
+/// Returns two bounds of a row with the keys `(ln p, v)`, a frozen reference and `ln S = ln_s`: the bounds without
+/// skipped keys, and the bounds if the fraction `share` of the weights was skipped.
 fn frozen(keys: &[(f64, f64)], ln_s: f64, share: f64) -> (Bounds, Bounds) {
     let y = keys.iter().map(|(ln_p, v)| times(libm::exp(*ln_p), *v)).sum();
     let mut ln_p = [f64::NEG_INFINITY; 64];
@@ -241,7 +245,7 @@ fn a_frozen_score_is_as_far_from_its_reference_as_its_sum_says() {
         let by_hand = U * ((LN_2 + libm::fabs(ln_s)).max(ABOVE) + 1.0 / 64.0 + 2.5 + 0.5);
         assert!((found.worst / by_hand - 1.0).abs() < 1e-3, "{ln_s}: {found:?} {by_hand:e}");
     }
-    // Keys are lost earlier than with a reference that follows: below 2^-102 of the row.
+    // A frozen reference loses weights at larger probabilities than a reference that follows the scores.
     assert_eq!(LOST_FROZEN, libm::exp2(f64::from(WEIGHT_FLOOR + FROZEN_RANGE) + 1.0));
     assert!(libm::exp(LN_LOST_FROZEN) >= LOST_FROZEN);
     for (ln_p, may_be_lost) in [(-60.0, false), (-70.1, true), (-75.0, true)] {
@@ -262,10 +266,10 @@ fn what_was_left_out_counts_by_the_spread_of_its_values() {
         assert!(found.worst >= by_hand && found.worst < by_hand * 1.001 + 1e-5, "{share}: {found:?}");
         assert_eq!(found.likely, found.worst);
     }
-    // Still an average of the kept values: at most one away from four.
+    // The output is still an average of the kept values, at most one away from four.
     let (_, all) = frozen(&[(half, 5.0), (half, 3.0)], 0.0, 1.0 - 1e-9);
     assert!(all.worst < 1.001, "{all:?}");
-    // Equal values lose nothing, and a NaN yields no bound.
+    // If values are equal, skipping keys adds no error. A NaN yields an infinite bound.
     let (_, equal) = frozen(&[(half, 5.0), (half, 5.0)], 0.0, 0.5);
     assert!(equal.worst < 1e-5, "{equal:?}");
     assert_eq!(frozen(&[(half, 5.0), (half, 3.0)], 0.0, f64::NAN).1.worst, f64::INFINITY);

@@ -51,7 +51,7 @@ fn the_smallest_kernel_that_suffices() {
     assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
     assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
     assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
-    // Few rows of a kernel with a large head size are less work than many rows of one with a small head size.
+    // A few rows of a kernel with a large head size are less work than many rows of a kernel with a small head size.
     let narrow = [spec("d32", 32, false, ALL, 64)];
     for (nq, want) in [(4, "rows64"), (5, "d32")] {
         let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
@@ -83,14 +83,15 @@ fn padding_is_work() {
         spec.packed = packed;
         choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.name
     };
-    // 8 rows of 256 dims are as much work as 64 of 32; one row of 64 dims counts as 64 of them.
+    // 8 rows of 256 dims are as much work as 64 rows of 32 dims. For a kernel with blocks of 64 rows, one row is as much
+    // work as 64 rows.
     assert_eq!([name(1, 32, None), name(8, 64, None), name(9, 64, None)], ["rows", "rows", "d64r64"]);
     assert_eq!([name(9, 32, None), name(64, 33, None)], ["d32", "d64r64"]);
     assert_eq!(
         [name(128, 64, None), name(900, 64, None), name(961, 64, None)],
         ["d64r64", "d64r64", "d64r128"]
     );
-    // For any number of rows, because the tensor's rows belong to all packed sequences.
+    // Packed sequences use this kernel for any number of rows, because the rows of the tensor belong to all of them.
     for nq in [1, 100, 961] {
         assert_eq!(name(nq, 64, Some(1)), "d64r128");
     }
@@ -112,7 +113,7 @@ fn splits_cover_the_keys_and_fill_the_device() {
                         assert!(c.splits <= MOST_SPLITS, "{what:?}");
                         continue;
                     }
-                    // Never more than the device holds at once.
+                    // All splits must be resident on the device at once.
                     let room = device.sms * c.kernel.resources.resident(&device);
                     assert!(c.splits == 1 || c.splits * c.row_blocks * h <= room, "{what:?}");
                     assert!(c.splits == 1 || c.chunk >= min_rows_chunk(nk), "{what:?}");
@@ -124,7 +125,7 @@ fn splits_cover_the_keys_and_fill_the_device() {
     assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
     let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
     assert_eq!((short.splits, short.chunk), (8, 128));
-    // One block for each SM waits for itself; two do not.
+    // An SM with only one block idles while the block waits, so the keys are split. With two blocks they are not.
     let splits = |h| plain(problem(DType::F32, 1, h, 64, 2048, [64, 64]), &H200).splits;
     assert_eq!([splits(132), splits(264)], [2, 1]);
     for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
@@ -208,12 +209,12 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         let c = choose_gpu(&spec, device, &kernels, &GpuOptions::default()).unwrap();
         (c.kernel.name, c.splits)
     };
-    // Blocks of one head have SMs to spare for all tiles at once; those of twelve heads have not.
+    // The blocks of one head leave enough SMs idle for all splits to start at once; those of twelve heads do not.
     assert_eq!(
         [64, 100, 196, 256].map(|n| chosen(1, n, &H200)),
         [("low", 1), ("low", 2), ("low", 4), ("low", 4)]
     );
-    // Blocks of four rows that all start at once need no merge; with more tiles, or more blocks, they are slower.
+    // Blocks of four rows need no merge if all of them start at once. With more tiles or more blocks they are slower.
     let joining = GpuKernelSpec {
         joins_race: true,
         summation: Summation::Groups { groups: 8, flush: 256 },
@@ -238,17 +239,18 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
     assert_eq!(joined(1, 1, 8, &H200).0, "rows64");
     assert_eq!(chosen(12, 197, &H200), ("d64", 2));
     assert_eq!(chosen(16, 257, &H200).0, "d64");
-    // Low blocks that fill the device evenly, undivided.
+    // Low blocks fill the device evenly, so the keys are not divided.
     assert_eq!(chosen(16, 1041, &H200), ("low", 1));
     assert_eq!(chosen(1, 64, &TX2), ("low", 1));
     assert_eq!([(1, 100), (2, 64), (8, 128)].map(|(h, n)| chosen(h, n, &TX2).0), ["low", "low", "d64"]);
-    // The batch changes nothing.
+    // The batch changes neither the kernel nor the division.
     let of = |b| {
         let spec = problem(DType::F32, b, 12, 197, 197, [64, 64]).check().unwrap();
         choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
     };
     assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
-    // But who merges: a batch that fills the device has a block for all splits, if the kernel can.
+    // The batch decides who merges: if it fills the device and the kernel can, one block processes all splits of its
+    // rows.
     assert!(!of(8).serial);
     let able = [GpuKernelSpec { serial: true, ..kernels[0] }, kernels[1]];
     let serial = |change: &dyn Fn(&mut Spec)| {
@@ -294,7 +296,7 @@ fn a_block_of_few_rows_serves_the_heads_that_share_keys() {
     assert_eq!(shape(of(64, 8, 1)), ("rows64", 8, 2));
     assert_eq!(shape(of(8, 8, 4)), ("rows64", 1, 1));
     assert_eq!(shape(of(32, 8, 64)), ("d64", 1, 1));
-    // The blocks of the groups fill the device, not those of the heads.
+    // The number of splits follows from the blocks of the head groups, not from the number of query heads.
     assert_eq!(of(32, 8, 1).splits, of(8, 8, 1).splits);
 }
 
@@ -309,8 +311,8 @@ fn changed_scores_leave_a_device_full() {
         let spec = Spec { mask, ..problem(DType::F32, b, heads, n, n, [64, 64]) };
         choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().splits
     };
-    // 512 blocks on a device that holds 264: two rounds, the last one almost full. 320: a quarter of the second is
-    // used.
+    // On a device with room for 264 blocks, 512 blocks take two rounds, and the second is almost full. With 320 blocks,
+    // only a quarter of the second round is used.
     assert_eq!([splits(1, 8, 4096, true), splits(1, 5, 4096, true)], [1, 3]);
     assert_eq!([splits(1, 8, 4096, false), splits(1, 5, 4096, false)], [1, 1]);
     assert_eq!(splits(4, 5, 4096, true), 3, "a batch changes nothing");
@@ -340,11 +342,11 @@ fn causal_rows_have_short_blocks_and_splits() {
     };
     assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
     assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 2)]);
-    // Undivided if the longest block takes no longer than the average SM is busy.
+    // Keys are not divided if the longest block takes no longer than the average SM is busy.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
     assert!(of(1024, true, &H200).longest_first && !of(1024, false, &H200).longest_first);
-    // The blocks fill a small device, and their order evens them out.
+    // The blocks fill a small device, and starting the longest first evens out their lengths.
     assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
     assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
 }
@@ -431,7 +433,7 @@ fn what_32_bits_do_not_count_is_refused() {
     assert_eq!(axis(of(1, 1, 1, MAX_COUNT + 1)), Some("keys"));
     assert_eq!(axis(of(1, 1, MAX_COUNT + 1, 1)), Some("queries"));
     assert_eq!(axis(of(1 << 16, 1 << 15, 1, 1)), Some("rows"));
-    // Each of 2^27 rows has a block for each of hundreds of splits.
+    // 2^27 row blocks with hundreds of splits each are too many blocks for a launch.
     assert_eq!(axis(of(1 << 27, 1, 1, 1 << 16)), Some("blocks"));
 }
 
@@ -443,7 +445,7 @@ fn depths_are_those_of_flush_and_tree() {
     };
     let undivided = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
     assert_eq!(path(&undivided, false), (0, 511 + 7));
-    // Half-precision outputs hold no sums: one chain of products, unless states are written.
+    // An f16 output cannot store the sums, so products form one chain, unless states are written.
     let half = plain(problem(DType::F16, 1, 8, 4096, 4096, [64, 64]), &H200);
     assert_eq!(path(&half, false), (0, 4095));
     assert_eq!(path(&half, true), (0, 511 + 7));
@@ -451,13 +453,14 @@ fn depths_are_those_of_flush_and_tree() {
     assert_eq!(path(&short, false), (0, 99));
     let none = plain(problem(DType::F32, 1, 32, 4096, 0, [64, 64]), &H200);
     assert_eq!(path(&none, false), (0, 0));
-    // Of many keys the weights are the longer path: eight of a tile in a lane, 1024 tiles, eight lanes.
+    // If there are many keys, the path of the weights is longer: eight weights of a tile per lane, 1024 tiles, eight
+    // lanes.
     let long = plain(problem(DType::F32, 1, 64, 4096, 65_536, [64, 64]), &H200);
     assert_eq!((long.splits, long.longest_path(false).into_s), (1, 7 + 1023 + 3));
 
     let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
     assert_eq!((decode.kernel.name, decode.splits, decode.chunk), ("rows64", 32, 2048));
-    // 256 keys for each of eight groups, which merge, and so do the splits.
+    // Each of eight groups sums 256 keys; then the groups merge, and then the splits.
     assert_eq!(path(&decode, false), (5, 255 + 3 + 5));
     let few = plain(problem(DType::F32, 1, 8, 1, 5, [64, 64]), &H200);
     assert_eq!(path(&few, false), (0, 3));
@@ -466,7 +469,7 @@ fn depths_are_those_of_flush_and_tree() {
 #[test]
 fn groups_flush_into_outer_sums() {
     let groups = |keys| Summation::Groups { groups: 4, flush: 256 }.additions(64, keys, false);
-    // Below the flush, at it, one key beyond it, and far beyond.
+    // Numbers of keys below the flush, at the flush, one key beyond it, and far beyond it.
     assert_eq!(
         [1, 4, 1024, 1025, 65_536].map(groups),
         [0, 2, 255 + 2, 255 + 1 + 2, 255 + 63 + 2].map(|n| [n; 2])
@@ -480,12 +483,12 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { shared: 8 << 10, ..k }.resident(&H200), 4);
     assert_eq!(GpuResources { shared: 0, registers: 32, ..k }.resident(&H200), 8);
     assert_eq!(GpuResources { registers: 255, threads: 512, ..k }.resident(&H200), 1);
-    // A device whose shared memory is not known has at least 64 KiB.
+    // A device with unknown shared memory is assumed to have 64 KiB per SM.
     let unknown = GpuProfile { shared_per_sm: 0, ..H200 };
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
 
-/// Checks that the error bound uses the constants of the selected kernel, not those of another.
+/// Checks that the error bound uses the constants of the selected kernel.
 #[test]
 fn executed_has_the_constants_of_the_kernel() {
     let mut own = KERNELS;
@@ -530,22 +533,22 @@ fn a_budget_has_room_for_what_is_left_out() {
     let exact = of(None, 2, 4);
     let layout = GpuWorkspaceLayout::of(&exact, false).unwrap();
     assert_eq!((exact.odds(), exact.counting, layout.partial_d.len, layout.left_out.len), (None, 0, 0, 0));
-    // Three blocks of rows of each head, in four splits: 16 bytes each; three numbers of each row.
+    // Each head has three row blocks with four splits, and a counter has 16 bytes. Each row has three numbers.
     let (c, rows) = (of(Some(0.01), 2, 4), 2 * 3 * 130);
     let layout = GpuWorkspaceLayout::of(&c, false).unwrap();
     assert_eq!((c.counting, c.splits, c.chunk), (2 * 3 * 3 * 4, 4, 256));
     assert_eq!((layout.partial_d.len, layout.left_out.len), (rows * 4 * 4, 72 * 16 + rows * 12));
     assert!(layout.partial_d.start + layout.partial_d.len <= layout.partial_bytes());
     assert!(layout.left_out.start >= layout.partial_bytes() && layout.bytes >= layout.left_out.len);
-    // Packed sequences have places for the blocks that all rows of a head fill, and one more each.
+    // Packed sequences have counters for the blocks that all rows of a head fill, plus one per sequence.
     let packed = Spec { packed: Some(5), ..problem(DType::F32, 1, 3, 130, 1000, [64, 64]) };
     let options = GpuOptions { error_budget: Some(0.01), ..GpuOptions::default() };
     let of_packed = choice(packed, &H200, options).unwrap();
     assert_eq!((of_packed.counting, of_packed.splits), (3 * (130 / of_packed.kernel.rows + 5), 1));
-    // The odds leave room for the additions of the compared and of the reported sums.
+    // The odds allow for the roundings of the compared sums and of the reported sums.
     let odds = f64::from(c.odds().unwrap());
     assert!(odds < 0.01 / 0.99 && odds > 0.01 / 0.99 * (1.0 - 1e-4), "{odds}");
     assert_eq!(c.odds(), of(Some(0.01), 1, 4).odds());
-    // Undivided keys have longer chains of tiles.
+    // Undivided keys have longer chains of tiles, so the odds differ.
     assert!(c.odds() != of(Some(0.01), 2, 1).odds());
 }
