@@ -62,7 +62,7 @@ impl Double {
     /// the argument repeatedly by `(1 + e)² − 1 = 2 e + e²`.
     fn exp_less_one(self) -> Double {
         let x = Double { high: libm::ldexp(self.high, -HALVINGS), low: libm::ldexp(self.low, -HALVINGS) };
-        // The first omitted term is below 2^-120 of the first.
+        // The first omitted term is below 2^-120 relative to the first term.
         let mut series = Double::from(1.0);
         for n in (2..=11).rev() {
             series = Double::from(1.0) + x * series / Double::from(f64::from(n));
@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn the_tangent_doubles() {
-        // tanh 2x = 2 t / (1 + t²), across the series and the quotient.
+        // The identity tanh 2x = 2 t / (1 + t²) holds for arguments that use the series and for those that use the
+        // quotient.
         for i in 1..60 {
             let x = Double::from(f64::from(i) * 0.037);
             let t = x.tanh();

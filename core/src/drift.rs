@@ -44,7 +44,7 @@ impl Distance {
         if self.squares == 0.0 && !self.reference_squares.is_nan() {
             0.0
         } else {
-            // Infinite if only the reference is zero.
+            // The quotient is infinite if only the reference is zero.
             libm::sqrt(self.squares) / libm::sqrt(self.reference_squares)
         }
     }

@@ -83,7 +83,7 @@ pub enum ChooseError {
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Number of its bytes that the maps occupy.
+        /// Number of bytes of that workspace that the maps occupy.
         transitions: usize,
     },
     /// Even with the smallest units, a streamed run needs more than the allowed share of the host's memory.
@@ -168,8 +168,8 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Returns the error of a workspace that exceeds its budget. `transitions` is the number of its bytes that maps of
-    /// parts occupy.
+    /// Returns the error for a workspace that exceeds its budget. `transitions` is the number of the workspace's bytes
+    /// that the maps of parts occupy.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

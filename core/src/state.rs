@@ -285,8 +285,8 @@ impl NaturalState {
     }
 }
 
-/// Checks a state in natural-log units. For one that no run and no merge produces, returns the name of the invalid
-/// array, the number found in it, and the allowed values. Returns `None` for valid states, which are:
+/// Checks a state in natural-log units. If neither a run nor a merge can produce the state, returns the name of the
+/// invalid array, the number found in the array, and the allowed values. Returns `None` for valid states, which are:
 ///
 /// - the empty state, `m = −∞` with `S = 0`;
 /// - a finite `m` with `S > 0` and any `W`, including NaN and infinities;
@@ -379,7 +379,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         if score == f32::NEG_INFINITY {
             return;
         }
-        // NaN moves no reference, but a state that has absorbed a key has a finite one.
+        // A NaN does not move a reference. But a state with a key needs a finite reference, so a first NaN sets it to
+        // zero.
         let first_is_nan = self.m == f32::NEG_INFINITY && score.is_nan();
         let m = if first_is_nan { 0.0 } else { raised(self.m, score, HEADROOM) };
         if m > self.m {
@@ -530,7 +531,7 @@ mod tests {
 
     #[test]
     fn natural_references_beyond_f32_sums_stay_apart() {
-        // Miri interprets, so it runs fewer steps.
+        // Miri interprets the code and is slow, so it runs fewer steps.
         let (step, least) = if cfg!(miri) { (1.7, 50) } else { (1.001, 1000) };
         let mut m = 1.5e9f32;
         let mut clamped = 0;
@@ -550,19 +551,19 @@ mod tests {
 
     #[test]
     fn natural_states_merge_in_their_own_units() {
-        // From 2^24 ln 2 on, integer references in base-2 units are two apart, those in natural-log units one.
+        // Beyond 2^24 ln 2, f32 references in base-2 units are two apart, but those in natural-log units only one.
         let merge = NaturalMerge::of((2.0e7, 1.5), (2.0e7 + 2.0, 0.25));
         let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
         assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));
         assert_eq!(merge.w(3.0, 0.0), (3.0 * weaker / 1.5) as f32);
         let swapped = NaturalMerge::of((2.0e7 + 2.0, 0.25), (2.0e7, 1.5));
         assert_eq!((swapped.m, swapped.s, swapped.w(0.0, 3.0)), (merge.m, merge.s, merge.w(3.0, 0.0)));
-        // Sums of equal references are added, however large.
+        // If two references are equal, the sums are added, however large the references are.
         for m in [0.0, -5.0e8, 1.0e9, 3.0e38] {
             let merge = NaturalMerge::of((m, 0.5), (m, 0.75));
             assert_eq!((merge.m, merge.s, merge.w(1.0, -4.0)), (m, 1.25, -3.0));
         }
-        // A state without keys is ignored; a poisoned one poisons.
+        // A state without keys is ignored, and a poisoned state poisons the result.
         let (none, nan) = ((f32::NEG_INFINITY, 4.0), (f32::NEG_INFINITY, f32::NAN));
         let empty = NaturalMerge::of(none, none);
         assert_eq!((empty.m, empty.s, empty.w(f32::NAN, 7.0)), (f32::NEG_INFINITY, 0.0, 0.0));
@@ -588,7 +589,7 @@ mod tests {
         assert_eq!(whole.w(w), divided.w(w / s));
         let lse = f64::from(whole.m) + libm::log(f64::from(whole.s));
         assert!((lse - f64::from(log_sum_exp(m, f64::from(s) / scale))).abs() < 1e-6);
-        // A nonzero sum with reference −∞ is still empty, and NaN is poisoned.
+        // With reference −∞, a state is empty even if its sum is not zero, but poisoned if its sum is NaN.
         for s in [0.0, 4.0] {
             let empty = NaturalState::of(f32::NEG_INFINITY, s, scale, false);
             assert_eq!((empty.m, empty.s, empty.w(f32::NAN)), (f32::NEG_INFINITY, 0.0, 0.0));

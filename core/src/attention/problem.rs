@@ -475,15 +475,15 @@ impl Problem {
         };
         // A problem that appends in place has past and new keys in one tensor.
         s.past = if self.spec.append { 0 } else { self.past };
-        // The diagonal and the number of valid keys refer to the whole; the call may be a chunk of it.
+        // The diagonal and the number of valid keys refer to the complete sequence; the call may be a chunk of it.
         let chunk = lengths.chunk.unwrap_or(Chunk::of_keys(0, s.keys));
         let valid = match lengths.keys {
-            // A batch without sequences has no lengths; its sequence uses the problem's.
+            // A batch without sequences has no lengths, so the valid keys of its nominal sequence are zero.
             Some(lengths) if self.spec.key_lengths => lengths.get(index).map_or(0, |valid| *valid as usize),
             _ => chunk.key_total,
         };
         s.valid = valid.saturating_sub(chunk.key_offset).min(s.keys);
-        // A past moves the diagonal, except a bottom-right one, which ends at the last valid key.
+        // A past moves the diagonal. A bottom-right diagonal does not move: it ends at the last valid key.
         let past = if self.spec.causal == Some(Alignment::BottomRight) { 0 } else { self.past as isize };
         s.offset = chunk.diagonal(self.spec.causal, s.queries, valid) + past;
         s.left = self.spec.window.left;

@@ -140,7 +140,7 @@ pub fn log_probabilities(
     }
 }
 
-/// Returns `true` if query `i` of a sequence attends key `j`, by length, causality, window and mask.
+/// Returns `true` if length, causality, window and mask let query `i` of a sequence attend key `j`.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -243,7 +243,7 @@ fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
     ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
 }
 
-/// The keys that one row attends, from the fields of the problem.
+/// Determines the keys that one row attends, directly from the fields of the problem.
 struct Geometry<'a> {
     spec: &'a Spec,
     /// Index along the batch axis.
@@ -251,7 +251,7 @@ struct Geometry<'a> {
     head: usize,
     /// Index of the query row within the sequence.
     i: usize,
-    /// Token of the row in the query view; `first_key` is the token of the sequence's first key in the key view.
+    /// Token index of the row in the query view; `first_key` is that of the sequence's first key in the key view.
     query: usize,
     first_key: usize,
     past: usize,
@@ -288,13 +288,13 @@ impl<'a> Geometry<'a> {
         };
         assert!(batch < spec.query.batch() && i < queries, "row of the oracle");
         let (before, total) = inputs.lengths.chunk.map_or((0, keys), |c| (c.key_offset, c.key_total));
-        // Valid keys and the diagonal refer to the whole, counted from the first key of the call.
+        // Key lengths and the diagonal refer to the complete sequence; `valid` counts from the first key of the call.
         let whole = match inputs.lengths.keys {
             Some(lengths) if spec.key_lengths => lengths[batch] as usize,
             _ => total,
         };
         let valid = whole as i128 - before as i128;
-        // So do the queries; the call may have only some of them.
+        // The diagonal also refers to all queries of the complete sequence; the call may have only some of them.
         let (above, all) = match inputs.lengths.chunk {
             Some(c) if c.query_total > 0 => (c.query_offset as i128, c.query_total),
             _ => (0, queries),
@@ -325,13 +325,13 @@ impl<'a> Geometry<'a> {
     fn bias(&self, j: usize) -> Option<f64> {
         let [mask, bias] = self.parts(j)?;
         let sum = mask + bias;
-        // The sum of finite elements stays finite.
+        // If mask and bias are finite, their sum is clamped and stays finite.
         let most = f64::from(MASK_LIMIT);
         Some(if mask.is_finite() && bias.is_finite() { sum.clamp(-most, most) } else { sum })
     }
 
-    /// Returns mask and bias for key `j`, zero for either that the problem does not have; `None` if the row does not
-    /// attend the key.
+    /// Returns the mask and the bias for key `j`. A mask or bias that the problem does not have is zero. Returns `None`
+    /// if the row does not attend the key.
     #[inline]
     fn parts(&self, j: usize) -> Option<[f64; 2]> {
         let column = j as i128;
@@ -515,7 +515,7 @@ impl<'a, T: Element> Scores<'a, T> {
     fn visit_logs(&self, row: &Row, mut visit: impl FnMut(usize, Option<f64>)) {
         let log_sum = libm::log(row.sum);
         for j in 0..self.geometry.keys {
-            // The difference from the largest score is exact where it matters.
+            // The difference from the largest score is exact for scores near it, and zero for the largest score itself.
             visit(j, self.score(j).map(|s| if s == row.max { -log_sum } else { s - row.max - log_sum }));
         }
     }
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn two_keys_by_hand() {
-        // Scores log 1 and log 3: weights 1/4 and 3/4.
+        // The scores are log 1 and log 3, so the weights are 1/4 and 3/4.
         let (q, k, v) = ([1.0], [0.0, libm::logf(3.0)], [4.0, 8.0, 8.0, -4.0]);
         let p = problem(1, 2, |_| {});
         let x = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));

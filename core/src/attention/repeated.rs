@@ -1,13 +1,14 @@
-//! Repeats axes of size 1 in queries, keys and values, as ONNX broadcasts the operands of its products.
+//! Repeats axes of size 1 in queries, keys and values, as ONNX broadcasts the operands of matrix products.
 
 use super::mask::MaskView;
 use crate::argument::ArgumentError;
 use crate::view::View;
 
 /// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 is repeated to match the
-/// batches of the other tensors and of the mask. Heads are repeated, except if queries have all heads and keys and
-/// values have equally many: groups of query heads then share them. A single query is repeated for the rows of the
-/// mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares them.
+/// batches of the other tensors and of the mask. A single head is repeated to match the other tensors, except if
+/// queries have all heads, and keys and values have equal numbers of heads: groups of query heads then share the key
+/// and value heads. A single query is repeated for the rows of the mask. Other sizes are unchanged;
+/// [`Spec::check`](super::Spec::check) compares them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.
@@ -51,7 +52,7 @@ mod tests {
             let mask = mask.map(|shape| MaskView::dense(MaskKind::Bool, &shape).unwrap());
             repeated([view(q), view(k), view(v)], mask.as_ref()).unwrap().map(|view| view.shape())
         };
-        // Keys of one sequence; queries of one; heads in groups; one head of values.
+        // The cases: keys of one sequence, a single query of one sequence, grouped heads, and a single value head.
         let found = shapes([3, 4, 5, 8], [1, 4, 7, 8], [1, 4, 7, 8], None);
         assert_eq!(found, [[3, 4, 5, 8], [3, 4, 7, 8], [3, 4, 7, 8]]);
         let found = shapes([1, 1, 1, 8], [2, 4, 7, 8], [2, 4, 7, 6], Some([1, 1, 5, 7]));

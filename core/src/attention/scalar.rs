@@ -113,7 +113,7 @@ pub(super) fn row<'a>(
 ) -> State<&'a mut [f32]> {
     let dv = problem.value_dim();
     pairs::query(problem, inputs, sequence, head, i, query);
-    // `(m, S)` of each level of the merge tree; the weighted sums are slices of the scratch.
+    // `levels` contains `(m, S)` for each level of the merge tree; the weighted sums are slices of the scratch.
     let mut levels = [(f32::NEG_INFINITY, 0.0f32); usize::BITS as usize + 1];
     let mut stack = MergeStack::default();
     let mut segment = None;

@@ -50,8 +50,8 @@ impl Chunk {
         Chunk { key_offset, key_total, query_offset: 0, query_total: 0 }
     }
 
-    /// Returns the key index of the diagonal in the call's first query, counted from the call's first key. The call has
-    /// `queries` queries, and the complete sequence has `valid` valid keys. Without bottom-right alignment, the
+    /// Returns the key index of the diagonal for the call's first query, counted from the call's first key. The call
+    /// has `queries` queries, and the complete sequence has `valid` valid keys. Without bottom-right alignment, the
     /// diagonal of query `i` of the sequence is at key `i`.
     pub(super) const fn diagonal(&self, causal: Option<Alignment>, queries: usize, valid: usize) -> isize {
         let total = if self.query_total == 0 { queries } else { self.query_total };
@@ -82,11 +82,11 @@ pub struct Lengths<'a> {
 pub struct Sequence {
     /// Index along the batch axis of the tensors; zero when packed.
     pub batch: usize,
-    /// Token of the first query in the query view.
+    /// Token index of the first query in the query view.
     pub query0: usize,
     /// Number of query tokens.
     pub queries: usize,
-    /// Token of the first key in the view of the keys ([`Problem::source`](super::Problem::source)).
+    /// Token index of the first key in the view of the keys ([`Problem::source`](super::Problem::source)).
     pub key0: usize,
     /// Number of keys, including the past.
     pub keys: usize,
@@ -128,8 +128,8 @@ impl Sequence {
         self.right
     }
 
-    /// Returns the keys `start..end` that row `i` may attend by length, causality and window; `start == end` if there
-    /// are no such keys. Neither end decreases as `i` grows.
+    /// Returns the keys `start..end` that length, causality and window let row `i` attend; `start == end` if there are
+    /// no such keys. Neither end decreases as `i` grows.
     #[inline]
     #[must_use]
     pub fn range(&self, i: usize) -> (usize, usize) {
@@ -146,8 +146,8 @@ impl Sequence {
         (start.min(end), end)
     }
 
-    /// Returns two intervals of keys by length, causality and window: the smallest that contains every key that some
-    /// row of `rows` may attend, and the largest whose keys every row attends.
+    /// Returns two intervals of keys, given by length, causality and window: the smallest interval that contains every
+    /// key that some row of `rows` may attend, and the largest interval whose keys every row attends.
     #[must_use]
     pub fn ranges(
         &self,

@@ -7,8 +7,8 @@ use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::operands::by_operand;
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` refers to the elements of a
-/// tensor, and `F` to f32 values. They are slices on the host ([`Inputs`]), or addresses in device memory.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` is the type of a tensor's
+/// elements and `F` that of f32 values: slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct InputTensors<'a, E, F> {
     /// Elements of the query view.
@@ -24,7 +24,7 @@ pub struct InputTensors<'a, E, F> {
     /// Elements of the past states; `None` if they are stored in the present
     /// ([`Spec::in_place`](super::Spec::in_place)).
     pub past_state: Option<F>,
-    /// Bounds of packed sequences, in host memory: `sequences + 1` token numbers, from zero to the number of tokens.
+    /// Bounds of packed sequences, in host memory: `sequences + 1` token indices, from zero to the number of tokens.
     pub cu_seqlens: Option<&'a [i64]>,
 }
 
@@ -104,7 +104,7 @@ impl Problem {
 }
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
-/// present states, or both. `E` refers to the elements of a tensor, and `F` to f32 values. They are slices on the host
+/// present states, or both. `E` is the type of a tensor's elements and `F` that of f32 values: slices on the host
 /// ([`Outputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputTensors<E, F> {
@@ -144,7 +144,7 @@ impl<'a> Outputs<'a> {
         if output.is_some() {
             covers(problem, Operand::Output, output, "its buffer")?;
         } else if self.present_state.is_none() && problem.spec().output.count() > 0 {
-            // An output without elements is not missed.
+            // An output may only be absent if it has no elements.
             return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
         }
         let state = self.present_state.as_ref().map(|data| (DType::F32, data.len()));
@@ -152,8 +152,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
-/// problem does not have. `missing` is the argument that an error reports if a required operand was not supplied.
+/// Checks the type and the number of elements of an operand. If the problem does not have the operand, checks that
+/// nothing was supplied for it. `missing` is the argument that an error reports if a required operand is absent.
 fn covers(
     problem: &Problem,
     operand: Operand,

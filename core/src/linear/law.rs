@@ -1,7 +1,7 @@
 //! The affine law: the effect of one token, or of a run of tokens, on a state, and the composition of two runs.
 //!
 //! Every rule is `S_t = A_t S_{t−1} + b_t`, where `S` and `b` are `[d_k, d_v]`. The maps of two adjacent runs compose
-//! to a map of this kind, the earlier first:
+//! to another such map, with the earlier run first:
 //!
 //! ```text
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
@@ -11,8 +11,8 @@
 //! tokens. An element is a range of f32 values in a workspace: first `A`, in the shape given by [`Transition`], then
 //! the rows of `b`.
 //!
-//! 1. **A zero from a gate excludes by selection.** If a gate cleared rows, a scalar or an element of a diagonal is
-//!    zero, or a column of a dense `A` is zero in all rows. Products with such a zero are skipped, so a NaN does not
+//! 1. **A zero from a gate excludes by selection.** A gate that clears rows makes a scalar `A` zero, an element of a
+//!    diagonal `A`, or an entire column of a dense `A`. Products with such a zero are skipped, so a NaN does not
 //!    outlive the gate that clears it.
 //! 2. **States become zero instead of subnormal.** An element of `b` below the smallest normal number is set to zero.
 
@@ -228,15 +228,15 @@ impl<'a> AffineSlots<'a> {
         law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
     }
 
-    /// Creates slots for `elements` elements. The part of `workspace` that neither they nor the spare values use is
-    /// scratch. `None` if `workspace` is too short.
+    /// Creates slots for `elements` elements. The part of `workspace` that remains after the elements and the spare
+    /// values is scratch. Returns `None` if `workspace` is too short.
     #[must_use]
     pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
         let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;
         (places.len() / law.element_len() >= elements).then_some(AffineSlots { law, elements, places, spare })
     }
 
-    /// Returns the element in place `at`.
+    /// Returns the element stored at place `at`.
     ///
     /// # Panics
     /// Panics if the place does not exist.
@@ -245,7 +245,7 @@ impl<'a> AffineSlots<'a> {
         &mut self.places[at * len..(at + 1) * len]
     }
 
-    /// Replaces the `b` of the element in place `at` by the state after its tokens, `A state + b`.
+    /// Replaces the `b` of the element stored at place `at` by the state after its tokens, `A state + b`.
     ///
     /// # Panics
     /// Panics if the place does not exist, or if `state` does not have `rows · columns` values.

@@ -162,7 +162,7 @@ impl Spec {
         Ok(Problem { spec: Spec { scale: Some(scale), ..self }, scale })
     }
 
-    /// Checks the shapes of decay and beta. Each must be given if the rule uses it, and must be absent if not.
+    /// Checks the shapes of decay and beta. Each must be given if the rule uses it, and absent if the rule does not.
     fn check_gates(&self) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (states, query) = (self.value.heads(), &self.query);
@@ -233,7 +233,7 @@ impl Spec {
     }
 }
 
-/// Returns `heads / of`, the number of heads that share one of `of` other heads; 1 if `of` is zero.
+/// Returns `heads / of`: how many of `heads` heads share each of `of` other heads. Returns 1 if `of` is zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,
@@ -244,7 +244,7 @@ pub(super) const fn each(heads: usize, of: usize) -> usize {
 /// A sequence of a call, and the range of its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// Number of the sequence, which is the batch index of its states.
+    /// Index of the sequence, which is the batch index of its states.
     pub index: usize,
     /// Batch index of the tokens.
     pub batch: usize,
@@ -285,7 +285,7 @@ impl Problem {
     pub fn gates(&self) -> Gates {
         match &self.spec.decay {
             None => Gates::None,
-            // Both kinds of gates are the same if there is one dim.
+            // With one dim, a gate per dim is a gate per head.
             Some(decay) if decay.dim() == 1 => Gates::PerHead,
             Some(_) => Gates::PerDim,
         }

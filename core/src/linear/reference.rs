@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_article() {
-        // h_t = h_{t−1} / 2 + 1, 2, 3, 4 … and o_t = h_t.
+        // The recurrence is h_t = h_{t−1} / 2 + v_t for v = 1, 2, 3, 4, and the output is o_t = h_t.
         let half = libm::logf(0.5);
         let p = problem(4, 1, |s| {
             s.rule = Rule::Gated;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn delta_rules_by_hand() {
-        // The same key twice: with a rate of one, the second write replaces the first.
+        // Both tokens have the same key. With a rate of 1/2, the second write moves the value halfway from 3 to 5.
         let p = problem(2, 2, |s| {
             s.rule = Rule::Delta;
             s.beta = Some(view(1, 2, 1));
@@ -135,7 +135,7 @@ mod tests {
         let (mut o, mut s) = ([0.0; 2], [0.0; 2]);
         head(&p, &x, 0, 0, &mut o, &mut s, &mut [0.0; 3]);
         assert!((o[0] - 3.0).abs() < 1e-6 && (o[1] - 4.0).abs() < 1e-6, "{o:?}");
-        // The gate comes first: a state of 8 k decays to 4 k, and half of the difference to 6 is written.
+        // The gate comes first: a state of 8 k decays to 4 k. Then half of the difference between 4 and 6 is added.
         let p = problem(1, 2, |s| {
             s.rule = Rule::GatedDelta;
             (s.decay, s.beta) = (Some(view(1, 1, 1)), Some(view(1, 1, 1)));
@@ -169,7 +169,7 @@ mod tests {
         head(&p, &x, 0, 0, &mut o[..1], &mut s, &mut [0.0; 3]);
         assert_eq!((s[0], s[1]), (3.0, f64::INFINITY));
 
-        // Prefix, suffix, both, and the total of 1, 2, 4.
+        // For values 1, 2, 4, the outputs are the prefix sums, the suffix sums, the sums of both, and the total.
         let (ones, v) = ([1.0; 3], [1.0, 2.0, 4.0]);
         let x = Inputs::new(Elements::F32(&ones), Elements::F32(&ones), Elements::F32(&v));
         for (direction, expected) in Direction::ALL.into_iter().zip([
@@ -186,11 +186,11 @@ mod tests {
 
     #[test]
     fn heads_sequences_and_norms() {
-        // Four query heads read two states, whose key they share; two sequences of one and two tokens.
+        // Four query heads read two states, which share one key head. The two packed sequences have one and two tokens.
         let mut spec = Spec::new(DType::F32, view(4, 3, 2), view(1, 3, 2), view(2, 3, 1), view(4, 3, 1));
         (spec.scale, spec.packed, spec.normalize) = (Some(2.0), Some(2), Some(0.0));
         let p = spec.check().unwrap();
-        // Query head h looks along the first axis with length h + 1; keys are 3, 4.
+        // The queries of head h are (h + 1, 0), and every key is (3, 4).
         let q: [f32; 24] = core::array::from_fn(|i| if i % 2 == 0 { (i / 6 + 1) as f32 } else { 0.0 });
         let k = [3.0, 4.0, 3.0, 4.0, 3.0, 4.0];
         let v = [1.0, 2.0, 4.0, 10.0, 20.0, 40.0];
@@ -198,7 +198,7 @@ mod tests {
         x.cu_seqlens = Some(&[0, 1, 3]);
         let (mut o, mut s) = ([0.0; 4], [0.0; 2]);
         head(&p, &x, 1, 1, &mut o, &mut s, &mut [0.0; 3]);
-        // Both readers of state 1, tokens 1 and 2 of the call: 2 · 0.6 · (20, 60).
+        // Both readers of state 1 have equal outputs for tokens 1 and 2 of the call: 2 · 0.6 · (20, 60).
         for (found, expected) in o.iter().zip([24.0, 72.0, 24.0, 72.0]) {
             assert!((found - expected).abs() < 1e-12, "{o:?}");
         }

@@ -1,4 +1,4 @@
-//! Computes the contribution of a token to a state, in f64, in place from the caller's tensors.
+//! Computes, in f64, the contribution of a token to a state. Elements are read in place from the caller's tensors.
 //!
 //! The code finds heads, batches and tokens only from the fields of the [`Spec`] and from `cu_seqlens`.
 
@@ -13,9 +13,9 @@ pub(super) struct Head<'a> {
     spec: &'a Spec,
     inputs: &'a Inputs<'a>,
     gates: Gates,
-    /// Number of the sequence, which is the batch index of its states.
+    /// Index of the sequence, which is the batch index of its states.
     sequence: usize,
-    /// Batch index of the tokens, and index of the first of them.
+    /// Batch index of the tokens; `start` is the index of the first of them.
     batch: usize,
     start: usize,
     /// Number of tokens of the sequence.

@@ -32,8 +32,8 @@ pub struct InterestSet {
 }
 
 impl InterestSet {
-    /// Returns the set for `chunks` chunks: that in table 3 of the paper if it is valid, else one constructed by
-    /// Singer's method.
+    /// Returns the set for `chunks` chunks: the set in table 3 of the paper if that is valid, otherwise a set
+    /// constructed by Singer's method.
     ///
     /// # Errors
     /// Returns [`ChooseError::NoSet`] if `chunks` is neither 1 nor 3 nor `q² + q + 1` for a prime power `q` of at most
@@ -122,9 +122,9 @@ impl InterestSet {
         self.members.iter().map(|x| usize::from(*x))
     }
 
-    /// Returns the paired set (appendix B): each member is subtracted from the second one, modulo the number of chunks.
-    /// Every difference occurs as often as in this set, so the result is an interest set. Pairing it again yields this
-    /// set.
+    /// Returns the paired set (appendix B): each member is subtracted from the second member, modulo the number of
+    /// chunks. Every difference occurs as often as in this set, so the result is an interest set. Pairing it again
+    /// yields this set.
     #[must_use]
     pub fn paired(&self) -> InterestSet {
         let second = self.members().nth(1).unwrap_or(0);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_size_has_a_set_of_which_two_chunks_meet_once() {
-        // Miri interprets, so it checks fewer sizes.
+        // Miri interprets the code and is slow, so it checks fewer sizes.
         for chunks in InterestSet::sizes().filter(|c| *c <= if cfg!(miri) { 133 } else { MAX_CHUNKS }) {
             let set = InterestSet::of(chunks).unwrap();
             let l = set.members().len();

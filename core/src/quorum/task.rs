@@ -7,7 +7,8 @@ use super::singer::MAX_MEMBERS;
 use crate::plan::ChooseError;
 use heapless::Vec;
 
-/// Largest number of runs in a task: the largest number of members of a set, plus one fewer for each further level.
+/// Largest number of runs in a task: the first level has at most `MAX_MEMBERS` runs, and each further level adds at
+/// most `MAX_MEMBERS − 1`.
 pub const MAX_RUNS: usize = MAX_LEVELS * (MAX_MEMBERS - 1) + 1;
 
 /// Consecutive tokens of the original sequence that are also consecutive in a task.

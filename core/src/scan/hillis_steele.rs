@@ -1,4 +1,4 @@
-//! Hillis and Steele's scan: in step `t` every element merges with the one `2^t` before it.
+//! Hillis and Steele's scan: in step `t` every element merges with the element `2^t` places before it.
 //!
 //! This implementation alternates between two buffers, as a thread block does in shared memory. Every element of the
 //! next buffer is computed from the current one, elements without a partner are copied, and one barrier per step is
@@ -39,7 +39,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ArgumentError> 
     Ok(())
 }
 
-/// Scans the `n` places from `items` on as [`inclusive`] does, with `n` places of scratch from `scratch` on.
+/// Scans `n` places like [`inclusive`]. The elements start at place `items`, and `n` scratch places at `scratch`.
 pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, scratch: usize) {
     let (mut now, mut next) = (items, scratch);
     for step in 0..steps(n) {

@@ -7,7 +7,7 @@
 //! slice of a monoid is one implementation.
 //!
 //! A scan only combines into the place of the *later* element, by [`Slots::combine`]. If a total belongs in the place
-//! of the earlier one, the two places are exchanged afterwards, when the other old value is no longer needed.
+//! of the earlier one, the two places are exchanged afterwards; the old value in the other place is then not needed.
 
 use crate::argument::ArgumentError;
 use crate::monoid::Monoid;

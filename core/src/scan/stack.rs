@@ -12,13 +12,13 @@ use super::depth::ceil_log2;
 /// merge always combines the last two slots. The result is the balanced tree over all segment numbers, in which the
 /// identity replaces segments that were not pushed.
 ///
-/// The segment numbers of two neighbours on the stack differ first at one bit, the highest that is not equal in both.
-/// These bits decrease strictly from the bottom of the stack to its top, so one integer stores all of them.
+/// For two neighbours on the stack, consider the highest bit in which their segment numbers differ. These bits decrease
+/// strictly from the bottom of the stack to its top, so one integer stores all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MergeStack {
     /// The segment that was pushed last; `None` if there was none.
     last: Option<usize>,
-    /// Set of the bits at which neighbours on the stack differ first.
+    /// Set of the highest bits in which the segment numbers of neighbours on the stack differ.
     parts: usize,
 }
 
@@ -50,7 +50,7 @@ impl MergeStack {
     /// are now complete are merged: each call `merge(slot)` must compute slot ← slot ⊕ (slot + 1).
     pub fn push(&mut self, c: usize, merge: impl FnMut(usize)) -> usize {
         if let Some(last) = self.last {
-            // The subtree of `last` is complete up to this bit.
+            // All subtrees below this bit are complete.
             let bit = 1 << (last ^ c).checked_ilog2().unwrap_or(0);
             self.join(bit - 1, merge);
             self.parts |= bit;
@@ -65,8 +65,8 @@ impl MergeStack {
         !self.is_empty()
     }
 
-    /// Merges, from the top down, the neighbours that differ first at one of `bits`. All other such bits on the stack
-    /// must be higher.
+    /// Merges, from the top down, the neighbours whose highest different bit is one of `bits`. All other bits in
+    /// `parts` must be higher.
     fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
         let stay = (self.parts & !bits).count_ones() as usize;
         (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);
@@ -86,11 +86,11 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Step between tested sizes. Miri is slow, so it checks fewer.
+    /// Step between tested sizes. Miri is slow, so it checks fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
-    /// Writes the expected tree by recursion, as nested text: the value of the smallest dyadic interval that covers
-    /// `lo..hi`.
+    /// Writes the expected tree as nested text: the part that covers the segments `lo..hi`, by recursion. Returns
+    /// `false` if no segment in this range is present.
     fn tree(present: &[bool], lo: usize, hi: usize, out: &mut heapless::String<4096>) -> bool {
         if hi - lo == 1 {
             if lo < present.len() && present[lo] {

@@ -66,7 +66,7 @@ pub(super) fn tiny(largest: f64) -> f64 {
 /// Returns the value with the bound that it has after rounding to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
-    // Zero times an infinite error is no error known. Else a small margin for the terms of second order.
+    // A NaN is zero times an infinite error: no bound is known. The factor 1.001 covers the terms of second order.
     let bound = if bound.is_nan() { f64::INFINITY } else { 1.001 * bound };
     let rounding = match dtype {
         DType::F32 => 0.0,

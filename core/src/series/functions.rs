@@ -9,12 +9,12 @@ pub const LEAST_LOG: f32 = -86.9;
 pub const MOST_LOG: f32 = 88.7;
 
 /// Returns a factor and a state whose product is `e^x h`. If `x` exceeds [`MOST_LOG`], `e^x` would be infinite, and its
-/// product with a zero state NaN. The factor is then `e^(x/2)`, and the returned state is `e^(x/2) h`.
+/// product with a zero state would be NaN. The factor is then `e^(x/2)`, and the returned state is `e^(x/2) h`.
 #[must_use]
 pub fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {
         let a = libm::expf(x.min(2.0 * MOST_LOG) / 2.0);
-        // The addend is NaN if `x` is infinite.
+        // The term `0.0 * x` makes the state NaN if `x` is infinite.
         return (a, a * h + 0.0 * x);
     }
     (gate(x), h)

@@ -10,9 +10,9 @@
 //! from a scan of the maps: a product of factors may be beyond the range of f32 although the state is not, and such a
 //! part is processed again from its exact state.
 //!
-//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. The FFT needs a number that grows
-//! with the logarithm of the length, in f64 and without the vector instructions of the kernel. [`method`] compares the
-//! two.
+//! **Method of a convolution.** The direct method needs `K` multiply-adds per output. For the FFT, the number of
+//! operations per output grows with the logarithm of the length; they are in f64 and do not use the vector instructions
+//! of the kernel. [`method`] compares the two.
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
@@ -137,7 +137,7 @@ pub const fn part_tokens(tokens: usize, parts: usize, part: usize) -> core::ops:
 #[must_use]
 pub fn method(problem: &convolution::Problem, kernel: &SeriesKernelSpec) -> Method {
     let (tokens, taps) = (problem.tokens(), problem.taps());
-    // One token has nothing to share.
+    // For a single token, an FFT saves nothing.
     if tokens < 2 {
         return Method::Direct;
     }
@@ -227,7 +227,7 @@ pub fn choose_recurrence(
     let tiles = problem.batch().saturating_mul(choice.tiles);
     let (w, parts) = (kernel.width, choice.parts);
     let passes = if parts > 1 { 2.0 } else { 1.0 };
-    // A step is some ten operations, with the exponential.
+    // A step counts as eight multiply-adds, including the exponential.
     let work = 8.0 * passes * problem.tokens() as f64 * problem.states() as f64;
     fit(choice, options, work, tiles.saturating_mul(parts), |choice, workers| {
         let mut at = Cursor::default();
@@ -305,7 +305,7 @@ pub fn choose_convolution(
     let outputs = (problem.batch() * problem.channels()) as f64 * problem.tokens() as f64;
     let work = match method {
         Method::Direct => {
-            // A block keeps the inputs before it, which are copied once for each.
+            // Each block needs a copy of the inputs before it, so blocks are at least as long as these inputs.
             choice.block = BLOCK.max(problem.history().min(problem.tokens()).next_multiple_of(4));
             outputs * taps as f64
         }

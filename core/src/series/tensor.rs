@@ -128,7 +128,7 @@ impl Series {
 pub struct OutputTensors<E, F> {
     /// Elements of the output.
     pub out: Option<E>,
-    /// States after the last token of a pass. In place, they contain the past states before the call.
+    /// States after the last token of a pass. In an in-place problem, they contain the past states before the call.
     pub present_state: Option<F>,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
 pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     let [a, b, c] = shape;
     let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
-    // The problem has checked that it can be counted.
+    // The problem has checked that the number of bytes does not overflow.
     let view = View::dense("present_state", Layout::Bhnd, &[1, a, b, c], None).ok();
     Some(Memory { elements, element_size: size_of::<f32>(), view })
 }
@@ -167,7 +167,7 @@ pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(),
 }
 
 /// Checks the outputs and the past states of a call. The output must have the elements of `series`; states, if given,
-/// must have `states` values. In place, only the present states may be given.
+/// must have `states` values. In an in-place problem, only the present states may be given.
 pub(super) fn check_written(
     series: &Series,
     in_place: bool,
@@ -180,7 +180,7 @@ pub(super) fn check_written(
     match (out, present) {
         (Some(out), _) => enough("out", out.len(), series.extent())?,
         (None, Some(_)) => {}
-        // An output without elements is not missed.
+        // An output without elements may be absent.
         (None, None) if series.extent() == 0 => {}
         (None, None) => return Err(E::NoOutput { argument: "out" }),
     }

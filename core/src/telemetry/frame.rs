@@ -17,7 +17,6 @@
 //!    encoding of a record, without spare bytes.
 //! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
 //!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
-//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, which identifies the
 //! 4. Rows of one run must not be read under the heading of another. Each run has its own number, by which its records
 //!    are recognised even if the start of the run was lost.
 //! 5. A reader may be older than the sender. In every version of the format the version number is first and the check
@@ -102,7 +101,7 @@ impl Encoder {
         message[end..end + CHECK].copy_from_slice(&check);
         let room = found.checked_sub(1).ok_or(Short { found })?;
         let stuffed = cobs::try_encode(&message[..end + CHECK], &mut frame[..room]);
-        // The library leaves no room for a zero at the end.
+        // If the message ends with a zero, the library may return a length that exceeds the buffer.
         let stuffed = stuffed.ok().filter(|&stuffed| stuffed <= room).ok_or(Short { found })?;
         frame[stuffed] = 0;
         Ok(&frame[..=stuffed])
@@ -136,8 +135,9 @@ pub struct Counts {
     pub foreign: u64,
     /// Records whose numbers had already been received or counted as lost. They are dropped.
     pub repeated: u64,
-    /// Bytes that belong to no frame of this version: in a stretch without a zero, those beyond [`FRAME`]. If no record
-    /// has arrived, [`Decoder::end`] also counts all other bytes before the first zero and after the last.
+    /// Bytes that belong to no frame of this version. In a sequence of bytes without a zero, these are the bytes beyond
+    /// the longest frame ([`FRAME`]). If no record has arrived, [`Decoder::end`] also counts all other bytes before the
+    /// first zero and after the last.
     pub noise: u64,
 }
 
@@ -255,7 +255,7 @@ impl<const N: usize> Decoder<N> {
             _ => 0,
         };
         let missing = message.sequence.wrapping_sub(expected);
-        // Numbers wrap around: the half behind the expected one is the past.
+        // Numbers wrap around, so a difference of more than half their range means a record before the expected one.
         if missing > u32::MAX / 2 {
             self.counts.repeated += 1;
             return None;

@@ -21,19 +21,19 @@ pub enum KeyLayout {
 pub struct KernelSpec {
     /// Name of the kernel.
     pub name: &'static str,
-    /// The instruction set that it requires.
+    /// The instruction set that the kernel requires.
     pub set: InstructionSet,
     /// Number of query rows per vector.
     pub lanes: usize,
-    /// Number of vectors in its widest tile.
+    /// Number of vectors in the kernel's widest tile.
     pub vectors: usize,
     /// Largest number of keys in a register tile; at most 8.
     pub tile_keys: usize,
-    /// Preferred number of query tiles that share a key block while it is in cache.
+    /// Preferred number of query tiles that share a key block while the block is in cache.
     pub group: usize,
-    /// The layout in which it reads keys.
+    /// The layout in which the kernel reads keys.
     pub keys: KeyLayout,
-    /// Largest number of query rows per sequence for which it is used.
+    /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
     /// Common factor of the kernel's weights, and therefore of `S` and `W`. It cancels in `W / S`.
     pub weight_scale: f64,

@@ -8,7 +8,7 @@
 //! 1. *One pass.* [`WorkspaceLayout::of`] places every region with one cursor, whose end is the size.
 //! 2. *Offsets, not pointers.* A layout belongs to a plan, and any workspace of sufficient size can be bound to it.
 //! 3. *Strides, not lists.* All workers have the same regions, and so do all tiles of a worker. The start of a region
-//!    is an offset, plus the worker number times a stride, plus the tile number times another.
+//!    is an offset, plus the worker's index times the worker stride, plus the tile's index times the tile stride.
 //! 4. *64-byte lines.* Every region starts on a line boundary, so vector loads are aligned and no two workers share a
 //!    line.
 //! 5. *Overflow is sticky.* The cursor remembers an overflow, and the caller gets `None` instead of a wrapped size.
@@ -72,9 +72,9 @@ pub enum Region {
     LeftOut,
 }
 
-/// Number of measurements of the keys and values of a head, or of one block of them. For keys they are the largest sum of
-/// squares of a row and the largest magnitude of an element. For values they are the largest magnitude of an element, and
-/// the smallest of the maxima of rows with a non-zero element.
+/// Number of measured values for the keys and values of a head, or for one block of a head. For keys, the largest sum
+/// of squares of a row and the largest magnitude of an element are measured. For values, it is the largest magnitude of
+/// an element, and the smallest of the maxima of rows with a non-zero element.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -120,8 +120,8 @@ pub struct WorkspaceLayout {
     pub kept: Span,
     /// Mask row that all queries share, `[blocks · block]`.
     pub kept_row: Span,
-    /// Entries of a table of relative positions for one head, `[entries]`, then in the layout for windows,
-    /// `[lines + width]`.
+    /// Entries of a table of relative positions for one head: first as stored, `[entries]`, then in the layout for
+    /// windows, `[lines + width]`.
     pub entries: Span,
     /// Sides of the tokens in a shifted window, `[tokens + width]`.
     pub sides: Span,
@@ -156,7 +156,7 @@ pub struct WorkspaceLayout {
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,
-    /// Number of the first task of each sequence, then the total number of tasks.
+    /// Index of the first task of each sequence, then the total number of tasks.
     pub tasks: Span,
     /// Total number of f32 values, without the padding that aligns the workspace.
     pub total: usize,

@@ -5,9 +5,9 @@ use crate::profile::GpuProfile;
 /// Time that a block takes per tile of keys. Only ratios matter; all devices of a [`Generation`] share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time on an SM that other blocks share, so that they hide the latency.
+    /// Time when the SM also runs other blocks, which hide the block's latency.
     pub shared: usize,
-    /// Time of a block alone on an SM.
+    /// Time when the block is alone on the SM.
     pub alone: usize,
 }
 
@@ -34,7 +34,7 @@ impl Generation {
     /// Returns the time of a merge, in units of [`Pace`].
     const fn merge(self) -> usize {
         match self {
-            // A launch of 10 microseconds on a Jetson TX2, and the memory traffic of the merge.
+            // The time covers a launch of 10 microseconds on a Jetson TX2, and the memory traffic of the merge.
             Generation::Early => 1000,
             Generation::Late => 250,
         }
@@ -82,11 +82,11 @@ impl Share {
 pub const MOST_SPLITS: usize = 8;
 /// Time of an edge tile in a kernel with slow edges, relative to that of a plain tile.
 const SLOW_EDGE: usize = 3;
-/// Limit of the time with fewer splits, in percent of the best time. Within the limit, fewer splits are preferred.
+/// Longest acceptable time with fewer splits than the best number, in percent of the best time.
 const WITHIN: usize = 121;
 
 /// A model of a kernel that computes a problem. Blocks are distributed evenly over the SMs. A tile takes the shared pace
-/// times the number of blocks of its SM, but at least the pace of a block alone.
+/// times the number of blocks on its SM, but at least the pace of a block alone.
 pub struct Race {
     /// Number of blocks if keys are not divided.
     pub blocks: usize,
@@ -115,7 +115,7 @@ impl Race {
     fn time(&self, splits: usize) -> usize {
         let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
         let pace = match self.generation {
-            // Successive waves average over blocks; the last one has all its rows.
+            // Full waves average over busy and idle warps. In the last, partial wave all warps are assumed to be busy.
             Generation::Early => {
                 let room = self.resident.max(1);
                 let wave = |time: usize| time.max(self.pace.alone);
@@ -140,7 +140,7 @@ impl Race {
         batch.time(1) <= batch.time(splits)
     }
 
-    /// Returns the smallest number of splits that finishes nearly as early as the best number, and its finishing time.
+    /// Returns the smallest number of splits whose finishing time is close to the best, and that time.
     pub fn soonest(&self) -> (usize, usize) {
         let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
         let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);
@@ -150,8 +150,8 @@ impl Race {
     }
 }
 
-/// Returns the number of splits, up to `most`, that keeps a device busy on which `room` blocks can be resident at once.
-/// `blocks` is the number of blocks per split. The result is the smallest number whose utilisation, until the last block
+/// Returns the number of splits, up to `most`, that keeps a device busy if `room` blocks can be resident on it at once.
+/// Every split has `blocks` blocks. The result is the smallest number whose utilisation, until the last block
 /// finishes, is within five percentage points of the best.
 pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
@@ -185,13 +185,13 @@ mod tests {
         let whole = Share { busy: 16, all: 16 };
         assert_eq!(RACE.time(1), 4 * 12 * (2 * 367 * 13usize).div_ceil(16));
         assert_eq!(Race { live: whole, ..RACE }.time(1), 4 * 24 * 367);
-        // If a device runs all blocks at once, the longest one decides.
+        // If a device runs all blocks at once, the longest block decides.
         let late = Race { generation: Generation::Late, ..RACE };
         assert_eq!(late.time(1), Race { live: whole, ..late }.time(1));
-        // A block with a single busy warp still takes its own time.
+        // A block with a single busy warp still takes the time of a block that is alone on its SM.
         let one = Race { blocks: 1, live: Share { busy: 1, all: 4 }, ..RACE };
         assert_eq!(one.time(1), 4 * 471);
-        // The third of three is alone.
+        // Each SM has three blocks and room for two, so the third runs alone.
         let three = Race { blocks: 6, live: whole, ..RACE };
         assert_eq!(three.time(1), 4 * (2 * 367 + 471));
         assert_eq!(Share { busy: 0, all: 0 }.of(7), 0);

@@ -5,14 +5,14 @@
 //! **Why the code differs.**
 //!
 //! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative
-//!    positions is looked up. Both cost a tenth of a block's products or more. If heads or sequences share the
-//!    elements, their tasks are made consecutive, and the worker keeps the prepared biases of its tiles for all keys,
-//!    which takes O(n) memory.
+//!    positions is looked up. Each takes at least a tenth of the time that the products of a block take. If heads or
+//!    sequences share the elements, their tasks are made consecutive, and the worker keeps the prepared biases of its
+//!    tiles for all keys, which takes O(n) memory.
 //! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all
 //!    alternating heads must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in a
 //!    window, they become one task.
 //! 3. *Inputs that are not shared are prepared and added separately*, task by task. The order of tasks is chosen so
-//!    that as many of mask and bias as possible are shared.
+//!    that both mask and bias are shared if possible, otherwise one of them.
 
 use super::choice::{CpuChoice, Keeps, MAX_TILES, Method, TaskOrder};
 use crate::attention::bias::BiasView;
@@ -53,7 +53,7 @@ pub(super) fn share(
     let [mut mask, mut bias] = [SharedBy::default(); 2];
     if let Some(view) = &spec.mask {
         mask = dense(view.shape());
-        // A single row for all queries is kept as it is.
+        // A mask with a single row for all queries is kept as that row, so there is nothing to prepare.
         mask.any = !view.same_for_all_queries();
     }
     if let Some(view) = &spec.bias {
@@ -67,7 +67,7 @@ pub(super) fn share(
         Method::Elsa => choice.group,
         Method::Math => 1,
     };
-    // Between two groups of a head, the keys and values of the alternating heads are read.
+    // Between two groups of one head, the worker reads the keys and values of all heads with which the head alternates.
     let tensor = problem.keys().saturating_mul(choice.head_dim + choice.value_dim).saturating_mul(4);
     let fits = |tensors: usize| tiles <= group || tensor.saturating_mul(tensors) <= device.l2 / 4 * 3;
     let kept = group.saturating_mul(choice.width()).saturating_mul(choice.blocks() * choice.block);

@@ -46,8 +46,8 @@ pub struct Changes(u16);
 
 impl Changes {
     /// The names of the possible changes, in this order: a limit on later keys (causal or window), a window limit to
-    /// the left, a boolean mask, an additive mask, an additive bias, a table bias, mask and bias readable by the
-    /// kernels for added elements, shifted windows, a soft cap, a past, lengths that arrive with the call.
+    /// the left, a boolean mask, an additive mask, an additive bias, a table bias, a mask and bias that kernels for
+    /// added elements can read, shifted windows, a soft cap, a past, lengths that arrive with the call.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -160,8 +160,8 @@ const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
 /// Iterates over the divisions that a measurement may choose from for `problem`. The first is the chooser's own choice,
-/// the others are those that [`GpuOptions::division`] can request. Divisions that far more than fill the device, and
-/// kernels that mostly compute padding, are omitted.
+/// and the others are those that [`GpuOptions::division`] can request. Divisions with far more blocks than the device
+/// can run at once, and kernels that mostly compute padding, are omitted.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.

@@ -18,7 +18,7 @@
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
-/// Largest accepted sum `S`, `2^FROZEN_RANGE`. The smallest is its inverse.
+/// Largest accepted sum `S`, `2^FROZEN_RANGE`. The smallest accepted sum is `2^-FROZEN_RANGE`.
 const MOST: f32 = 16_777_216.0;
 
 /// Largest exponent of a weight for which every kernel's exponential is defined.
@@ -119,7 +119,7 @@ mod tests {
     fn an_undefined_exponent_is_never_accepted() {
         for bad in [LARGEST_EXPONENT.next_up(), 128.0, 500.0, f32::INFINITY, f32::NAN] {
             assert!(!seen(&[0.0, bad, -2.0]).accept(1.0 + 2.4e-4, true, false), "{bad}");
-            // Nor after the reference has moved beyond it.
+            // The row is not accepted either after the reference has moved beyond the undefined exponent.
             let mut row = seen(&[bad]);
             row.moved(0.0, 600.0);
             row.see(0.0);
@@ -145,7 +145,7 @@ mod tests {
             row.moved(0.0, to);
             assert_eq!(row.accept(1.0, true, false), held, "{exponent} {to}");
         }
-        // Two moves drop nothing: 2^8, then 1, then 2^-120.
+        // Two moves drop no weight: a weight of 2^8 becomes 1, and then 2^-120.
         let mut row = seen(&[8.0]);
         row.moved(0.0, 8.0);
         row.moved(8.0, 128.0);

@@ -46,8 +46,8 @@ impl QuerySide {
 }
 
 impl Summary {
-    /// Adds vector number `n` to the summary in `to`. `element` returns the vector's element for a dim. Comparisons
-    /// skip NaN.
+    /// Adds the vector with index `n` to the summary in `to`. `element` returns the vector's element for a dim.
+    /// Comparisons skip NaN.
     pub fn absorb(self, to: &mut [f32], n: usize, element: impl Fn(usize) -> f32) {
         for (x, to) in to.iter_mut().enumerate() {
             let e = element(x);

@@ -3,7 +3,7 @@
 use super::room::RowRoom;
 use crate::state::WEIGHT_FLOOR;
 
-/// Number of rows whose weights overflow or vanish in some floating-point type.
+/// Numbers of rows whose weights overflow or vanish in a particular floating-point type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spoilt {
     /// Rows in which some weight exceeds the largest number of the type when it is computed.
@@ -12,11 +12,11 @@ pub struct Spoilt {
     pub vanishing: u64,
 }
 
-/// Smallest exponents `x` for which `2^x` rounds to infinity: in f16, `log2 65520`, and in f32.
+/// Smallest exponents `x` for which `2^x` rounds to infinity, in f16 (`log2 65520`) and in f32.
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
-/// Largest exponents `x` for which `2^x` counts as zero: in f16, where half the smallest subnormal number rounds to
-/// zero, and in f32, where the kernels cut weights off.
+/// Largest exponents `x` for which `2^x` counts as zero, in f16 and in f32. In f16, half the smallest subnormal number
+/// rounds to zero; in f32, the kernels cut smaller weights off.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {

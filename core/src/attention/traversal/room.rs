@@ -7,7 +7,7 @@ use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::state::State;
 
-/// A tile of a scalar run: its query rows decide together, and its keys are skipped together.
+/// A tile of a scalar run: its query rows decide together which blocks of keys to skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Number of query rows per tile.
@@ -39,7 +39,7 @@ impl Tile {
 #[derive(Debug, Default)]
 pub struct LeftOut<'a> {
     /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges like
-    /// that sum.
+    /// `s`.
     pub d: Option<&'a mut [f32]>,
     /// The upper bound of `D / (S + D)` of every row.
     pub share: Option<&'a mut [f32]>,

@@ -167,7 +167,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Creates a call with a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been checked,
-    /// and `present` must have been written.
+    /// and the present tensors must have been written.
     #[must_use]
     pub fn new(
         problem: &'a Problem,
@@ -186,8 +186,9 @@ impl<'a> Call<'a> {
         Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions, foresees }
     }
 
-    /// Computes the tile of `rows` of query head `head`, passes the result of each row to `take`, and adds the counters
-    /// to `report`. `room` must have at least [`scratch_len`] numbers and one record per row of a tile.
+    /// Computes the tile that consists of the rows `rows` of query head `head`, passes the result of each row to
+    /// `take`, and adds the counters to `report`. `room` must have at least [`scratch_len`] numbers and one record per
+    /// row of a tile.
     pub fn tile(
         &self,
         sequence: &Sequence,
@@ -205,7 +206,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Returns the larger of two magnitudes; NaN if either is.
+/// Returns the larger of two magnitudes; NaN if either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if a > b || a.is_nan() { a } else { b }
 }
@@ -386,7 +387,7 @@ impl Walk<'_> {
         let finite = || self.has_finite_values(pairs, keys.clone());
         if self.call.log_lambda > f32::NEG_INFINITY {
             for row in sheet.rows.iter_mut() {
-                // No row skips a block without a reference, nor a NaN.
+                // The comparison is false for a row without a reference and for a NaN, so neither skips a block.
                 row.skips = row.attended > 0 && row.top - row.m < self.call.log_lambda;
             }
             let stands = |row: &RowRoom| row.attended == 0 || row.skips;
@@ -427,7 +428,7 @@ impl Walk<'_> {
             *row = row.before_block();
             for added in keys.clone().filter_map(|j| self.added(pairs, i, j)) {
                 row.attended += 1;
-                // A NaN is kept.
+                // A NaN replaces the largest added number and stays.
                 row.top = if added > row.top || added.is_nan() { added } else { row.top };
             }
             let m = row.reference();
@@ -465,7 +466,7 @@ impl Walk<'_> {
                 if *to > row.top || to.is_nan() {
                     row.top = *to;
                 }
-                // A NaN is kept: no number exceeds it.
+                // A NaN stays in `top`, because no number exceeds it.
             }
         }
     }
@@ -574,7 +575,7 @@ impl Walk<'_> {
 
     /// Returns `true` if a row passes the guard. `left` is the share of its weights that it skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
-        // The row met no score. Its reference is unset, because no representative set it either, or comes from the gate.
+        // If the row has seen no score, its reference is either unset or was set by the gate.
         let exponents = row.exponents;
         let untouched = row.kept == f32::NEG_INFINITY && row.lost == f32::NEG_INFINITY;
         if untouched && (row.m == f32::NEG_INFINITY || gated) {

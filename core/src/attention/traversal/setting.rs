@@ -84,7 +84,8 @@ pub enum Skip {
     Rows(f32),
 }
 
-/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`], protected by its guard.
+/// The schedule of a run. [`super::scalar`] implements every setting except [`Schedule::EXACT`]; its guard checks each
+/// row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
@@ -128,7 +129,7 @@ impl Schedule {
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that also skips blocks, with the threshold `lambda`.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`] with blocks skipped at the threshold `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
@@ -186,7 +187,7 @@ impl Schedule {
             let (argument, allowed) = ("rescale_threshold", "0 to 8, the headroom of a reference");
             return Err(E::Number { argument, found: self.threshold, allowed });
         }
-        // A largest score does not measure a block's share if the reference is zero.
+        // With a reference of zero, the largest score of a block says nothing about the block's share of the weights.
         if self.gate && matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_)) {
             return Err(E::Conflict { argument: "gate", other: "lambda" });
         }

@@ -91,7 +91,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);
-    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}: both sums, and the product in the comparison.
+    // The factors cover both sums and the product in the comparison:
+    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}.
     let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
     let most = budget / (1.0 - budget) * inwards;
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
@@ -141,7 +142,7 @@ mod tests {
         raised.raise(5.0);
         assert_eq!((raised.state.m, raised.state.s, raised.d), (5.0, 0.375, 0.0625));
         assert_eq!(raised.state.w, [0.25, -0.5]);
-        // Beyond the exponent range of the other, a side is dropped entirely.
+        // Sums that are too small relative to the new reference become zero.
         raised.raise(200.0);
         assert_eq!((raised.state.s, raised.d), (0.0, 0.0));
         let e = T::identity();
@@ -161,10 +162,10 @@ mod tests {
                 let found = f64::from(odds(budget, additions));
                 let slack = 3.0 * gamma(additions as f64 + 3.0);
                 assert!(found < exact && found >= exact * (1.0 - slack), "{budget} {found}");
-                // The last rounding, to f32, does not raise them either.
+                // The final rounding to f32 does not raise the odds either.
                 let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
                 assert!(found <= exact * inwards, "{budget} {found}");
-                // The least D that the odds admit, with sums at their largest errors.
+                // The exact sums obey the budget even if both computed sums have their largest errors.
                 let (s, d) = (1.0 + gamma(additions as f64), (1.0 - gamma(additions as f64)).recip());
                 assert!(found * s * d <= e / (1.0 - e), "{budget}");
             }
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!((share(1.0, 0.0, 5), share(0.0, 1.0, 5), share(0.0, 0.0, 5)), (0.0, 1.0, 0.0));
         assert!(share(f32::NAN, 1.0, 5).is_nan() && share(1.0, f32::NAN, 5).is_nan());
         let found = share(3.0, 1.0, 100);
-        // The quotient of exact sums: the remainder of its product with the divisor is exact, too.
+        // Sums without errors: the share is at least the exact quotient, as the sign of the fused remainder shows.
         for (s, d) in (1u8..100).flat_map(|s| (1u8..20).map(move |d| (f32::from(s), f32::from(d)))) {
             let (found, whole) = (share(s, d, 0), f64::from(s + d));
             assert!(found.mul_add(whole, -f64::from(d)) >= 0.0 && found < f64::from(d) / whole * 1.000_01);
@@ -192,7 +193,7 @@ mod tests {
             assert!(!fits(1.0, 0.0, bad, odds));
         }
         assert!(!fits(f32::NAN, 0.0, 0.1, odds) && !fits(1.0, f32::NAN, 0.1, odds));
-        // A budget below the normal numbers admits nothing.
+        // If the remaining budget is below the normal numbers, nothing may be skipped.
         assert!(!fits(f32::MIN_POSITIVE, 0.0, 1e-44, odds));
     }
 }

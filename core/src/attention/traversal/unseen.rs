@@ -50,11 +50,11 @@ pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
         && problem.spec().query.tokens() >= LEAST_QUERIES
 }
 
-/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to it,
-/// in base-2 units. `query` is at least the norm of the row times the query factor of
+/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to the
+/// score, in base-2 units. `query` is at least the norm of the row times the query factor of
 /// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least the
-/// norm of every key. Rows and keys have `dim` elements, and `cap` is the cap of that function, zero without a cap. The
-/// result is infinite if a norm is infinite or NaN.
+/// norm of every key. Rows and keys have `dim` elements, and `cap` is the cap that `score_factors` returns, zero
+/// without a cap. The result is infinite if a norm is infinite or NaN.
 #[must_use]
 pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
     let product = query * key;
@@ -65,8 +65,8 @@ pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
         true => f64::from(cap) * if product < 1.0 { product } else { 1.0 },
         false => product,
     };
-    // Exceeds the roundings of the loaded row, of a product in chains, and of tanh; each product that underflows loses less
-    // than the smallest normal number.
+    // The factor covers the roundings of the loaded row, of a product in chains, and of tanh. Each product that
+    // underflows loses less than the smallest normal number.
     let outward = 1.0 + (dim as f64 + 64.0) / 4_194_304.0;
     let lost = dim as f64 * f64::from(f32::MIN_POSITIVE);
     ((capped * outward + lost) as f32).next_up()
@@ -74,7 +74,7 @@ pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
 
 /// Returns an upper bound of the sum of `count` weights whose largest exponent is `exponent`. `exponent` must not be NaN.
 pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
-    // Exceeds the errors of the exponential and of the product.
+    // The factor covers the errors of the exponential and of the product.
     const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
     let largest = if exponent > WEIGHT_FLOOR { exponent } else { WEIGHT_FLOOR };
     count as f32 * (libm::exp2f(largest) * OUTWARD)
@@ -89,7 +89,7 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
         return 0.0;
     }
-    // Exceeds the roundings of the added numbers, of the sum that forms a score, and of the sums here.
+    // The slack covers the roundings of the added numbers, of the sum that forms a score, and of the sums here.
     let slack = (top.abs() + reach + m.abs()) * (1.0 / 2_097_152.0);
     let exponent = top + reach + slack - m;
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
@@ -104,14 +104,14 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;
     let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + libm::fabs(x)));
-    // The same allowance as in `reach`, for the magnitudes of the terms. The slope of the tangent is at most one.
+    // The allowance is that of `reach`, for the magnitudes of the terms. The slope of the tangent is at most one.
     let off = size * ((dim + 64.0) / 4_194_304.0) + dim * f64::from(f32::MIN_POSITIVE);
     let (capped, off) = match cap > 0.0 {
         true => (f64::from(cap) * libm::tanh(sum), f64::from(cap) * off),
         false => (sum, off),
     };
     let added = f64::from(added);
-    // Exceeds the roundings of the tangent and of the sum that forms a score.
+    // The last term covers the roundings of the tangent and of the sum that forms a score.
     let score = capped + added - off - (libm::fabs(capped) + libm::fabs(added)) / 524_288.0;
     if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
 }
@@ -122,7 +122,7 @@ pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: 
 /// reference.
 #[must_use]
 pub fn own_weight(score: f32, m: f32) -> f32 {
-    // Exceeds the roundings of the distance from any reference, and of the exponential.
+    // The factor covers the roundings of the distance from any reference, and of the exponential.
     const INWARD: f32 = 1.0 - 1.0 / 65_536.0;
     let exponent = score - m - (score.abs() + m.abs()) * (1.0 / 2_097_152.0);
     // Far above the reference, a smaller bound is enough.
@@ -169,10 +169,10 @@ mod tests {
             let found = f64::from(unseen(count, top, reach, m));
             assert!(found >= exact && found <= exact * 1.02, "{top}: {found:e} {exact:e}");
         }
-        // The largest added number decides, and a row that attends no key skips nothing.
+        // The largest added number decides the bound. The bound of a row that attends no key is zero.
         assert!(unseen(64, -10.0, 1.0, 0.0) > 900.0 * unseen(64, -20.0, 1.0, 0.0));
         assert_eq!(unseen(64, f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY), 0.0);
-        // The result is at least the floor.
+        // The bound is at least the smallest normal number for each key.
         assert!(unseen(2, -1e30, 1.0, 0.0) >= 2.0 * f32::MIN_POSITIVE);
         for (top, reach, m) in [
             (f32::NAN, 1.0, 0.0),
@@ -185,7 +185,7 @@ mod tests {
             let b = unseen(64, top, reach, m);
             assert!(b.is_nan() && !fits(1.0, 0.0, b, 0.9), "{top} {reach} {m}: {b}");
         }
-        // Nothing fits without weights.
+        // Nothing fits in a row that has no weights.
         assert!(!fits(0.0, 0.0, unseen(1, -500.0, 1.0, 0.0), 0.9));
     }
 
@@ -205,7 +205,7 @@ mod tests {
                 "{cap} {added}: {found}"
             );
         }
-        // Terms that cancel are as uncertain as they are large.
+        // Even if large products cancel, their sum is uncertain in proportion to their magnitudes.
         let cancels = f64::from(own_score([1e6, -1e6].into_iter(), 0.0, 0.0));
         assert!(cancels < -10.0 && cancels > -100.0, "{cancels}");
         for bad in [f32::NEG_INFINITY, f32::NAN, f32::INFINITY] {

@@ -14,18 +14,19 @@ pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Rang
 /// A visit of a block of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Number of the block, counted from the first key of the sequence.
+    /// Index of the block, counted from the first key of the sequence.
     pub block: usize,
-    /// `true` if it is the sink or one of the tile's own blocks.
+    /// `true` if the block is the sink or one of the tile's own blocks.
     pub special: bool,
 }
 
-/// Iterates over the visits of a tile that attends keys in `blocks` and has its diagonal in the blocks `own`, which
-/// are clamped to `blocks`. The sink is block zero, if the tile attends keys in it. Every block is visited once.
+/// Iterates over the visits of a tile. The tile attends keys in `blocks`, and its diagonal is in the blocks `own`, of
+/// which only those in `blocks` count. The sink is block zero, if the tile attends keys in it. Every block is visited
+/// once.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);
-    // Sequential order takes one pass over the blocks; otherwise a pass over the special ones precedes the others.
+    // Sequential order takes one pass over all blocks. The other order takes two, the first over the special blocks.
     let passes = match order {
         Order::Sequential => 1,
         Order::SinkOwnRest => 2,
@@ -54,7 +55,8 @@ mod tests {
             [(0, true), (3, true), (4, true), (1, false), (2, false), (5, false)]
         );
         assert_eq!(list(Order::Sequential, 0..4, 2..3), [(0, true), (1, false), (2, true), (3, false)]);
-        // A window that does not reach the sink; a diagonal at the sink, beyond the end, and nowhere.
+        // The cases: a window that does not reach the sink; then a diagonal at the sink, beyond the end, and in no
+        // block.
         assert_eq!(list(Order::SinkOwnRest, 2..5, 4..5), [(4, true), (2, false), (3, false)]);
         assert_eq!(list(Order::SinkOwnRest, 0..3, 0..1), [(0, true), (1, false), (2, false)]);
         assert_eq!(list(Order::SinkOwnRest, 0..3, 7..9), [(0, true), (1, false), (2, false)]);

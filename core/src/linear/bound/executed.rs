@@ -19,9 +19,10 @@ pub struct Executed {
     /// The order of operations.
     pub form: Form,
     /// Number of tokens that are applied to a state together: 1 for the recurrence, the chunk of a chunked form, all
-    /// tokens for [`Form::Parallel`]. For a scan, this is the number within its parts.
+    /// tokens for [`Form::Parallel`]. For a scan, it is this number within a part.
     pub chunk: usize,
-    /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of it.
+    /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of
+    /// `part`.
     pub part: usize,
     /// Largest relative error of the exponential of a gate, or of a sum of gates, rounded to f32. It includes the error
     /// of the sum in f64.

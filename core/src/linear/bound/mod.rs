@@ -45,7 +45,7 @@ use track::{Rates, Run, Track};
 
 pub use executed::{Executed, Solve};
 
-/// Properties of the bound of a state other than the bounds of its outputs.
+/// Stability of a state, as found while the errors of its outputs were bounded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     /// Largest factor by which tokens may have amplified an earlier error of the state: the maximum, over runs of
@@ -92,8 +92,8 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
 
 /// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
 ///
-/// The arguments are those of [`super::reference::head`]. A bound that claims nothing is infinite. A bound is NaN if
-/// the exact output is NaN.
+/// The arguments are those of [`super::reference::head`]. A bound is infinite if the run guarantees nothing about the
+/// output, and NaN if the exact output is NaN.
 ///
 /// # Panics
 /// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
@@ -129,7 +129,7 @@ pub fn head(
         let mut pass = Pass { run, state };
         gain = gain.max(pass.run(to, vectors, scratch));
     }
-    // Output roundings: the sum of two passes, and the output's type.
+    // An output is rounded when two passes are added, and when it is converted to its type.
     let dtype = problem.spec().dtype;
     for (error, exact) in to.output_error.iter_mut().zip(&*to.output) {
         let magnitude = libm::fabs(*exact) + *error;
@@ -140,7 +140,7 @@ pub fn head(
             *error += dtype.unit_roundoff() * magnitude + dtype.subnormal_roundoff();
         }
         *error *= OUTWARD;
-        // Beyond the range of the type, the answer is infinite.
+        // An output that may exceed the range of its type may become infinite.
         if magnitude * (1.0 + dtype.unit_roundoff()) >= largest(dtype) {
             *error = f64::INFINITY;
         }
@@ -176,7 +176,8 @@ impl Pass<'_> {
         let tokens = self.run.head.tokens;
         let part = if scan { self.run.executed.part.max(1) } else { tokens.max(1) };
         let chunk = self.run.chunk();
-        // For a scan: the maps of parts in norm, or the roundings of every term.
+        // A scan also needs scratch: for the maps of its parts (delta rules), or for sums of all terms (diagonal
+        // rules).
         let mut scratch = scratch;
         if scan && delta {
             let (second, rest) = core::mem::take(&mut scratch).split_at_mut(track.len() + rows * columns);

@@ -128,7 +128,7 @@ impl Slots for Norms<'_> {
             return;
         }
         let [a1, d1, a2, d2] = [one[0], one[1], two[0], two[1]];
-        // Nothing remains of the earlier contents, not even a NaN.
+        // If the later map clears the state exactly, nothing remains of the earlier map, not even a NaN.
         if a2 == 0.0 && d2 == 0.0 {
             return;
         }
@@ -180,7 +180,7 @@ pub(super) fn fold(
     let (past, elements) = elements.split_at_mut(columns);
     pass.head.past(state);
     norms(past, state);
-    // No prefix contains the last part.
+    // The last part is in no exclusive prefix, so its map is not computed.
     for (p, element) in elements.chunks_exact_mut(len).take(parts.saturating_sub(1)).enumerate() {
         let run = p * part..(p + 1) * part;
         state.fill(0.0);
@@ -227,8 +227,8 @@ struct Matrix {
     off: f64,
     /// Majorant of a column within the current chunk.
     terms: f64,
-    /// For solved factors: product of the gates since the start of the chunk. `before` is the norm of the column at the
-    /// start of the chunk, and `rows` the majorant of the solved rows.
+    /// For `Solve::Factors`: product of the gates since the start of the chunk. `before` is the norm of the column at
+    /// the start of the chunk, and `rows` the majorant of the solved rows.
     decay: f64,
     before: f64,
     rows: f64,

@@ -103,7 +103,7 @@ impl<'a> Shape<'a> {
         if a == 0.0 || a < b * 1e-30 {
             self.matrix.fill(0.0);
             self.unit = 1.0;
-            // The dropped amount is less than the margin of rounding up.
+            // The dropped matrix is smaller than the margin that is added for roundings.
             return 1.0 + LOST;
         }
         self.unit *= 1.0 + b / a;
@@ -209,10 +209,10 @@ mod tests {
                 added.vectors[added.len + 1] =
                     core::array::from_fn(|x| if x == t % D { length } else { 0.0 });
                 added.len += 2;
-                // An ellipsoid is larger than these errors, but not without limit.
+                // The ellipsoid may exceed the errors that it contains, but only by a limited factor.
                 assert!(reaches(&shape, &added, t) < 100.0);
             }
-            // A token that clears everything.
+            // A token whose gates are all zero clears every error.
             shape.pass(&[0.0; D], 0.0, &[1.0; D], 1.0);
             assert_eq!(shape.length(), 0.0);
         }

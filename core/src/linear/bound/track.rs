@@ -37,7 +37,7 @@ pub(super) struct Rates {
     pub exp: f64,
     /// Largest error of a sum whose terms are too small for f32.
     pub floor: f64,
-    /// Largest error of an element of the state that is too small for f32, or whose gate is.
+    /// Largest error of an element of the state that is too small for f32, or whose gate is too small.
     pub lost: f64,
     /// `true` if rows are solved by [`Solve::Factors`].
     pub factors: bool,
@@ -91,7 +91,7 @@ impl Run<'_> {
         self.executed.chunk.max(1)
     }
 
-    /// Returns the index of the token that the pass visits as number `i`.
+    /// Returns the index of the token at position `i` in the order of the pass.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.head.tokens - 1 - i } else { i }
     }
@@ -118,7 +118,7 @@ pub(super) struct Track<'a> {
     small: &'a mut [f64],
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
-    /// For solved factors: `‖S‖` at the start of the chunk; `norms` is the majorant of the rows, in norm. Each is
+    /// For [`Solve::Factors`]: `‖S‖` at the start of the chunk; `norms` is the majorant of the rows, in norm. Each is
     /// `[d_v]`.
     before: &'a mut [f64],
     norms: &'a mut [f64],
@@ -174,14 +174,14 @@ impl<'a> Track<'a> {
         (self.shape, self.scales) = (shape, scales);
     }
 
-    /// Resets the directions to those of errors in any direction, as large as [`Track::errors`].
+    /// Replaces the shape by a ball: errors as large as [`Track::errors`], in any direction.
     pub fn restart(&mut self) {
         let length = self.largest(|track, c| track.error[c]);
         self.shape.set(length);
     }
 
-    /// Returns the largest `of(column)` in units of the column's scale. A column whose value is not finite loses its
-    /// scale.
+    /// Returns the largest ratio of `of(column)` to the scale of the column. A column whose ratio is not finite loses
+    /// its scale.
     fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
         let mut largest = 0.0f64;
         for c in 0..self.scales.len() {
@@ -197,7 +197,7 @@ impl<'a> Track<'a> {
         largest
     }
 
-    /// Returns the smaller of a bound by norm and a bound by the shape, which is in units of the scale of column `c`.
+    /// Returns the smaller of two bounds for column `c`: `by_norm`, and `by_shape` times the scale of the column.
     fn lesser(&self, c: usize, by_norm: f64, by_shape: f64) -> f64 {
         match self.scales.get(c) {
             Some(scale) if *scale > 0.0 => by_norm.min(scale * by_shape),
@@ -230,8 +230,8 @@ impl<'a> Track<'a> {
         self.norms.fill(0.0);
     }
 
-    /// Processes a token: advances the exact `state`, and its error. `vectors` has `2 d_k + 2 d_v` values, which become
-    /// `a`, `k`, `u` and scratch.
+    /// Processes a token: advances the exact `state`, and its error. `vectors` has `2 d_k + 2 d_v` values, which
+    /// receive `a`, `k` and `u`, and serve as scratch.
     pub fn token(
         &mut self,
         head: &Head<'_>,
@@ -258,7 +258,7 @@ impl<'a> Track<'a> {
             gates.fill(first);
         }
         head.step(token, state, key, written);
-        // A NaN remains the largest.
+        // The comparison keeps a NaN as the largest gate.
         let most = gates.iter().fold(0.0, |most, a| if *a <= most { most } else { *a });
         let squares: f64 = key.iter().map(|k| k * k).sum();
         let beta = head.beta(token);
@@ -267,7 +267,7 @@ impl<'a> Track<'a> {
         let step = Step { gate: most, key: libm::sqrt(squares), beta: libm::fabs(beta), growth: most * turn };
         self.decay *= most;
         if most == 0.0 {
-            // Selection cleared the whole state, and its error with it.
+            // A gate of zero cleared the whole state by selection, and with it the state's error.
             for what in [&mut *self.small, self.before, self.norms, self.error] {
                 what.fill(0.0);
             }
@@ -276,7 +276,7 @@ impl<'a> Track<'a> {
 
         self.read.fill(0.0);
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
-            // Cleared by selection.
+            // A gate of zero clears the row by selection, even if it contains NaN.
             if gates[x] == 0.0 {
                 row.fill(0.0);
             }
@@ -300,7 +300,7 @@ impl<'a> Track<'a> {
                     let source = step.beta * (v + step.key * self.decay * self.before[c]);
                     let row = source + step.beta * step.key * most * self.norms[c];
                     self.norms[c] = step.growth * self.norms[c] + step.key * source;
-                    // The computed inverse instead of the exact one: an eighth more.
+                    // The computed inverse may be an eighth larger than the bound of the exact one.
                     terms += 1.125 * row;
                     magnitude = magnitude.max(1.125 * row);
                 }
@@ -313,7 +313,7 @@ impl<'a> Track<'a> {
             self.read[c] = magnitude;
             self.small[c] = growing * self.small[c] + wide * magnitude;
         }
-        // Flushed values in the state, and a flushed gate: for each element, or for the whole column.
+        // State values and gates that are flushed to zero add an error: per element, or per column for the delta rules.
         let lost = rates.lost;
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
             let k = libm::fabs(key[x]);

@@ -75,11 +75,11 @@ pub struct Choice {
     /// `true` if outputs are summed as f32 values in the workspace before they are rounded. This is the case for
     /// bidirectional problems whose outputs are staged.
     pub sums: bool,
-    /// Number of sequences, states per sequence, tokens in the longest sequence, and rows of the output, in this order.
+    /// Four counts: sequences, states per sequence, tokens in the longest sequence, and rows of the output.
     pub extent: [usize; 4],
 }
 
-/// Number of tokens per part of a scan, up to [`PARTS`] parts.
+/// Number of tokens for which a scan gets one more part. A scan has at least two and at most [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.
@@ -144,7 +144,7 @@ impl Choice {
         }
     }
 
-    /// Returns the number of workers that take part in a call, at most those of the plan. `tokens` counts each token
+    /// Returns the number of workers that take part in a call, at most [`Choice::workers`]. `tokens` counts each token
     /// once per state. The number changes no bit of the output.
     #[must_use]
     pub fn workers_for(&self, tokens: f64) -> usize {
@@ -170,7 +170,7 @@ impl Choice {
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
-        // A unit vector is rounded once; the rest of its error is that of f64.
+        // Normalising a vector rounds each element to f32 once; all other errors are those of f64 arithmetic.
         let key = if problem.spec().normalize.is_some() { unit * (1.0 + 1e-6) } else { 0.0 };
         let round = if self.kernel.fused { 0 } else { 1 };
         Executed {
@@ -178,13 +178,14 @@ impl Choice {
             chunk: self.chunk,
             part: self.part(tokens),
             exp_relative: self.kernel.exp_relative,
-            // The scale is part of the factor of an answer.
+            // The scale is part of the factor of an output; here it counts as an error of the query.
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            // One chain over the dims, starting from a tiny number that is subtracted at the end.
+            // The dims are summed in one chain, which starts from a tiny number that is subtracted at the end.
             dims: self.rows + round + 1,
-            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. The one pass of the
-            // parallel form is summed in parts if no gate cuts it.
+            // Roundings occur in the product of a value and its factor, in one chain over the tokens, and in the
+            // product of the state and the factor of a chunk. The parallel form sums its only pass in segments if there
+            // are no gates.
             tokens: round
                 + 3
                 + match (self.form, self.gates) {

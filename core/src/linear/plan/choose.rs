@@ -8,15 +8,15 @@
 //!    the state less often, but add products of tokens with one another. [`Crossovers`] contains, for each instruction
 //!    set, the head size from which chunks are faster.
 //! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become tasks
-//!    if there are fewer than four states per worker, and no bit changes. [`Form::Scan`] divides the
-//!    tokens too, but costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the
-//!    parts. It is therefore chosen only on request.
+//!    if there are fewer than four states per worker; this changes no bit. [`Form::Scan`] divides the tokens too, but
+//!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is
+//!    therefore chosen only on request.
 //! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, rows whose head size
 //!    is not a multiple of four (queries, keys) or of the vector length (values, outputs), and rows that become unit
 //!    vectors.
-//! 4. *A budget is a hard limit.* To meet it, the chooser first keeps the parts of fewer heads at once, then the states
-//!    of fewer chunks, then removes workers one by one. None of these steps changes a bit. If the workspace is still
-//!    too large, the error reports the size of the smallest one in bytes.
+//! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
+//!    then the number of chunk states that exist at once, and then the number of workers, one by one. None of these
+//!    steps changes a bit. If the workspace is still too large, the error reports the smallest size in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
@@ -168,7 +168,7 @@ fn form_of(
     {
         return Err(ChooseError::Parts { found, min: 2, max: MOST_PARTS });
     }
-    // The fastest of those whose costs do not grow with the tokens.
+    // This is the fastest of the forms whose cost per token does not grow with the number of tokens.
     let from = Crossovers::of(kernel.set).crossover(problem.rule(), problem.gates());
     let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule(), problem.key_dim()));
     let preferred = match problem.key_dim() >= from.head_size {

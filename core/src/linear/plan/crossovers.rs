@@ -4,7 +4,7 @@ use crate::linear::{Gates, Rule};
 use crate::profile::InstructionSet;
 
 /// Smallest head size for which a processor uses chunks instead of the recurrence, and the number of tokens per pass
-/// over the state that it then uses.
+/// over the state when it uses chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunksFrom {
     /// Smallest head size of keys for which chunks are faster; `usize::MAX` if the recurrence is always faster.
@@ -17,13 +17,13 @@ pub struct ChunksFrom {
 /// or heads: the cost per token grows with the number of tokens only in the parallel form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
-    /// For rules without rates and with at most one gate per head.
+    /// Crossover for rules without rates and with at most one gate per head.
     pub plain: ChunksFrom,
-    /// For rules without rates and with a gate for each dim.
+    /// Crossover for rules without rates and with a gate for each dim.
     pub plain_per_dim: ChunksFrom,
-    /// For delta rules with at most one gate per head.
+    /// Crossover for delta rules with at most one gate per head.
     pub delta: ChunksFrom,
-    /// For delta rules with a gate for each dim.
+    /// Crossover for delta rules with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
     /// `true` if the crossovers are predicted, `false` if they were measured on a processor with this instruction set.
     pub predicted: bool,
@@ -47,7 +47,7 @@ impl Crossovers {
         Crossovers { plain: never, plain_per_dim: never, delta: never, delta_per_dim: never, predicted: true }
     };
 
-    /// Returns the crossovers for the kernels of an instruction set. Only those for AVX-512 were measured.
+    /// Returns the crossovers for the kernels of an instruction set. Only the crossovers for AVX-512 were measured.
     #[must_use]
     pub const fn of(set: InstructionSet) -> Crossovers {
         match set {

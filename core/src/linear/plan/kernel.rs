@@ -47,7 +47,7 @@ pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     if most < tokens { most } else { tokens }
 }
 
-/// Largest head size of keys for which passes of [`Rule::Linear`] have `tokens` tokens; for larger ones,
+/// Largest head size of keys for which passes of [`Rule::Linear`] have `tokens` tokens. For larger keys they have
 /// `steady_tokens`.
 const FEW_DIMS: usize = 64;
 

@@ -89,7 +89,7 @@ impl Layout {
         let reads = c.direction == Direction::NonCausal;
         let scan = c.form == Form::Scan;
         let delta = c.rule.is_delta();
-        // Outputs that are summed in the shared region have no region in the worker's.
+        // Outputs that are summed in the shared region need no region of the worker.
         let outputs = optional(c.staged.columns && !c.sums, c.readers);
         let mut at = Cursor::default();
         let worker = WorkerSpans {

@@ -2,7 +2,7 @@
 
 use crate::linear::Form;
 
-/// Smallest number of tokens per chunk. The number must be a multiple of it.
+/// Smallest number of tokens per chunk. Every other number of tokens per chunk is a multiple of this number.
 pub const CHUNK_STEP: usize = 8;
 
 /// Largest number of tokens per chunk.

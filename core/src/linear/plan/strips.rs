@@ -21,7 +21,7 @@ pub struct StripColumns {
 }
 
 impl Strips {
-    /// Creates strips with these numbers of columns per wide and per narrow strip, both at least one.
+    /// Creates strips with `wide` columns per wide strip and `narrow` columns per narrow strip. Both are at least one.
     #[must_use]
     pub const fn new(wide: usize, narrow: usize) -> Strips {
         let narrow = if narrow == 0 { 1 } else { narrow };

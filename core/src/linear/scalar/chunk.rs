@@ -75,7 +75,7 @@ pub(super) struct Room<'a> {
     keys: &'a mut [f32],
     /// Logarithms of the gates, `[chunk, gates]`.
     logs: &'a mut [f32],
-    /// `exp(G)` and `k exp(−G)`, `[chunk, d_k]` each, if gates are per dim; else empty.
+    /// `exp(G)`, `[chunk, d_k]`, if gates are per dim; otherwise empty. `down` is `k exp(−G)`, with the same shape.
     up: &'a mut [f32],
     down: &'a mut [f32],
     /// Rows `u` that the tokens write, `[chunk, d_v]`.
@@ -216,7 +216,7 @@ impl<'a> Room<'a> {
         first
     }
 
-    /// Does the work of [`Room::read`] for gates per dim.
+    /// Implements [`Room::read`] for gates per dim.
     fn read_dims(
         &mut self,
         i: usize,
@@ -276,8 +276,8 @@ impl<'a> Room<'a> {
         earliest
     }
 
-    /// Processes the `n` tokens from `first` on: writes their outputs to `sink`, and advances `state` if `advance` is
-    /// set.
+    /// Processes `n` tokens, starting with token `first`: writes their outputs to `sink`, and advances `state` if
+    /// `advance` is set.
     pub fn pass(
         &mut self,
         stage: &Stage<'_>,
@@ -432,7 +432,7 @@ impl<'a> Room<'a> {
                 stage.logarithms(i, logs);
                 sum += f64::from(logs[x]);
                 if logs[x] == f32::NEG_INFINITY {
-                    // Earlier contents are cleared, including NaN.
+                    // The gate clears the earlier contents, including NaN.
                     sum = f64::NEG_INFINITY;
                     break;
                 }

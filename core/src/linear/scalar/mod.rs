@@ -92,7 +92,7 @@ impl Needs {
             _ => 0,
         };
         let states = match walk.form {
-            // A walk of zero tokens at a time is rejected.
+            // A walk with parts of zero tokens needs no room, because it is rejected.
             Form::Scan if walk.part == 0 => 0,
             Form::Chunk => state.checked_mul(tokens.div_ceil(chunk))?,
             Form::Scan => AffineSlots::workspace_len(&Affine::of(problem), tokens.div_ceil(walk.part), 0),
@@ -122,11 +122,11 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
         form: walk.form,
         chunk,
         part: walk.part,
-        // The f32 number nearest to a power of e that f64 computes to a unit in the last place.
+        // A gate is a power of e, computed in f64 to a unit in the last place and rounded to the nearest f32 number.
         exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
         query_relative: 1.001 * UNIT,
         key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },
-        // If gates do not factor, products with keys are one chain.
+        // If gates are not split into factors, each product with a key is one dot product.
         dims: if factors { chunk::roundings(rows).max(rows + 2) } else { chunk::roundings(rows) },
         tokens: if chunk == 1 { 1 } else { chunk::roundings(chunk) },
         solve: Solve::Rows,
@@ -210,7 +210,7 @@ pub fn token_scan(
         for i in 0..tokens {
             room.token(stage, i, &law, slots.element(i));
         }
-        // The form and the scratch were checked.
+        // This cannot fail, because the algorithm and the length of the scratch were checked.
         if scan.inclusive_slots(&mut slots).is_err() {
             return;
         }
@@ -227,8 +227,8 @@ pub fn token_scan(
     Ok(())
 }
 
-/// Calls `pass` for every state and, if the problem is bidirectional, once per direction, with the state before the
-/// first token.
+/// Calls `pass` for every state, with its contents before the first token. If the problem is bidirectional, calls it
+/// once per direction.
 fn drive(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -343,7 +343,7 @@ fn scan(
     for part in 0..parts {
         let element = slots.element(part);
         law.identity(element);
-        // No prefix contains the last part.
+        // The last part is in no exclusive prefix, so its map is not computed.
         if part + 1 < parts {
             let run = part * each..(part + 1) * each;
             let (a, b) = element.split_at_mut(law.transition_len());

@@ -25,7 +25,7 @@ pub(super) fn gates(problem: &Problem) -> usize {
 }
 
 impl Stage<'_> {
-    /// Returns the index, within the stored sequence, of the token that is processed as number `i`.
+    /// Returns the index, within the stored sequence, of the token that is processed at position `i`.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.sequence.tokens - 1 - i } else { i }
     }

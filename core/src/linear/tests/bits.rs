@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a case of the tokens `from .. to`, whose past state is `state`.
+/// Returns the part of a case that contains the tokens `from .. to`, with the past state `state`.
 fn cut(case: &Case, from: usize, to: usize, state: Option<Vec<f32>>) -> Case {
     let rows = |x: &[f32], width: usize| x[from * width..to * width].to_vec();
     let each = if case.per_dim { case.dims[0] } else { 1 };
@@ -50,7 +50,7 @@ fn both_chunked_forms_have_the_same_bits_and_others_differ() {
         let case = Case::new(rule, per_dim, 37, [5, 3]).fill(Style::Plain, 2);
         let [recurrent, chunk, fused, parallel, scan] = walks().map(|walk| case.run(walk).bits());
         assert_eq!(chunk, fused);
-        // Each form has another order of operations.
+        // The other forms have different orders of operations, and therefore different bits.
         for (a, b) in
             [(&recurrent, &chunk), (&recurrent, &parallel), (&chunk, &parallel), (&recurrent, &scan)]
         {

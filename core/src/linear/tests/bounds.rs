@@ -134,7 +134,7 @@ fn residuals_that_align_stay_within_the_bound() {
         let each = if per_dim { dk } else { 1 };
         let gate = |t: usize, x: usize| libm::exp(f64::from(case.decay[t * each + x % each]));
         let key = |t: usize, x: usize| f64::from(case.key[t * dk + x]);
-        // Effect of an error of the state after token `t` on the last answer: `y_t = A_{t+1}ᵀ y_{t+1}`.
+        // `y_t` is the effect on the last output of an error of the state after token `t`: `y_t = A_{t+1}ᵀ y_{t+1}`.
         let last = tokens - 1;
         let mut sees = vec![vec![0.0; dk]; tokens];
         sees[last] = (0..dk).map(|x| f64::from(case.query[last * dk + x])).collect();

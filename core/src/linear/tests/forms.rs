@@ -36,7 +36,7 @@ fn heads_sequences_types_and_states() {
             let mut case = Case::new(rule, per_dim, 21, [4, 6]);
             (case.heads, case.batch) = (heads, 2);
             (case.past, case.in_place) = (true, seed % 2 == 0);
-            // An epsilon as large as the squares affects every answer.
+            // An epsilon that is as large as the sums of squares affects every output.
             case.normalize = [None, None, Some(1e-6), Some(0.5)][seed];
             case.one_beta = seed == 1;
             case.dtype = [DType::F32, DType::F16, DType::Bf16, DType::F32][seed];
@@ -78,7 +78,7 @@ fn tokens_scan_by_every_schedule() {
                     continue;
                 }
                 assert_eq!(refused, None);
-                // At most the roundings of a recurrence over all tokens, and of one part for each.
+                // The bound for a scan with one token per part covers every schedule.
                 let walk = Walk { form: Form::Scan, chunk: 1, part: 1 };
                 case.check(&answer, &scalar::executed(&problem, &walk));
             }
@@ -121,7 +121,7 @@ fn gates_clear_by_selection_and_nan_poisons() {
                 assert!(output[13 * 2..].iter().chain(&present).all(|x| x.is_finite()), "{name} {output:?}");
                 case.check_walk(walk);
             }
-            // A NaN gate poisons from its token on, until a gate clears.
+            // A NaN gate makes outputs NaN from its token on, until another gate clears the state.
             case.decay[20 * each..21 * each].fill(f32::NAN);
             case.decay[26 * each..27 * each].fill(f32::NEG_INFINITY);
             for walk in walks() {

@@ -59,7 +59,7 @@ fn identity_and_associativity() {
                 let left = combined(&law, &combined(&law, a, b), c);
                 let right = combined(&law, a, &combined(&law, b, c));
                 assert!(near(&applied(&law, &left), &applied(&law, &right)), "{transition:?}");
-                // It is composition, the earlier first, and does not commute.
+                // The operation is composition, with the earlier map first, and does not commute.
                 let mut after = b.clone();
                 let mut spare = vec![0.0; law.spare_len()];
                 law.apply(&mut after, &applied(&law, a), &mut spare);
@@ -83,11 +83,11 @@ fn cleared_rows_select() {
         let clean = combined(&law, &x[2], &x[3]);
         let b = law.transition_len();
         assert!(near(&whole[b..], &clean[b..]), "{transition:?} {whole:?}");
-        // It is NaN without the gate.
+        // Without the gate of zero, the result is NaN.
         let poisoned = combined(&law, &combined(&law, &x[0], &x[1]), &x[3]);
         assert!(poisoned[b..].iter().all(|x| x.is_nan()));
     }
-    // A single row of a diagonal.
+    // A gate may clear a single row of a diagonal `A`.
     let law = Affine { transition: Transition::Diagonal, rows: 2, columns: 1 };
     let (mut at, before) = (vec![0.0; 4], [1.0, 1.0, f32::NAN, f32::NAN]);
     law.token(&mut at, &[0.0, 1.0], None, &[1.0, 1.0], &[5.0]);

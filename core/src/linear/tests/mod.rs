@@ -301,7 +301,7 @@ impl Case {
         })
     }
 
-    /// Returns the results of the oracle: outputs in the layout of the output, and states.
+    /// Returns the exact outputs, in the layout of the output tensor, and the exact states.
     pub fn exact(&self) -> [Vec<f64>; 2] {
         let problem = self.problem();
         self.gather(|inputs, sequence, state, output, present| {
@@ -362,8 +362,8 @@ impl Case {
         [output, states]
     }
 
-    /// Checks that `answer` is within the error bound of `executed` from the oracle, and returns the largest ratio of
-    /// error to bound.
+    /// Checks that `answer` differs from the oracle by at most the error bound for `executed`, and returns the largest
+    /// ratio of error to bound.
     pub fn check(&self, answer: &Answer, executed: &Executed) -> f64 {
         let (exact, errors, _) = self.judge(executed);
         let oracle = self.exact();

@@ -119,7 +119,7 @@ impl Spec {
         }
         countable("filter", [1, shape[2], self.taps])?;
         countable("present_state", [shape[0], shape[2], self.taps])?;
-        // Tokens and past together, and twice that, can be counted.
+        // The number of tokens and past inputs, and twice that number, do not overflow.
         countable("u", [4, shape[1].max(1), 1]).and_then(|()| countable("filter", [4, self.taps, 1]))?;
         Ok(Problem { spec: self })
     }

@@ -46,7 +46,7 @@ pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) ->
             }
             if let Some(present) = &mut outputs.present_state {
                 let present = &mut present[place..place + history];
-                // What stays moves towards the oldest, and new inputs follow.
+                // Inputs that stay in the state move towards its oldest end, and new inputs follow them.
                 let new = tokens.min(history);
                 match inputs.past_state {
                     _ if s.in_place => present.copy_within(new.., 0),

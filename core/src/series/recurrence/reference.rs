@@ -44,12 +44,12 @@ pub fn states(
         let b = f64::from(inputs.b.get(s.b.at(batch, token, channel)));
         let (a, exp) = match s.gate {
             Gate::Factor => (gate, 0.0),
-            // A factor beyond f32 is taken twice, and rounded once more.
+            // A factor beyond f32 is applied as two factors `e^(x/2)`, which adds an exponential and a rounding.
             Gate::Log if gate > f64::from(MOST_LOG) => (gate_f64(gate), 2.0 * precision.exp + 2.0 * u),
             Gate::Log => (gate_f64(gate), precision.exp),
         };
         if a.abs() < f64::from(TINY) {
-            // Zero itself loses nothing.
+            // A factor of exactly zero clears the state without an error.
             let exact = a == 0.0 && (s.gate == Gate::Factor || gate == f64::NEG_INFINITY);
             let lost = if exact || !largest.is_finite() { 0.0 } else { tiny(largest) };
             (h, absolute, error, largest) = (b, b.abs(), lost, b.abs());

@@ -167,8 +167,8 @@ impl Problem {
         self.spec.states
     }
 
-    /// Returns the number of neighbouring channels that share a per-token coefficient; all channels if it is a
-    /// per-channel one.
+    /// Returns the number of neighbouring channels that share a per-token coefficient. Per-channel coefficients do not
+    /// limit the group: for them, returns the number of all channels.
     #[must_use]
     pub const fn group(&self, coefficient: &Coefficient) -> usize {
         match coefficient {
@@ -188,7 +188,7 @@ impl Problem {
         a
     }
 
-    /// Returns the index in its tensor of the coefficient for value `n` of a channel's state.
+    /// Returns the index, within the tensor of `coefficient`, of the coefficient for value `n` of a channel's state.
     #[must_use]
     pub const fn coefficient(
         &self,

@@ -56,7 +56,7 @@ impl State {
         } else {
             let mut exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
             if delta * a > f64::from(MOST_LOG) {
-                // A factor beyond f32 is taken twice, and rounded once more.
+                // A factor beyond f32 is applied as two factors `e^(x/2)`, which adds an exponential and a rounding.
                 exponent += precision.exp + 2.0 * u;
             }
             let off = factor * libm::expm1(exponent);

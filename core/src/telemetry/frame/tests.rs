@@ -189,7 +189,7 @@ fn no_record_is_longer_than_is_said_and_one_is_as_long() {
         let framed = frame(&mut Encoder::new(u32::MAX), &record);
         assert!(framed.len() <= FRAME && framed.iter().position(|&b| b == 0) == Some(framed.len() - 1));
         let (messages, counts) = decode(&[&[0][..], &framed].concat());
-        // NaN is not equal to itself; its bits are.
+        // The encoded bytes are compared, because NaN is not equal to itself.
         let bytes = |record: &Record| postcard::to_slice(record, &mut [0; 4096]).unwrap().to_vec();
         assert_eq!((messages.len(), bytes(&messages[0].record)), (1, bytes(&record)));
         assert!(counts.whole());
@@ -206,7 +206,7 @@ fn a_buffer_that_is_too_short_is_refused_and_the_number_is_taken() {
     }
     let (messages, counts) = decode(&frame(&mut encoder, &records()[0]));
     assert_eq!((messages[0].sequence as usize, counts.lost as usize), (needed, needed));
-    // Also if the check ends with a zero, which is stuffed last.
+    // A buffer that is one byte too short is also refused if the check ends with a zero, whose stuffing comes last.
     let [.., end] = records();
     let mut encoder = Encoder::new(7);
     let (mut buffer, mut last_zeros) = ([1; FRAME], 0);
@@ -229,7 +229,8 @@ fn no_flipped_bit_is_shown_and_all_are_counted() {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << bit;
             let (came, counts) = require_true(&bytes);
-            // The first byte is a zero that ends nothing, and the last ends the last frame.
+            // Flips in the first and last byte are exceptions: the first zero ends no frame, the last ends the last
+            // frame.
             assert!((3..5).contains(&came) || at == 0, "byte {at}, bit {bit}: {counts:?}");
             assert!(
                 counts.broken > 0 || at == 0 || at + 1 == whole.len(),
@@ -293,7 +294,7 @@ fn the_rest_of_a_frame_at_the_beginning_is_no_damage() {
         let (messages, counts) = decode(&[&frames[0][from..], &frames[1]].concat());
         assert_eq!((messages.len(), counts.broken, counts.lost), (1, 0, 1));
     }
-    // The same holds after a cut; without it, the rest is damage.
+    // After a cut, the rest of a frame is not counted as damage either. Without the cut, it is.
     for (cut, broken) in [(true, 0), (false, 1)] {
         let mut decoder: Decoder = Decoder::new();
         let push =
@@ -315,7 +316,7 @@ fn runs_are_told_apart_and_nothing_is_shown_twice() {
     let beyond = frame(&mut other, &cell);
     other.skip(2);
     let later = frame(&mut other, &cell);
-    // All of the first run arrives; of the second, the start and two records in the middle are missing.
+    // The first run arrives completely. The start and two later records of the second run are missing.
     let (messages, counts) = decode(&[stream(), beyond.clone(), later, beyond, again].concat());
     assert_eq!(messages[5..].iter().map(|m| (m.run, m.sequence)).collect::<Heap<_>>(), [(8, 1), (8, 4)]);
     assert_eq!((counts.lost, counts.repeated, counts.broken), (1 + 2, 2, 0));
@@ -365,7 +366,7 @@ fn frames_of_other_versions_are_told_from_damage() {
     }
     assert_eq!(count(&[VERSION + 1]), (0, 0, 1));
     message[0] = VERSION;
-    // More than the record, less than it, and no record at all, each with a valid check.
+    // These messages have a valid check, but contain more than a record, less than a record, or none.
     assert_eq!(count(&[&message[..], &[0]].concat()), (0, 1, 0));
     for len in 0..message.len() {
         assert_eq!(count(&message[..len]), (0, 1, 0), "{len}");
@@ -376,7 +377,7 @@ fn frames_of_other_versions_are_told_from_damage() {
 
 #[test]
 fn texts_that_are_too_long_or_no_text_are_no_record() {
-    // A trace whose zone is the only text.
+    // Returns a message with a trace whose only text is its zone.
     let body = |zone: &[u8]| {
         let mut message = std::vec![VERSION, 7, 0, 0, 0, 0, 0, 0, 0, 2];
         message.extend([0; 8 + 2]);
@@ -408,7 +409,7 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(came, [0, 2, 4]);
     let expected = Counts { records: 3, lost: 2, overlong: 2, ..Counts::default() };
     assert_eq!(decoder.counts(), expected);
-    // Bytes without an end.
+    // A sequence of 5000 bytes without a zero counts as one overlong frame, and its excess bytes as noise.
     let mut none: Decoder<0> = Decoder::new();
     assert!((0..5000).all(|_| none.push(1).is_none()) && none.push(0).is_none());
     assert!(stream().iter().all(|&byte| none.push(byte).is_none()));
@@ -431,10 +432,10 @@ fn noise_is_counted() {
         decoder.cut();
         noise(&mut decoder, 7);
         assert_eq!(decoder.end().noise, bytes as u64 + 7);
-        // A record shows that the reader may have started within a frame.
+        // Once a record has arrived, the bytes before it may be the end of a frame, and only excess bytes are noise.
         let came = [&[0][..], &stream()].concat().iter().filter_map(|&byte| decoder.push(byte)).count();
         assert_eq!((came, decoder.end().noise, decoder.end().broken), (5, beyond, 0));
-        // After it, a frame may be in progress.
+        // After the record, the next bytes may belong to a frame in progress.
         noise(&mut decoder, bytes);
         assert_eq!(decoder.end().noise, 2 * beyond);
     }

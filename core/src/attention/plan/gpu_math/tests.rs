@@ -39,7 +39,8 @@ fn the_workspace_is_the_matrix_beside_a_reference_and_a_sum_a_row() {
     assert_eq!(without.scores.len, 390 * 192 * 4);
     assert!(without.scores.start >= without.records.start + without.records.len && without.records.len > 0);
     assert!(without.bytes >= without.scores.start + without.scores.len && without.scores.start % 256 == 0);
-    // The largest sums: 63 products and the flush of one chain, two keys of a lane and the tree of 32 lanes.
+    // A value passes through at most 63 products, the flush of one chain, two keys per lane, and the tree over 32
+    // lanes.
     let path = c.longest_path(false);
     assert_eq!((path.merges, path.into_s, path.into_w), (0, 1 + 5 + 2, 129));
     let executed = c.executed();
@@ -56,7 +57,7 @@ fn what_does_not_fit_is_refused() {
     let needed = 64 * 8 + 64 * 64 * 4;
     assert!(of(Some(needed)).is_ok());
     assert_eq!(of(Some(needed - 1)), Err(ChooseError::Budget { needed, budget: needed - 1 }));
-    // 2^31 blocks of the product: 2^26 rows of 2^17 keys, which exceed any memory.
+    // The product needs 2^31 blocks: there are 2^26 rows of 2^17 keys, which exceed any memory.
     let huge = spec(DType::F32, [1, 1, 1 << 26, 1 << 17, 8, 8]).check().unwrap();
     let refused = choose_gpu_math(&huge, &device(), &KERNEL, &GpuOptions::default());
     assert!(matches!(refused, Err(ChooseError::Extent { axis: "blocks", .. })), "{refused:?}");

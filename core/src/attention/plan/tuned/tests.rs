@@ -79,9 +79,9 @@ fn a_division_is_checked() {
     };
     let found = |c: GpuChoice| (c.kernel.name, c.splits, c.chunk);
     assert_eq!(choose(1, 3, None).map(found), Ok(("d64r32", 3, 384)));
-    // Limits of queries are preferences.
+    // A kernel's limit on the number of queries is only a preference, so a division may exceed it.
     assert_eq!(choose(5, 1, None).map(found), Ok(("rows", 1, 1024)));
-    // One for each tile; and five of sixteen tiles take four each, which makes four splits.
+    // At most one split per tile is possible. Five splits of sixteen tiles have four tiles each, so four splits remain.
     assert_eq!(choose(0, 1000, None).map(found), Ok(("d64r64", 16, 64)));
     assert_eq!(choose(0, 0, None).map(found), Ok(("d64r64", 1, 1024)));
     assert_eq!(choose(0, 5, Some(0)).map(found), Ok(("d64r64", 1, 1024)));

@@ -55,7 +55,7 @@ fn the_form_follows_the_head_size() {
         assert_eq!(form(Rule::GatedDelta, d) == Form::FusedChunk, large, "{d}");
     }
     assert_eq!(form(Rule::Delta, 16), Form::Recurrent);
-    // More tokens at once if the state's roundings add up.
+    // A pass has more tokens if the roundings of the state add up.
     let pass = |rule, d| chosen(&problem(rule, [1, 2, 500], [d, d]), &with(Form::Recurrent)).unwrap().0.pass;
     assert_eq!([Rule::Linear, Rule::Gated, Rule::Delta].map(|rule| pass(rule, 128)), [5, 4, 4]);
     assert_eq!(pass(Rule::Linear, 64), 4);
