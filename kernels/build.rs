@@ -43,7 +43,7 @@ mod modules {
     use std::path::{Path, PathBuf};
 
     const CUBINS: &str = "ELSA_CUBIN_DIR";
-    /// Compression level: the highest.
+    /// Compression level of the lzip files: the highest one.
     const LEVEL: u32 = 9;
     /// Largest total size in bytes of packed modules that are compressed together. Loading one module decompresses its
     /// group.
@@ -59,7 +59,7 @@ mod modules {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
             None => Vec::new(),
         };
-        // The table of modules, and a static for each group compressed together.
+        // `table` becomes the table of modules, `groups` a static for each group of modules compressed together.
         let (mut table, mut groups) = (String::new(), String::new());
         let (mut group, mut number) = (Vec::new(), 0);
         for path in files(&modules, "ptx")? {

@@ -35,18 +35,18 @@ const fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// Returns the exponent of `|x|`, clamped to the range of the type's normal numbers, and whether `|x|` is a power of
-/// two in this range, not counting the smallest.
+/// Returns the exponent of `|x|`, clamped to the range of the type's normal numbers, and `true` if `|x|` is a power of
+/// two in this range other than the smallest.
 fn exponent(dtype: DType, x: f64) -> (i32, bool) {
     let (_, min, max) = format(dtype);
-    // Subnormal f64 have the smallest biased exponent, which is far below every type's own.
+    // Subnormal f64 numbers have the smallest biased exponent, which is far below `min` for every type.
     let bits = x.to_bits();
     let e = ((bits >> 52) & 0x7ff) as i32 - 1023;
     (e.clamp(min, max), e > min && e <= max && bits << 12 == 0)
 }
 
 /// Returns the unit in the last place of `dtype` at `reference`: the distance to the next number away from zero.
-/// From the largest number on, it is the spacing below that number.
+/// At the largest number and beyond, it is the spacing below the largest number.
 #[must_use]
 pub fn ulp(dtype: DType, reference: f64) -> f64 {
     power_of_two(exponent(dtype, reference).0 - format(dtype).0 + 1)

@@ -18,7 +18,6 @@ pub enum Layout {
 ///
 /// A view describes any layout whose last axis is contiguous, such as the three of [`Layout`], a slice of a packed QKV
 /// tensor, or an input broadcast over the batch (stride zero).
-/// tensor, or an input broadcast over the batch (stride zero).
 ///
 /// The default is an empty view.
 ///
@@ -287,7 +286,7 @@ mod tests {
         for (shape, strides, fits) in [
             ([1, 1, most, 1], [0, 0, 1, 1], true),
             ([1, 1, most + 1, 1], [0, 0, 1, 1], false),
-            // Many elements in little memory, then few elements in much memory.
+            // Views of many elements in little memory, and then of few elements in much memory.
             ([most, 1, 1, 1], [0, 0, 0, 1], true),
             ([most, 2, 1, 1], [0, 0, 0, 1], false),
             ([1, 2, 1, 1], [0, most - 1, 0, 1], true),

@@ -23,7 +23,7 @@ pub fn text<const N: usize>(text: &str) -> String<N> {
         if kept.len() + c.len_utf8() + CUT.len() > N {
             break;
         }
-        // Both fit, unless the field is shorter than the mark itself and stays empty.
+        // The text fits. So does the mark, unless the field is shorter than the mark and stays empty.
         let _ = kept.push(c);
     }
     let _ = kept.push_str(CUT);
@@ -117,7 +117,7 @@ pub struct Cell {
     pub windows: Option<Grid>,
     /// All sizes of the shape in one text.
     pub shape: String<96>,
-    /// Number of timed calls, without the cold one.
+    /// Number of timed calls, not counting the first, cold one.
     pub samples: u64,
     /// Median latency.
     pub p50_ms: f64,
@@ -141,12 +141,12 @@ pub struct Cell {
     pub workspace_bytes: u64,
     /// Number of bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Speed relative to math: median of the ratio of math's latency to this method's, pair by pair; `None` if math was
-    /// not measured.
+    /// Speed relative to math: ratio of math's latency to this method's in each round of the measurement, median over
+    /// the rounds; `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
-    /// Lower quartile of the ratio of math's latency to elsa's, pair by pair.
+    /// Lower quartile, over the rounds, of the ratio of math's latency to elsa's.
     pub ratio_low: Option<f64>,
-    /// Upper quartile of the ratio of math's latency to elsa's, pair by pair.
+    /// Upper quartile, over the rounds, of the ratio of math's latency to elsa's.
     pub ratio_high: Option<f64>,
     /// Noise of the run: half of the spread of the latency ratio between two copies of the same method. A ratio within
     /// 1 ± noise shows no difference.
@@ -276,7 +276,7 @@ mod tests {
     fn text_that_is_too_long_is_cut_between_letters_and_says_so() {
         assert_eq!(text::<8>("12345678"), "12345678");
         assert_eq!(text::<8>("123456789"), "12345…");
-        // ü is two bytes.
+        // The letter ü has two bytes.
         assert_eq!(text::<8>("1234üüü"), "1234…");
         assert_eq!(text::<9>("1234üüüü"), "1234ü…");
         assert_eq!((text::<2>("123").as_str(), text::<0>("").as_str()), ("", ""));

@@ -1,4 +1,4 @@
-//! Runs all layers, either with all weights in memory or with the next layer's weights being read in parallel.
+//! Runs all layers, either with all weights in memory or while the weights of the next layer are read.
 
 use crate::error::{Error, zeros};
 use crate::model::Model;

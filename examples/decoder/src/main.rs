@@ -1,4 +1,4 @@
-//! The binary `elsa-decoder`: table 13's columns for a decoder of random weights.
+//! The binary `elsa-decoder`: prints the columns of the paper's table 13 for a decoder with random weights.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -91,7 +91,7 @@ impl Weights {
     /// Drops the file from the system's cache, so that the next reads come from the device.
     ///
     /// # Errors
-    /// If the system does not do so.
+    /// If the system does not drop the file.
     pub fn forget(&self) -> Result<(), Error> {
         let failed = |source: std::io::Error| Error::Weights { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;

@@ -31,7 +31,7 @@ fn weights_through_two_buffers_have_the_bits_of_weights_in_memory() {
                 assert_eq!(row.times.parts, layers as u64);
                 assert!(found.iter().all(|x| x.is_finite()) && (0.0..=1.0).contains(&row.times.overlap()));
             }
-            // Layers differ, and each of them changes the answer.
+            // The weights of layers differ, and each layer changes the output.
             if layers > 1 {
                 let mut swapped = all.clone();
                 swapped.swap(0, 1);
@@ -111,7 +111,7 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// Returns the command line of the program. If the tests run in an emulator, it starts with the emulator's.
+/// Returns the command line of the program, which starts with that of the emulator if the tests run in one.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

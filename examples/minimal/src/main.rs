@@ -17,12 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let padding = MaskView::dense(MaskKind::Bool, &[batch, 1, 1, tokens])?;
     let problem = Spec::new(DType::F32, view, view, view, view).mask(padding).check()?;
 
-    // Once per shape.
+    // The engine, the plan and its workspace are created once per shape.
     let engine = Engine::new(&EngineOptions::default())?;
     let plan = engine.plan(&problem, &PlanOptions::default())?;
     let mut workspace = plan.workspace()?;
 
-    // Once per frame; run allocates nothing.
+    // The rest is repeated for every frame; `run` allocates nothing.
     let mut y = vec![0.0f32; view.count()];
     let mut lse = vec![0.0; problem.rows()];
     let mut inputs = Inputs::new(&q[..], &k[..], &v[..]);

@@ -26,7 +26,7 @@ pub fn now() -> u64 {
 pub fn sleep_until(time: u64) -> std::io::Result<bool> {
     let request = Timespec {
         tv_sec: i64::try_from(time / SECOND).unwrap_or(i64::MAX),
-        // Below 10^9.
+        // The remainder is below 10^9 and fits every type of this field.
         tv_nsec: (time % SECOND) as _,
     };
     match clock_nanosleep_absolute(ClockId::Monotonic, &request) {
@@ -41,7 +41,7 @@ pub fn sleep_until(time: u64) -> std::io::Result<bool> {
 pub struct Tick {
     /// Start of the period, in nanoseconds of the monotonic clock.
     pub release: u64,
-    /// End of the period, which is the deadline of its answer.
+    /// End of the period, which is the deadline for the answer.
     pub deadline: u64,
     /// Number of periods that passed without a frame since the previous one.
     pub skipped: u64,
@@ -87,7 +87,7 @@ mod tests {
     fn a_punctual_loop_keeps_the_grid() {
         let mut schedule = Schedule::new(100.0, 5);
         for k in 0..1000 {
-            // Each frame ends somewhere in its period.
+            // Each frame is finished at some time within its period.
             let now = 5 + k * 10_000_000 - if k > 0 { (k * 7919) % 9_999_999 } else { 0 };
             let release = 5 + k * 10_000_000;
             let tick = schedule.next(now);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(schedule.next(0), Tick { release: 0, deadline: 100, skipped: 0 });
         // Busy until 130: the period from 100 to 200 is in progress.
         assert_eq!(schedule.next(130), Tick { release: 100, deadline: 200, skipped: 0 });
-        // Busy until 470: those from 200 and from 300 have passed.
+        // Busy until 470: the periods from 200 and from 300 have passed.
         assert_eq!(schedule.next(470), Tick { release: 400, deadline: 500, skipped: 2 });
         // Back on the grid, without a burst.
         assert_eq!(schedule.next(480), Tick { release: 500, deadline: 600, skipped: 0 });

@@ -42,13 +42,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<(), Error> {
     let (stop, cancelled) = stop_on_signals()?;
     check_core(cli)?;
-    // Source and sink start their threads before the loop has its priority, so that these do not inherit it.
+    // Source and sink start their threads before the loop gets its priority, so the threads do not inherit it.
     let mut source = source(cli)?;
     let sink = match &cli.serial {
         Some(path) => Sink::serial(path, cli.baud)?,
         None => Sink::stdout()?,
     };
-    // The workers of the engine start after it: they inherit the priority of the loop, which waits for them.
+    // The engine's workers start after the priority is set and inherit it, because the loop waits for them.
     let granted = |outcome: Result<(), realtime::Refused>| {
         if let Err(refused) = outcome {
             log::warn!("{refused}");
@@ -64,15 +64,15 @@ fn run(cli: &Cli) -> Result<(), Error> {
     let threads = Some(cli.threads);
     let engine = EngineOptions::default().backend(backend).threads(threads).fallback(cli.fallback);
     let mut model = Model::open(&cli.model, &engine)?;
-    // It is set only here.
+    // This succeeds, because the cell is set only here.
     let _ = cancelled.set(model.engine().clone());
-    // After the workers have started: only the loop is bound to the core.
+    // The workers have started, so only the loop is bound to the core.
     if let Some(cpu) = cli.cpu {
         granted(realtime::pin(cpu));
     }
-    // Touches everything once before memory is locked and the first frame comes.
+    // The warm-up accesses all memory once, before it is locked and the first frame arrives.
     match model.warm_up() {
-        // The loop then ends at once.
+        // A signal has cancelled the warm-up; the loop then ends at once.
         Err(ModelError::Run(RunError::Cancelled)) => {}
         done => done?,
     }
@@ -91,7 +91,7 @@ fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> 
     let refused = |source| Error::System { what: "signals", source };
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in TERM_SIGNALS {
-        // The handler itself sets the flag, which the interrupted code checks next.
+        // The signal handler itself sets the flag, so the interrupted code sees it at its next check.
         flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
     }
     let mut signals = Signals::new(TERM_SIGNALS).map_err(refused)?;
@@ -114,7 +114,7 @@ fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> 
                     log::warn!("signal {signal}: {e}");
                 }
             }
-            // A call may have been about to begin when the loop checked the flag, so this is repeated.
+            // A call may begin just after the loop has checked the flag, so calls are cancelled repeatedly.
             if let Some(engine) = cancelled.get() {
                 engine.cancel();
             }
@@ -143,7 +143,7 @@ fn source(cli: &Cli) -> Result<Box<dyn Source>, Error> {
         let keep = if cli.newest { Keep::Newest } else { Keep::All };
         Box::new(Pipe::open(path, geometry, keep, cli.patience)?)
     } else {
-        // The command line has exactly one of the three.
+        // The command line has exactly one of the three inputs, so the default is never used.
         let path = input.camera.as_deref().unwrap_or(std::path::Path::new("/dev/video0"));
         let patience = cli.patience.unwrap_or(CAMERA_PATIENCE);
         Box::new(Camera::open(path, cli.size, cli.format, cli.rate, patience)?)

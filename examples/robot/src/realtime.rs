@@ -1,5 +1,5 @@
-//! Measures that keep the loop on time on a busy board: its own core, a real-time priority, and memory that is never
-//! paged out.
+//! Measures that keep the loop on time on a busy board: a core for the loop, a real-time priority, and memory that is
+//! never paged out.
 //!
 //! The system may refuse all three to an unprivileged user. The loop then runs without them and reports it.
 

@@ -11,7 +11,7 @@ const LONGEST: u64 = 600_000_000;
 /// The answer for one frame, written as one line.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Answer {
-    /// Number of the frame in the order of the source, from zero. Broken frames have numbers too.
+    /// Index of the frame in the order of the source, from zero. Broken frames are counted too.
     pub frame: u64,
     /// The class with the highest score.
     pub class: usize,
@@ -21,7 +21,7 @@ pub struct Answer {
     pub latency_us: u64,
     /// `true` if the answer came after the end of the period.
     pub late: bool,
-    /// `true` if the CPU computed in place of a failing GPU.
+    /// `true` if the CPU computed attention in place of a failing GPU.
     pub fallback: bool,
 }
 

@@ -7,8 +7,8 @@ use std::io;
 /// system failed.
 pub(crate) fn named_wrongly(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
-    // A file that is not a device of this kind, or a device or a system that does not support the
-    // call.
+    // These codes mean that the file is not a device of the requested kind, or that the device or the
+    // system does not support the call.
     let no_such_device = error.raw_os_error().is_some_and(|code| {
         [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].contains(&Errno::from_raw_os_error(code))
     });

@@ -204,7 +204,7 @@ impl Drop for Sink {
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),
-        // The library reports absent ports and ports in use alike.
+        // The library reports the same error for a port that is absent and for one that is in use.
         serialport::ErrorKind::NoDevice if !path.exists() => ErrorKind::NotFound.into(),
         serialport::ErrorKind::NoDevice => io::Error::new(ErrorKind::ResourceBusy, error.description),
         serialport::ErrorKind::InvalidInput => io::Error::new(ErrorKind::InvalidInput, error.description),
@@ -217,7 +217,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     let mut state = shared.lock();
     loop {
         if state.waiting > 0 {
-            // A line keeps its place until it is written, so that one that is never written is counted.
+            // A line stays in the queue until it is written, so that a line that is never written is counted.
             let line = state.lines[state.first];
             drop(state);
             let wrote = whole(&mut to, &line.bytes[..line.len]);
@@ -243,7 +243,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes all of `bytes` and flushes them, however long the device makes it wait.
+/// Writes all of `bytes` and flushes them. Retries after timeouts for as long as the device makes it wait.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -268,7 +268,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Writer that accepts one byte per call if the test permits it, and times out in between.
+    /// Writer that times out in every other call, and accepts one byte in each of the other calls once the test permits
+    /// it.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,
@@ -281,7 +282,7 @@ mod tests {
             if self.odd {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // A sender that is gone lets everything through.
+            // Once the test has dropped its sender, every write is permitted.
             let _ = self.may.recv();
             self.to.send(bytes[0]).map_err(|_| ErrorKind::BrokenPipe)?;
             Ok(1)
@@ -300,7 +301,7 @@ mod tests {
     #[test]
     fn lines_come_whole_and_in_order_and_what_finds_no_room_is_counted() {
         let (sink, out, let_go) = slow();
-        // Nothing can be written yet, so that the queue fills.
+        // No line can be written yet, so the queue fills.
         for n in 0..LINES + 10 {
             sink.send(|to| write!(to, "line {n}")).unwrap();
         }
@@ -343,7 +344,7 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        // Only standard output has readers that may be gone.
+        // Only standard output has a reader that may have closed it.
         assert!(!error.is_closed() && !error.is_request(), "{error}");
     }
 

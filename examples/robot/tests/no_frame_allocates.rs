@@ -65,7 +65,7 @@ impl Write for Count {
     }
 }
 
-// One test in this binary, so that no other thread allocates at the same time.
+// This binary has only one test, so that no other thread allocates at the same time.
 #[test]
 fn the_loop_allocates_nothing() {
     let desk = Desk::new(5);
@@ -97,7 +97,7 @@ fn the_loop_allocates_nothing() {
         }
     }
     assert_eq!(WRITTEN.load(Ordering::Relaxed), runs * (LAST + 5));
-    // The counter works.
+    // The counter itself works: it counts an allocation.
     let region = Region::new(GLOBAL);
     let kept = std::hint::black_box(vec![0u8; 100]);
     assert!(region.change().allocations > 0 && !kept.is_empty());

@@ -5,8 +5,8 @@
 
 #include "place.cuh"
 
-constexpr float MASK_LIMIT = 0x1.62e42ep+126f;  // as in core/src/attention/mask.rs
-constexpr float ORDINARY = 0x1p+125f;           // the sum of two elements up to this is within MASK_LIMIT
+constexpr float MASK_LIMIT = 0x1.62e42ep+126f;  // the limit of core/src/attention/mask.rs
+constexpr float ORDINARY = 0x1p+125f;           // two elements of at most this magnitude have a sum within MASK_LIMIT
 
 // x with its magnitude limited to MASK_LIMIT if it is finite.
 INLINE float limited(float x) {
@@ -17,16 +17,16 @@ INLINE float limited(float x) {
 
 // The sum of earlier addends and a limited element.
 INLINE float added(float sum, float x) {
-  // The smaller number of the two: a NaN hides neither.
+  // The minimum ignores a NaN, so a NaN in one operand does not hide a -inf in the other.
   return __builtin_fminf(sum, x) == NEG_INF ? NEG_INF : limited(sum + x);
 }
 
-// The score x after the addends, in base-2 units.
+// The score x plus the sum of its addends, in base-2 units.
 INLINE float changed(float x, float sum) { return sum == NEG_INF ? NEG_INF : __builtin_fmaf(sum, LOG2E, x); }
 
 INLINE int addend_size(int kind) { return kind == ADDEND_F32 ? 4 : kind == ADDEND_BOOL ? 1 : 2; }
 
-// The element at `a`.
+// The addend that the element at `a` stands for.
 INLINE float addend_at(Address a, int kind) {
   switch (kind) {
     case ADDEND_BOOL: return load_u8(a) != 0 ? 0.f : NEG_INF;
@@ -48,13 +48,13 @@ INLINE int bias_position(const Call& call, int token) {
   return w.positions ? token + quotient_of(token, w.by_width) * (w.width - 1) : token;
 }
 
-// The entry of the table that an element of the index names; one outside the table counts as the nearest
-// inside.
+// The entry of the table that an element of the index names. An element beyond the table names the nearest
+// entry.
 INLINE int entry_of(const Call& call, u2 x) {
   return (int)x[1] < 0 ? 0 : x[1] != 0 || x[0] >= (unsigned)call.entries ? call.entries - 1 : (int)x[0];
 }
 
-// Boundaries of the sides of a window. A window without sides has only the first one.
+// First token row and first column of a window's second sides; NO_SIDE where the window has only one side.
 struct Sides {
   int row, column;
 };

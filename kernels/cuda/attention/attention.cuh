@@ -108,7 +108,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   Vote vote;
   Tiles t = {Voting<BUDGET>::of(limit, vote), full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
              plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, end, words, early};
-  if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
+  if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the loop handles the past
   ready = k0 < end && (SLOW ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
   if (ready) t.template load_k<!SLOW>(k0, 0);
   else t.drop_k();
@@ -133,7 +133,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
           if (plain) {
             const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
             NO_UNROLL do {
-              if (RARELY(has_bits(call)) && !t.find_bits()) {  // nothing to attend
+              if (RARELY(has_bits(call)) && !t.find_bits()) {  // no row attends a key of the tile
                 ready = false;
               } else {
                 if (!ready) t.template begin<false>();
@@ -155,7 +155,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
           continue;
         }
         if constexpr (ADDS) {
-          if (has_bits(call) && !t.find_bits()) {  // nothing to attend
+          if (has_bits(call) && !t.find_bits()) {  // no row attends a key of the tile
             if constexpr (BUDGET) t.count(0, -1);
             ready = false;
             k0 += TILE;
@@ -189,7 +189,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   }
 }
 
-// The kernel `name` of a shape, with BLOCKS blocks per SM on newer GPUs.
+// Defines the kernel `name` of a shape, with BLOCKS blocks per SM on newer GPUs.
 #define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)             \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
@@ -197,7 +197,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     A::run(memory, call, Unlimited{});                                                               \
   }
 
-// The same for kernels whose blocks can take all splits of their rows.
+// Like ATTENTION, for kernels whose blocks can take all splits of their rows.
 #define ATTENTION_SERIAL(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)      \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, false, true>> A; \
@@ -205,7 +205,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     A::run(memory, call, Unlimited{});                                                               \
   }
 
-// The same inside an error budget.
+// Like ATTENTION, inside an error budget.
 #define ATTENTION_WITHIN(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Within within) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, true>> A;   \

@@ -12,7 +12,7 @@
 //   end      = min(reach, right < 0 ? reach : max(diagonal + right + 1, 0))
 struct Sequence {
   int batch;            // index along the batch axis; zero when packed
-  int query0, queries;  // first query token in the query view, and how many
+  int query0, queries;  // first query token in the query view; number of query tokens
   int key0;             // first token of the new keys in the key view
   int keys, past;       // all keys, including the past; keys of the past
   int reach;            // keys that are valid and inside the mask
@@ -29,15 +29,15 @@ struct Addend {
   Address data;
   long long batch, head, query, key;    // in elements; zero where broadcast
   Divisor by_period;
-  int period, kind;                     // distinct sequences; ADDEND_NONE .. ADDEND_BF16
+  int period, kind;                     // number of distinct sequences; ADDEND_NONE .. ADDEND_BF16
 };
 
 // The windows of pictures. In the last row of windows, rows from `side_row` on attend only one another and no other row
 // attends them; in the last column of windows, the same holds for columns from `side_column` on.
 struct Windows {
-  Divisor by_windows, by_across, by_width;  // of the fields of those names
-  int windows, across, width;           // windows of a picture and of a row of it; columns of a window
-  int side_row, side_column;            // beyond any token without another side
+  Divisor by_windows, by_across, by_width;  // precomputed divisions by the fields of these names
+  int windows, across, width;           // windows per picture and per row of windows; token columns per window
+  int side_row, side_column;            // beyond any token if windows have no second side
   int positions;                        // whether the bias is a table of relative positions
 };
 
@@ -54,8 +54,8 @@ enum {
 // Query, key and value rows, including the past, are read four elements at a time and have the head size of the kernel. For
 // a kernel that sums scores in f32, queries and keys may have a smaller multiple of eight.
 enum { WHOLE_ROWS = 16 };
-// A block takes all splits of its rows, and the kernel's results are the call's: the launch has as many blocks as without
-// splits.
+// A block computes all splits of its rows and writes the results of the call: the launch has as many blocks as a launch
+// without splits.
 enum { SERIAL_SPLITS = 32 };
 // The blocks of the last rows come first, for all heads together.
 enum { LONGEST_FIRST = 64 };
@@ -63,25 +63,25 @@ enum { LONGEST_FIRST = 64 };
 // A whole attention call. Query rows are numbered r = (batch * heads + head) * tokens + token, where token counts in the
 // query view. Fields that every block reads come first, so that they arrive together.
 struct Call {
-  Divisor by_first, by_splits, by_heads, by_group;  // of the fields of those names
-  // Consecutive blocks of one split: blocks of rows, or heads of all sequences with LONGEST_FIRST. First of the blocks with
-  // the last rows of all splits and heads, if these are apart because they have fewer rows; otherwise beyond any block.
+  Divisor by_first, by_splits, by_heads, by_group;  // precomputed divisions by the fields of these names
+  // Consecutive blocks of one split: blocks of rows, or heads of all sequences with LONGEST_FIRST. Index of the first short
+  // block, or beyond any block: if the last rows of a head do not fill a block, blocks with such rows follow all others.
   int first, short_from;
-  // Blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split.
+  // Numbers of row blocks in the longest sequence, of splits of the keys, of query heads, and of keys per split.
   int row_blocks, splits, heads, chunk;
-  Address sequences;                    // table of `sequence_count`; zero: `sequence` for every index of the batch
+  Address sequences;                    // table of `sequence_count`, or zero: `sequence` describes every index
   Sequence sequence;
   int changes, flags;
   float query_factor, cap;              // scores in base-2 units: factor * (q . k), or cap * tanh(factor * (q . k))
   Tensor query, key, value;
-  Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
-  int part_dim, tokens, dtype, group;   // tokens of the query view; query heads per key head
-  Tensor output;                        // data zero: not requested, and there are partial states
+  Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero if absent
+  int part_dim, tokens, dtype, group;   // `tokens`: those of the query view; `group`: query heads per key head
+  Tensor output;                        // data is zero if it is not requested and there are partial states
   Divisor by_tokens;
   int head_dim, value_dim;
-  int query_rows, sequence_count;       // batch * heads * tokens
-  Address lse;                          // [row], natural logarithm; zero: not requested
-  Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not requested
+  int query_rows, sequence_count;       // `query_rows`: batch * heads * tokens
+  Address lse;                          // [row], natural logarithm; zero if not requested
+  Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero if not requested
   Tensor past_key, past_value;
   Addend mask, bias;
   Address index;                        // with CHANGED_BY_INDEX: entries, i64 [query][index_keys], of the table `bias`,
@@ -93,7 +93,7 @@ struct Call {
 struct Present {
   Tensor past, fresh, present;
   int batch, heads, past_tokens, fresh_tokens;
-  int dim, element_size;                // elements of a row; bytes of an element
+  int dim, element_size;                // elements per row; bytes per element
 };
 
 static_assert(sizeof(Sequence) == 40, "");

@@ -25,8 +25,8 @@ struct Math {
   Call call;
   Address scores;         // [row][stride]: the scores, later the weights
   long long stride;       // f32 values from one row to the next, a multiple of the keys of a tile
-  Divisor by_columns;     // of the field of that name
-  int columns, unused;    // blocks of columns of the product, which are keys or dims of the values
+  Divisor by_columns;     // precomputed division by the field of this name
+  int columns, unused;    // `columns`: column blocks of the product; columns are keys or dims of the values
 };
 
 static_assert(__builtin_offsetof(Math, scores) == sizeof(Call) && sizeof(Math) == sizeof(Call) + 32, "");
@@ -34,10 +34,10 @@ static_assert(__builtin_offsetof(Math, scores) == sizeof(Call) && sizeof(Math) =
 namespace math {
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 32;  // of a block's product, of a slice in shared memory
-constexpr int TM = 4, TN = 8;                       // elements per lane
+constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 32;  // rows and columns of a block's product; depth of a slice in shared memory
+constexpr int TM = 4, TN = 8;                       // rows and columns per lane
 constexpr int FLUSH = 256;                          // keys whose products are one chain
-constexpr int LINE = 64 * 4, AREA = DEPTH * LINE;   // bytes of 64 elements, of a factor
+constexpr int LINE = 64 * 4, AREA = DEPTH * LINE;   // bytes of 64 elements; bytes of a factor
 constexpr int AT_ONCE = 4;                          // tiles of a row that a warp reads at once
 
 // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
@@ -69,8 +69,8 @@ INLINE Range keys_of(const Sequence& s, int row0) {
 
 INLINE Address scores_of(const Math& x, long long row) { return x.scores + row * x.stride * 4; }
 
-// Loads four elements of a row from `first` on, unconverted: f32 values, or two words of 16-bit elements. Zero past `dims`, and
-// in a row that is not `there`.
+// Loads four elements of a row from `first` on, unconverted: f32 values, or two words of 16-bit elements. Elements past `dims`,
+// and those of a row that is not `there`, are zero.
 INLINE f4 load_raw(Address row, int first, int dims, bool there, bool vec4, int dtype) {
   f4 x = zero4();
   const int end = there ? dims : 0;
@@ -85,7 +85,8 @@ INLINE f4 load_raw(Address row, int first, int dims, bool there, bool vec4, int 
   return x;
 }
 
-// The same for four rows, with addresses and presence from `row(n, there)`. Single elements are loaded in a loop over rows.
+// Loads four rows like load_raw; `row(n, there)` returns the address of row n and whether it is there. Rows that are read element
+// by element are loaded in a loop.
 template <class Row> INLINE void load_rows(f4 (&x)[4], int first, int dims, bool vec4, int dtype, Row row) {
   if (vec4) {
     UNROLL for (int n = 0; n < 4; n++) {
@@ -145,7 +146,7 @@ INLINE void multiply(SharedBytes left, SharedBytes right, int t, float (&acc)[TM
   }
 }
 
-// The same, where positive zeros among the weights on the left contribute nothing.
+// Like multiply, but positive zeros among the weights on the left contribute nothing.
 INLINE void multiply_attended(SharedBytes left, SharedBytes right, int t, float (&acc)[TM][TN]) {
   NO_UNROLL for (int k = 0; k < DEPTH; k++) {
     const f4 a = load_shared(chunk_at(left, k, lane_row(t)));
@@ -161,7 +162,7 @@ INLINE void multiply_attended(SharedBytes left, SharedBytes right, int t, float 
   }
 }
 
-// First step: a tile of scores, in base-2 units.
+// First step of method math: computes a tile of scores, in base-2 units.
 INLINE void scores(SharedBytes sm, const Math& x) {
   const Call& call = x.call;
   const int t = thread_index(), dtype = call.dtype, size = element_size(dtype), d = call.head_dim;
@@ -181,7 +182,7 @@ INLINE void scores(SharedBytes sm, const Math& x) {
   const int chunks = (d + DEPTH - 1) / DEPTH;
   NO_UNROLL for (int chunk = 0; chunk <= chunks; chunk++) {
     const int first = chunk * DEPTH + (t & 7) * 4, group = (t >> 3) * 4;
-    if (chunk < chunks) {  // rows and keys past the last ones repeat them
+    if (chunk < chunks) {  // rows and keys past the last ones repeat the last
       load_rows(a, first, d, (call.flags & QUERY_VEC4) != 0, dtype, [&](int n, bool&) LAMBDA -> Address {
         return q + min_of(p.row0 + group + n, s.queries - 1) * call.query.token * size;
       });
@@ -211,7 +212,7 @@ INLINE void scores(SharedBytes sm, const Math& x) {
                  f4{acc[i][h * 4], acc[i][h * 4 + 1], acc[i][h * 4 + 2], acc[i][h * 4 + 3]});
 }
 
-// Second step: turns a row of scores into weights. A warp has a row, and a lane two keys of each tile.
+// Second step: turns a row of scores into weights. A warp has a row, and a lane has two keys of each tile.
 INLINE void weights(const Math& x) {
   const Call& call = x.call;
   const int t = thread_index(), lane = t & 31;
@@ -241,7 +242,7 @@ INLINE void weights(const Math& x) {
     f2 y[AT_ONCE];
     read(tile, y);
     if (changes) {
-      NO_UNROLL for (int n = 0; n < AT_ONCE * 2; n++) {  // the next becomes the first
+      NO_UNROLL for (int n = 0; n < AT_ONCE * 2; n++) {  // each step moves the next score to the first place
         const int key = tile + (n >> 1) * COLUMNS + lane * 2 + (n & 1);
         float z = y[0][0];
         if (key >= own.start && key < own.end) {
@@ -274,7 +275,8 @@ INLINE void weights(const Math& x) {
   if (call.part_w == 0 && call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(reference, sum));
 }
 
-// Third step: a block of the product with the values; then outputs, or the W of a state that another kernel finishes.
+// Third step: computes a block of the product with the values, and writes outputs, or the W of a state that another kernel
+// finishes.
 INLINE void values(SharedBytes sm, const Math& x) {
   const Call& call = x.call;
   const int t = thread_index(), dtype = call.dtype, size = element_size(dtype), dv = call.value_dim;
@@ -326,7 +328,7 @@ INLINE void values(SharedBytes sm, const Math& x) {
     }
     odd = any_of_block(odd);
   }
-  NO_UNROLL for (int i = 0; i < TM * 2; i++) {  // the next half of a row becomes the first
+  NO_UNROLL for (int i = 0; i < TM * 2; i++) {  // each step moves the next half of a row to the first place
     const int row = lane_row(t) * TM + (i >> 1), dim = p.column + column_of(t, i & 1);
     const long long number = first_row + row;
     const f4 w = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};

@@ -17,11 +17,11 @@
 struct Measure {
   Call call;
   Address records;                    // [block][record]
-  Address mask, bias;                 // contiguous elements, also of a table
-  long long mask_elements, bias_elements;  // zero without addends, or if they are bytes
+  Address mask, bias;                 // contiguous elements; for a table of biases, its elements
+  long long mask_elements, bias_elements;  // number of elements; zero without addends, or if they are bytes
   int mask_dtype, bias_dtype;
   int record;                         // f32 values from one record to the next: CHANNELS, then a multiple of four channels
-  int query_pieces, key_pieces;       // pieces of the longest sequence
+  int query_pieces, key_pieces;       // number of pieces in the longest sequence
   int kv_heads;
 };
 
@@ -127,7 +127,7 @@ INLINE Range keys_of(const Sequence& s) {
   return Range{min_of(range_of(s, 0).start, last.end), last.end};
 }
 
-// Findings of a thread.
+// The maxima that a thread has found.
 struct Found {
   float at[CHANNELS];
   f4 values[QUADS];
@@ -138,7 +138,7 @@ INLINE Piece rows_of(const Tensor& t, int batch, int head, int token, int rows, 
   return Piece{t.data + row_offset(t, batch, head, token) * size, t.token * size, rows, dim, vec4};
 }
 
-// The sequence of that index.
+// Sequence `index` of the call.
 INLINE Sequence sequence_of(const Call& call, int index) {
   if (call.sequences == 0) {
     Sequence s = call.sequence;

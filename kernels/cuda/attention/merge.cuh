@@ -25,7 +25,7 @@
 
 constexpr int THREADS = 128;
 
-// The sums D of partial states, and the destination of a row's; absent without a budget.
+// The sums D of partial states, and the address for the D of a finished row. Empty without a budget.
 template <class Limit> struct LeftOut {
   static constexpr int COUNT = 0;
 };
@@ -75,8 +75,8 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
   }
 }
 
-// The pending states of a row: `joins` of them, from `into` on, merge with that of the chunk, which replaces the first if
-// `more` chunks follow.
+// The pending states of a row: `joins` of them, from `into` on, merge with the state of the chunk. The result replaces the
+// first of them if `more` chunks follow.
 struct Pending {
   Address ms, w;             // [row][slot][2], [row][slot][part_dim]
   int slots, joins, into, more;
@@ -107,13 +107,13 @@ INLINE Address sums_of(const Pending& p, const Call& call, long long row, int sl
   return p.w + (row * p.slots + p.into + slot) * call.part_dim * 4;
 }
 
-// The subtree of GROUP states from `first` on, `stride` splits apart. Lane `lane` of a team of `lanes` takes some of the
-// columns. With `last`, the state and the pending ones yield the row's results; otherwise it replaces the first. With
-// MANY all lanes of a warp call this; a team without `own` work reads and writes nothing.
+// Merges the subtree of the GROUP states that start at `first` and are `stride` splits apart. Lane `lane` of a team of `lanes`
+// merges some of the columns. With `last`, the merged state and the pending ones yield the row's results; without it, the merged
+// state replaces the first one. With MANY all lanes of a warp call this; a team without `own` work reads and writes nothing.
 template <int GROUP, bool MANY, class Earlier, class Limit>
 INLINE void merge_group(const Call& call, const Earlier& earlier, const Limit& limit, long long row, int first, int stride, int lane,
                         int lanes, bool last, bool own) {
-  // Past the last state the last one is read, and ignored.
+  // For places past the last state, the last state is read and ignored.
   const long long leaf = row * call.splits + first;
   const int count = call.splits - first, pace = MANY ? opaque(stride) : 1;
   const Address ms = call.part_ms + leaf * 8;
@@ -207,17 +207,17 @@ INLINE void merge_rows(const Call& call, const Earlier& earlier, const Limit& li
   }
 }
 
-// name, states merged at once, whether a row may have more, blocks per SM
+// Parameters: name, states merged at once, whether a row may have more, blocks per SM.
 #define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) {                         \
     merge_rows<GROUP, MANY>(call, NonePending{}, Unlimited{});                                     \
   }
-// The same for states that have left keys out.
+// Like MERGE, for states inside an error budget.
 #define MERGE_WITHIN(name, GROUP, BLOCKS)                                                          \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Within within) {                           \
     merge_rows<GROUP, true>(within.call, NonePending{}, within.budget);                            \
   }
-// The same for a chunk of the keys.
+// Like MERGE, for the states of a chunk of the keys.
 #define MERGE_STREAM(name, GROUP, BLOCKS)                                                          \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Stream stream) {                           \
     merge_rows<GROUP, true>(stream.call, stream.pending, Unlimited{});                             \

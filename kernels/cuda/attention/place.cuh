@@ -5,14 +5,14 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: its sequence and that sequence's number, head, split of the keys and block of rows. A block that serves a
-// group of heads has the first of them.
+// A block's share: its sequence, the index of the sequence, its head, split of the keys and block of rows. If a block computes a
+// group of heads, `head` is the first of them.
 struct Share {
   Sequence sequence;
   int index, head, split, row_block;
 };
 
-// The share of a block that serves `group` heads. Blocks are ordered by blocks of rows, from the last to the first, then
+// The share of a block that computes `group` heads. Blocks are ordered by blocks of rows, from the last to the first, then
 // splits, then heads. With LONGEST_FIRST the order is heads, then splits, then blocks of rows, so that blocks with the most
 // keys start first. The short blocks of the last rows begin at `short_from`: they fill the SMs that the others leave idle at
 // the end.
@@ -60,7 +60,7 @@ INLINE Range range_of(const Sequence& s, int row) {
   return Range{min_of(start, end), end};
 }
 
-// Number of a query row among all rows of the call.
+// Index of a query row among all rows of the call.
 INLINE long long row_number(const Call& call, const Sequence& s, int head, int row) {
   return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // fits 31 bits
 }

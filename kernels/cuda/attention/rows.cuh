@@ -27,7 +27,7 @@
 #include "finish.cuh"
 
 constexpr int WARPS = 4;
-constexpr int ROWS = 4;  // one per component of an f4; in the end, one per warp
+constexpr int ROWS = 4;  // one row per component of an f4 and, at the end, one row per warp
 
 template <int D> struct Groups {
   enum {
@@ -36,7 +36,7 @@ template <int D> struct Groups {
     VECS = D / (LANES * 4),   // float4 groups of dims per lane
     KEYS = D < 128 ? 4 : D == 128 ? 8 : 2,  // keys per group and round
     FLUSH = 256 / KEYS,       // rounds between additions to the outer sums
-    WIDE = (D + 127) / 128,   // groups of four columns per lane when a warp has a row
+    WIDE = (D + 127) / 128,   // groups of four columns per lane, when a warp has a row
     STATES_AT = ROWS * PARTS * D * 4,
     WEIGHTS_AT = STATES_AT + ROWS * PARTS * 8,
     SHARED_BYTES = WEIGHTS_AT + WARPS * 128,
@@ -80,10 +80,10 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     const Address at = query_row(call, seq, head_of(row, token), token, SIZE);
     UNROLL for (int h = 0; h < VECS; h++) load4_checked(to[h], at, lane * 4 + h * LANES * 4, call.head_dim, vec4);
   };
-  if (call.flags & QUERY_VEC4) {  // all at once, and used after keys and values have been requested
+  if (call.flags & QUERY_VEC4) {  // loads all rows at once; they are used after keys and values have been requested
     UNROLL for (int r = 0; r < ROWS; r++) load_query(raw[r], min_of(row0 + r, last), true);
   } else {
-    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // each step puts the next row in the last place
       UNROLL for (int o = 1; o < ROWS; o++)
         UNROLL for (int h = 0; h < VECS; h++) raw[o - 1][h] = raw[o][h];
       load_query(raw[ROWS - 1], min_of(row0 + r, last), false);
@@ -128,7 +128,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
 
   int rounds = 0;
   NO_UNROLL for (int k0 = kbeg; k0 < kend; k0 += ROUND) {
-    if (!is_early(k0)) {  // the next key's registers become the last key's, which keeps this small
+    if (!is_early(k0)) {  // each step puts the next key in the last place, which keeps the code small
       NO_UNROLL for (int u = 0; u < KEYS; u++) {
         UNROLL for (int o = 1; o < KEYS; o++)
           UNROLL for (int h = 0; h < VECS; h++) {
@@ -145,7 +145,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
       }
     }
 
-    float s[KEYS * ROWS];  // scores, first over the dims of this lane
+    float s[KEYS * ROWS];  // scores, at first summed over the dims of this lane only
     UNROLL for (int u = 0; u < KEYS; u++) {
       UNROLL for (int r = 0; r < ROWS; r++) s[u * ROWS + r] = 0.f;
       UNROLL for (int h = 0; h < VECS; h++) {
@@ -196,7 +196,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     store_shared_f(own_weight, weight);
     if (any_of_warp(is_absent(weight))) {
       sync_warp();
-      NO_UNROLL for (int u = 0; u < KEYS; u++) {  // the next value becomes the first
+      NO_UNROLL for (int u = 0; u < KEYS; u++) {  // each step moves the next value to the first place
         const f4 weights = load_shared(group_weights + u * 16);
         UNROLL for (int h = 0; h < VECS; h++) {
           const f4 v = to_f32(values[0][h], call.dtype);
@@ -288,7 +288,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   }
 }
 
-// name, 16-bit elements, largest head size, blocks per SM
+// Parameters: name, 16-bit elements, largest head size, blocks per SM.
 #define ATTEND_ROWS(name, B16, D, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \

@@ -113,7 +113,7 @@ INLINE void add_u32(Address a, int x) { host::at<unsigned>(a) += (unsigned)x; }
 INLINE void write_u16(Address a, unsigned x) { host::at<unsigned short>(a) = (unsigned short)x; }
 INLINE void write_u8(Address a, unsigned x) { host::at<unsigned char>(a) = (unsigned char)x; }
 
-// Results below 2^-126 are zero, as on the device; the rest is more accurate than there.
+// Results below 2^-126 are zero, as on the device; other results are more accurate than there.
 INLINE float exp2_fast(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.f : y;

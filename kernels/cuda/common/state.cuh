@@ -68,7 +68,7 @@ INLINE float log_sum_exp(float m, float s) {
   return (float)((double)m * LN2 + natural_log((double)s));
 }
 
-// The same for the sum s + d.
+// Log-sum-exp in natural units, for the sum s + d.
 INLINE float log_sum_exp(float m, float s, float d) {
   if (m == NEG_INF && s == s) return NEG_INF;
   return (float)((double)m * LN2 + natural_log((double)s + (double)d));

@@ -9,15 +9,15 @@
 // Tokens of a chunk.
 constexpr int CHUNK = 16;
 
-// One sequence: its index along the batch axis, its first token there, its tokens, the index of its first chunk among the prepared
-// ones, and the chunks of its parts in a scan. Its index in the table is its index among the states.
+// One sequence: its index along the batch axis, its first token there, its number of tokens, the index of its first chunk among
+// the prepared ones, and the number of chunks per part in a scan. Its index in the table is its index among the states.
 struct Sequence {
   int batch, first, tokens, chunk0, part_chunks;
 };
 
 // f32 states [sequence][head][part][row of key_dim][value_dim]: strides in elements.
 struct States {
-  Address data;  // zero: none
+  Address data;  // zero if absent
   long long sequence, head, part, row;
 };
 
@@ -43,25 +43,25 @@ enum {
 // A whole call. A head is an output head: it reads state head / readers and query head / sharers, and the state uses key head state
 // / key_group. For kernels that share (share.cuh) heads are states. Positions count tokens in processing order, chunk by chunk.
 struct Linear {
-  Divisor by_columns, by_parts, by_heads;          // of the fields of those names
+  Divisor by_columns, by_parts, by_heads;          // precomputed divisions by the fields of these names
   Divisor by_readers, by_sharers, by_key_group;
   Divisor by_sequence_chunks;
   int columns, parts, heads, sequence_count;       // blocks of columns of a state; parts of a sequence; output heads
-  Address sequences;                               // table of `sequence_count`, or zero: a sequence per index of the batch
-  int tokens, sequence_chunks;                     // of each sequence, without a table
-  int chunks, part_chunks;                         // prepared, of all sequences; per part, zero: as in the table
+  Address sequences;                               // table of `sequence_count` sequences; zero if every index of the batch is one
+  int tokens, sequence_chunks;                     // of each sequence, if there is no table
+  int chunks, part_chunks;                         // prepared chunks of all sequences; chunks per part, zero: see the table
   int key_dim, value_dim;
-  int dtype, gate_dtype;                           // of query, key, value; of decay and beta
+  int dtype, gate_dtype;                           // types of query, key and value; of decay and beta
   int output_dtype, flags;
   int readers, boundary_chunks;                    // output heads per state; chunks between consecutive `boundaries`
   float scale, epsilon;
   Tensor query, key, value, output;
-  Tensor decay, beta;                              // data zero: none
-  Tensor partial;                                  // f32, added to the output; data zero: none
-  States initial, last;                            // before the first chunk of a part; after its last one
-  States boundaries;                               // before every run of `boundary_chunks` chunks
+  Tensor decay, beta;                              // data is zero if absent
+  Tensor partial;                                  // f32, added to the output; data is zero if absent
+  States initial, last;                            // states before the first chunk of a part; states after its last chunk
+  States boundaries;                               // states before every run of `boundary_chunks` chunks
   Address records;                                 // f32 [head][chunk][RECORD], see prepare.cuh
-  Address tiles;                                   // gates per dim: f32 [head][chunk][TILE_ROWS][dims of the kernel]
+  Address tiles;                                   // with gates per dim: f32 [head][chunk][TILE_ROWS][dims of the kernel]
   int least, most;                                 // sequences of least .. most - 1 tokens are processed, others are left alone
 };
 

@@ -25,9 +25,9 @@
 
 // The argument of a launch: the device twin of kernels/src/cuda/linear/carry.rs.
 struct Carry {
-  Divisor by_blocks, by_nodes, by_heads;  // of the fields of those names
+  Divisor by_blocks, by_nodes, by_heads;  // precomputed divisions by the fields of these names
   int blocks, nodes, heads;               // blocks per node; nodes of the step, or one; states per sequence
-  int items, key_dim, value_dim;          // parts with a place; rows of a state; its columns
+  int items, key_dim, value_dim;          // parts per state, except the last; rows of a state; its columns
   int gates, step, down, unused;          // gates per token: zero, one, or key_dim; in a dense scan, the step and its sweep
   Address states;                         // b, then states: f32 [sequence][head][item][key_dim][value_dim]
   Address transitions;                    // dense A: f32 [sequence][head][item][key_dim][key_dim], or zero
@@ -56,7 +56,7 @@ INLINE Node node_of(int items, int step, int m) {
 struct Dense {
   const Carry& call;
   const SharedBytes sm;
-  const int lane, row0;  // of this warp, in the block
+  const int lane, row0;  // row0: first row of this warp, within the block
 
   INLINE SharedBytes factor_at(int row) const { return sm + row * (padded(call.key_dim) * 4); }
 
@@ -118,7 +118,7 @@ struct Dense {
     }
     sync_block();
     multiply(call.states + (item0 + earlier) * s_bytes, call.states + (item0 + at) * s_bytes, first, call.value_dim, true);
-    // A fold from the start of the sequence is a state.
+    // A fold from the start of the sequence is a state, which has no transition.
     if (call.down == 0 && node.start > 0)
       multiply(call.transitions + (item0 + earlier) * a_bytes, a, first, call.key_dim, false);
   }
@@ -128,7 +128,7 @@ struct Diagonal {
   const Carry& call;
   const int row, of_state;
   const long long item0;
-  const Address quad;  // in the first item
+  const Address quad;  // address of this thread's elements in the first item
 
   // items[at] <- items[earlier] + items[at], with the gates of parts from .. at.
   INLINE void combine(int earlier, int from, int at) const {

@@ -24,19 +24,19 @@ INLINE float exp_of(double x) {
   return n > 127.f ? p * 2.f * power_of_two(127.f) : p * power_of_two(n);
 }
 
-// Largest logarithm whose e^x is certainly an f32 number. At twice as much, even the smallest normal number would become
+// Largest logarithm whose e^x is certainly an f32 number. At twice this logarithm, even the smallest normal number would become
 // infinite.
 constexpr float MOST_LOG = 88.7f;
 
-// The gate of a logarithm. For a gate beyond f32, the gate of half the logarithm as a negative number, which is applied to the
-// state twice. The gate of infinity is infinite.
+// The gate of a logarithm. If the gate is beyond f32, the gate of half the logarithm, as a negative number, is returned and is
+// applied to the state twice. The gate of infinity is infinite.
 INLINE float gate_of(float g) {
   const bool beyond = g > MOST_LOG && g < __builtin_inff();
   const float half = g < 2.f * MOST_LOG ? 0.5f * g : MOST_LOG, gate = exp_of((double)(beyond ? half : g));
   return g == NEG_INF ? CLEAR : beyond ? -gate : gate;
 }
 
-// The same for a sum of logarithms that does not clear.
+// Like gate_of, for a sum of logarithms that does not clear.
 INLINE float gate_of_sum(double sum) {
   const bool beyond = sum > (double)MOST_LOG && sum < __builtin_inf();
   const float gate = exp_of(!beyond ? sum : sum < 2. * MOST_LOG ? 0.5 * sum : (double)MOST_LOG);

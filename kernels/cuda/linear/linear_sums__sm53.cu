@@ -8,7 +8,7 @@
 struct Sums {
   Linear call;    // heads are output heads; parts, sequences and decay are read
   Address sums;
-  int gates, unused;  // per token
+  int gates, unused;  // gates per token
 };
 
 static_assert(__builtin_offsetof(Sums, sums) == sizeof(Linear) && sizeof(Sums) == sizeof(Linear) + 16, "");

@@ -29,7 +29,7 @@ constexpr int THREADS = 128, ROWS = 64, KEYS = 32, COLUMNS = 64, SLAB = 32;
 // Bytes per row of a slab or of scores, and per row of values.
 constexpr int ROW_BYTES = SLAB * 4 + 16, VALUE_BYTES = COLUMNS * 4;
 constexpr int KEYS_AT = ROWS * ROW_BYTES, SCORES_AT = KEYS_AT + KEYS * ROW_BYTES, VALUES_AT = SCORES_AT + ROWS * ROW_BYTES;
-// For each row, then each key: the sum of logarithms in two words, how many clear, its gate, one over its norm.
+// For each row, then for each key: the sum of logarithms in two words, the number that clear, the gate, and one over the norm.
 constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + (ROWS + KEYS) * 8;
 constexpr int GATES_AT = CLEARS_AT + (ROWS + KEYS) * 4, NORMS_AT = GATES_AT + 2 * ROWS * 4;
 constexpr int SHARED_BYTES = NORMS_AT + (ROWS + KEYS) * 4;
@@ -103,7 +103,7 @@ struct Block {
     return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
   }
 
-  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are skipped, and values are
+  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are skipped, and each value is
   // multiplied twice by the row's `again`.
   template <class Sees, class Again> INLINE void add(bool finite, Sees sees, Again again) {
     const int group = thread_index() / 16;
@@ -128,7 +128,8 @@ struct Block {
     }
   }
 
-  // Stores four columns of KEYS rows in shared memory, zero if absent; returns whether a thread's are finite.
+  // Stores four columns of KEYS rows in shared memory, with zeros for absent rows. Returns whether this thread's values are
+  // finite.
   template <class Load> INLINE bool bring_values(Load load) const {
     bool finite = true;
     UNROLL for (int i = 0; i < KEYS / 8; i++) {
@@ -163,7 +164,7 @@ struct Block {
       NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
         bool clears;
         const double g = logarithm(gates, row0 + t, clears);
-        sum = clears ? 0. : sum + g;  // only rows after it count
+        sum = clears ? 0. : sum + g;  // a logarithm that clears leaves only the later rows
         count += clears ? 1 : 0;
       }
       set_sum(thread_index(), sum);
@@ -172,7 +173,8 @@ struct Block {
     }
     UNROLL for (int i = 0; i < 8; i++) answer[i] = zero4();
 
-    // Tokens from the end of a tile to the block's first: sum of their logarithms, and how many of them clear.
+    // For the tokens from the end of a tile to the block's first: the sum of their logarithms, and the number of those that
+    // clear.
     double between = 0.;
     int cleared = 0;
     const int end = min_of(row0 + ROWS, sequence.tokens);
@@ -191,7 +193,7 @@ struct Block {
           after += t > lane ? other : 0.;
         }
       }
-      sync_block();  // the data of the previous tile is free
+      sync_block();  // the data of the previous tile is no longer needed
       if (thread_index() < KEYS) {
         const unsigned later = lane == 31 ? 0 : clearing >> (lane + 1);
         set(GATES_AT, ROWS + lane, exp_of(after));
@@ -235,7 +237,7 @@ struct Block {
         return among ? other <= r && clears == number_at(CLEARS_AT, other)
                      : clears == 0.f && number_at(CLEARS_AT, ROWS + j) == 0.f;
       };
-      NO_UNROLL for (int n = 0; n < 16; n++) {  // the next score becomes the last
+      NO_UNROLL for (int n = 0; n < 16; n++) {  // each step puts the next score in the last place
         const int r = row + n / 4 * 16, j = key + n % 4 * 8;
         float s = score[0][0];
         UNROLL for (int o = 1; o < 16; o++) score[(o - 1) / 4][(o - 1) % 4] = score[o / 4][o % 4];
@@ -250,8 +252,8 @@ struct Block {
 
     if (cleared == 0) {
       sync_block();
-      // From here on the gate of a row is that of all tokens up to it. For a gate beyond f32 it is that of half the logarithm,
-      // applied to the state twice.
+      // From here on the gate of a row is that of all tokens up to it. A gate beyond f32 is replaced by the gate of half the
+      // logarithm, which is applied to the state twice.
       bool beyond = false;
       if (thread_index() < ROWS) {
         const float gate = gate_of_sum(sum_of(thread_index()) + between);
@@ -292,7 +294,7 @@ struct Block {
 
     const Rows answers = rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4);
     const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
-    NO_UNROLL for (int i = 0; i < 8; i++) {  // the next row becomes the first
+    NO_UNROLL for (int i = 0; i < 8; i++) {  // each step moves the next row to the first place
       const int position = row0 + thread_index() / 16 + 8 * i, column = column0 + thread_index() % 16 * 4;
       const f4 x = answer[0] * call.scale;
       UNROLL for (int o = 1; o < 8; o++) answer[o - 1] = answer[o];

@@ -21,7 +21,7 @@ INLINE Rows rows_of(const Tensor& t, const Sequence& s, int head, int dim, int d
 
 INLINE Address row_at(const Rows& rows, int position) { return rows.zero + position * rows.step; }
 
-// The sequence with this number.
+// Sequence `number` of the call.
 INLINE Sequence sequence_of(const Linear& call, int number) {
   if (call.sequences == 0) return Sequence{number, 0, call.tokens, number * call.sequence_chunks, call.part_chunks};
   const Address at = call.sequences + (long long)number * (int)sizeof(Sequence);
@@ -29,7 +29,7 @@ INLINE Sequence sequence_of(const Linear& call, int number) {
   return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12), own};
 }
 
-// Loads four elements raw: f32 values, or, `packed`, the words of four 16-bit elements in the first two places.
+// Loads four elements raw: f32 values or, if `packed`, the words of four 16-bit elements in the first two places.
 INLINE f4 load_quad(const Rows& rows, Address row, int first) {
   if (rows.dtype == TYPE_F32) return load_f4(row + first * 4);
   const u2 words = load_u2(row + first * 2);

@@ -27,10 +27,10 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     THREADS = WARPS * 32,
     SLAB = 32,
     ROW_BYTES = SLAB * 4 + 16,
-    // Keys, queries, and with a gate per dim keys for columns.
+    // Rows of keys, of queries and, with a gate per dim, of keys for columns.
     ROWS = PER_DIM ? 48 : 32,
     COLUMNS_AT = PER_DIM ? 32 * ROW_BYTES : 0,
-    FACTORS_AT = ROWS * ROW_BYTES,  // of rows
+    FACTORS_AT = ROWS * ROW_BYTES,  // factors of rows
     WARP_BYTES = FACTORS_AT + 128,
     SHARED_BYTES = WARPS * WARP_BYTES,
     FIRST = DELTA ? 0 : 2,  // only a rule with delta needs products of keys with keys
@@ -39,9 +39,9 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
 
   const Linear& call;
   const SharedBytes sm;
-  const int lane, token;  // a token per lane of half a warp
+  const int lane, token;  // token: one for each lane of half a warp
   Sequence sequence;
-  int position, tokens;  // of the chunk's first token; of the chunk
+  int position, tokens;  // position of the chunk's first token; number of its tokens
   Rows keys, queries, gates;
   Address tile;
   int dims;
@@ -54,7 +54,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     return rows_of(t, sequence, h, dim, dtype, has(flag), has(REVERSE));
   }
 
-  // Element x of row r, of keys then queries; zero past the last token and the last dim.
+  // Element x of row r; the rows are keys, then queries. Zero past the last token and the last dim.
   INLINE float at(int r, int x) const {
     const Rows& from = r < CHUNK ? keys : queries;
     const int t = r % CHUNK;
@@ -94,7 +94,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
 
   INLINE Address tile_at(int r, int x) const { return tile + (r * dims + x) * 4; }
 
-  // The same with a gate per dim, one dim per lane. Returns whether its sums are within bounds.
+  // Like bring, with a gate per dim and one dim per lane. Returns whether the sums of logarithms are within bounds.
   INLINE bool bring_gated(int x0) {
     const int x = x0 + lane;
     double sum = 0.;
@@ -142,7 +142,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   INLINE void run(int warp) {
     const int head = warp / call.chunks, of_all = warp - head * call.chunks;
     int number = quotient_of(of_all, call.by_sequence_chunks);
-    if (call.sequences != 0) {  // the last sequence whose first chunk is not beyond
+    if (call.sequences != 0) {  // finds the last sequence that does not begin after this chunk
       number = 0;
       NO_UNROLL for (int past = call.sequence_count; past - number > 1;) {
         const int middle = (number + past) / 2;
@@ -260,7 +260,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   }
 };
 
-// name, gate per dim, delta, blocks per SM
+// Parameters: name, gate per dim, delta, blocks per SM.
 #define LINEAR_PREPARE(name, PER_DIM, DELTA, BLOCKS)                                               \
   KERNEL LAUNCH_BOUNDS((Prepare<PER_DIM, DELTA>::THREADS), BLOCKS) void name(const Linear call) {  \
     typedef Prepare<PER_DIM, DELTA> P;                                                             \

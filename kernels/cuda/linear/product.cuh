@@ -31,7 +31,7 @@ template <class V> INLINE void add_product(V& sum, float x, const V& y) {
   UNROLL for (int c = 0; c < COUNT_OF<V>; c++) sum[c] = __builtin_fmaf(x, y[c], sum[c]);
 }
 
-// A difference with itself would be enough if it were not contracted into multiply-adds.
+// Subtracting x from itself would be enough if the difference were not contracted into a multiply-add.
 INLINE bool is_finite(float x) { return __builtin_fabsf(x) <= 3.40282346638528859812e38f; }
 INLINE bool is_finite(const f4& x) {
   return is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3]);
@@ -119,8 +119,8 @@ template <int DIMS, class V> struct Columns {
 // A matrix of a chunk in shared memory: quads of a row are permuted, so that adjacent rows are read without conflicts.
 INLINE int matrix_quad(int row, int quad) { return row * 4 + (quad ^ ((row >> 1) & 3)); }
 
-// Row `slice` of a matrix times the tokens' rows of columns. Unless all of these are `finite`, tokens after `slice`, which
-// weigh zero, are skipped.
+// Row `slice` of a matrix, multiplied by the tokens' rows of columns. Unless all these rows are `finite`, tokens after `slice`,
+// whose weight is zero, are skipped.
 template <class V> INLINE V times_matrix(SharedBytes matrix, SharedBytes tokens, int slice, bool finite) {
   constexpr int TOKEN_BYTES = COUNT_OF<V> * 8;
   V sum[2] = {none<V>(), none<V>()};

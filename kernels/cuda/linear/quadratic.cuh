@@ -40,7 +40,7 @@ constexpr int MOST_DIMS = THREADS;
 constexpr float MOST_GATE = 0x1p100f;
 constexpr double MOST_SUM = 69., CLEARED = -__builtin_inf();
 
-// Sums of logarithms, the latest first: nothing before one that clears counts. And the reverse.
+// Adds an earlier logarithm to a sum, or a later one: nothing before a logarithm that clears counts.
 INLINE double and_before(double sum, double g) { return sum == CLEARED ? sum : sum + g; }
 INLINE double and_after(double sum, double g) { return g == CLEARED || (sum == CLEARED && g == g) ? CLEARED : sum + g; }
 
@@ -51,7 +51,7 @@ template <class V> INLINE void add_to(V& sum, V& rest, const V& x) {
   sum = z;
 }
 
-// The same, without a rounding error for a sum that is not finite.
+// Like add_to, but a sum that is not finite keeps no rounding error.
 INLINE void add_any_to(f4& sum, f4& rest, const f4& x) {
   add_to(sum, rest, x);
   UNROLL for (int c = 0; c < 4; c++) rest[c] = is_finite(sum[c]) ? rest[c] : 0.f;
@@ -66,14 +66,15 @@ template <bool PER_DIM> struct Pairs {
     KEYS_AT = ROWS * ROW_BYTES,
     SCORES_AT = KEYS_AT + KEYS * ROW_BYTES,
     VALUES_AT = SCORES_AT + ROWS * SCORE_BYTES,
-    // f64 sums of logarithms: of rows, then of the tokens after each key; or, with a gate per dim, between key and rows.
+    // f64 sums of logarithms: of rows, then of the tokens after each key. With a gate per dim: of the tokens between key and
+    // rows.
     SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES,
-    // For each row: how many clear. For each row, then each key: its gate, and one over its norm.
+    // For each row: the number of logarithms that clear. For each row, then for each key: its gate, and one over its norm.
     CLEARS_AT = SUMS_AT + (PER_DIM ? MOST_DIMS : ROWS + KEYS) * 8,
     GATES_AT = CLEARS_AT + (PER_DIM ? 0 : ROWS * 4),
     NORMS_AT = GATES_AT + (PER_DIM ? 0 : (ROWS + KEYS) * 4),
     RATES_AT = NORMS_AT + (ROWS + KEYS) * 4,
-    // A bit for each key that a row sees: words of the rows for the OWN keys of a warp; only their bits count.
+    // A bit for each key that a row sees. Each warp has a word per row, in which only the bits of its OWN keys count.
     SEEN_AT = RATES_AT + ROWS * 4,
     SHARED_BYTES = SEEN_AT + ROWS * 4 * (KEYS / OWN),
   };
@@ -88,8 +89,8 @@ template <bool PER_DIM> struct Pairs {
   Rows keys, gates;
   f4 answer[4], rest[4];  // rows thread / 16 + 8 i, columns thread % 16 * 4 ..
   double between;         // logarithms of the tokens between keys and rows; with a gate per dim those of the thread's dim
-  bool hidden;            // the rows see nothing earlier
-  bool tainted;           // a value that was not finite has been added to answers
+  bool hidden;            // whether a gate hides all earlier tokens from the rows
+  bool tainted;           // whether a value that was not finite has been added to answers
   bool high, low, above;  // for the thread's dim: whether gates of rows are beyond 2^100, below 2^-100, above one
 
   INLINE Pairs(SharedBytes sm, const Linear& call)
@@ -114,7 +115,7 @@ template <bool PER_DIM> struct Pairs {
   // Sets the word of row `lane` for the keys of this warp.
   INLINE void set_seen(unsigned bits) const { set(SEEN_AT, warp * ROWS + lane, float_of_bits(bits)); }
 
-  // Element x of a token's row, zero if absent; and likewise of the logarithms of its gates.
+  // Element x of a token's row, and the logarithm of its gate of dim x; zero if absent.
   INLINE float element_of(const Rows& from, int position, int x) const {
     return position < sequence.tokens && x < from.dim ? element(row_at(from, position), x, from.dtype) : 0.f;
   }
@@ -134,7 +135,7 @@ template <bool PER_DIM> struct Pairs {
     return rows(call.value, state_head, call.value_dim, has(VALUE_F32) ? TYPE_F32 : call.dtype, VALUE_VEC4);
   }
 
-  // Stores one over the norms of 32 rows, or one.
+  // Stores one over the norm for each of 32 rows, or one if rows are not normalised.
   INLINE void measure(const Rows& from, int position, int first) const {
     if (!has(NORMALIZE)) {
       if (warp == 0) set(NORMS_AT, first + lane, 1.f);
@@ -147,7 +148,7 @@ template <bool PER_DIM> struct Pairs {
         sum = __builtin_fmaf(y, y, sum);
       }
       UNROLL for (int bit = 1; bit < 32; bit *= 2) sum += shuffle_xor(sum, bit);
-      // The row of an absent token is zero and stays so.
+      // The factor of an absent token is one, so that its row of zeros stays zero.
       if (lane == 0) set(NORMS_AT, first + r, position + r < sequence.tokens ? 1.f / __builtin_sqrtf(sum + call.epsilon) : 1.f);
     }
   }
@@ -157,9 +158,9 @@ template <bool PER_DIM> struct Pairs {
     tainted = false;
   }
 
-  // Starts the rows from `row0` on.
+  // Prepares the block for the rows from `row0` on.
   INLINE void begin(const Rows& vectors, int row0) {
-    sync_block();  // the data of other rows is free
+    sync_block();  // the data of other rows is no longer needed
     clear_answers();
     between = 0.;
     hidden = high = low = above = false;
@@ -181,7 +182,7 @@ template <bool PER_DIM> struct Pairs {
       NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
         const double g = logarithm(row0 + t, 0);
         count += g == CLEARED ? 1 : 0;
-        sum = g == CLEARED ? 0. : sum + g;  // only rows after it count
+        sum = g == CLEARED ? 0. : sum + g;  // a logarithm that clears leaves only the later rows
       }
       set_sum(thread_index(), sum);
       set(CLEARS_AT, thread_index(), (float)count);
@@ -267,7 +268,7 @@ template <bool PER_DIM> struct Pairs {
       }
       NO_UNROLL for (int j = top; j >= first + OWN; j--) run = and_before(run, logarithm(key0 + j, x));
       const float own = element_of(vectors, row0 + lane, x);
-      NO_UNROLL for (int j = first + OWN - 1; j >= first; j--) {  // the last sum becomes the first
+      NO_UNROLL for (int j = first + OWN - 1; j >= first; j--) {  // each step moves the last sum to the first place
         float s = sum[OWN - 1], c = carry[OWN - 1];
         if (j <= top) {
           if ((may >> j & 1) != 0 && run != CLEARED) {
@@ -284,7 +285,7 @@ template <bool PER_DIM> struct Pairs {
         carry[0] = c;
       }
     }
-    NO_UNROLL for (int j = first; j < first + OWN; j++) {  // the next sum becomes the first
+    NO_UNROLL for (int j = first; j < first + OWN; j++) {  // each step moves the next sum to the first place
       store_shared_f(sm + SCORES_AT + lane * SCORE_BYTES + j * 4,
                      sum[0] * number_at(NORMS_AT, lane) * number_at(NORMS_AT, ROWS + j));
       UNROLL for (int o = 1; o < OWN; o++) sum[o - 1] = sum[o];
@@ -328,8 +329,8 @@ template <bool PER_DIM> struct Pairs {
     return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
   }
 
-  // Computes scores of the rows with a tile of keys. `finite`: this thread's values are; returns whether those of all threads are.
-  // All threads call it.
+  // Computes scores of the rows with a tile of keys. All threads call it: `finite` says whether this thread's values are finite,
+  // and the result whether those of all threads are.
   INLINE bool score(const Rows& vectors, int row0, int key0, bool strict, bool finite) {
     const bool among = key0 == row0;
     measure(keys, key0, ROWS);
@@ -359,7 +360,7 @@ template <bool PER_DIM> struct Pairs {
       }
     }
     const int row = thread_index() / 8, key = thread_index() % 8;
-    NO_UNROLL for (int n = 0; n < 8; n++) {  // the next score becomes the last
+    NO_UNROLL for (int n = 0; n < 8; n++) {  // each step puts the next score in the last place
       const int r = row + n / 4 * 16, j = key + n % 4 * 8;
       const float s = sum[0][0] * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j);
       UNROLL for (int o = 1; o < 8; o++) sum[(o - 1) / 4][(o - 1) % 4] = sum[o / 4][o % 4];
@@ -371,7 +372,7 @@ template <bool PER_DIM> struct Pairs {
     return !any_of_block(!finite);
   }
 
-  // Stores four columns of KEYS rows in shared memory; returns whether a thread's are finite.
+  // Stores four columns of KEYS rows in shared memory. Returns whether this thread's values are finite.
   template <class Load> INLINE bool bring_values(Load load) const {
     bool finite = true;
     UNROLL for (int i = 0; i < KEYS / 8; i++) {
@@ -436,7 +437,7 @@ template <bool PER_DIM> struct Pairs {
     sync_block();
     if (PER_DIM) set_sum(thread_index(), between);
     else if (thread_index() < ROWS) set(GATES_AT, thread_index(), gate_of_sum(sum_of(thread_index()) + between));
-    bool beyond = false;  // a gate is beyond f32, and is applied to the state
+    bool beyond = false;  // whether a gate that is beyond f32 is applied to the state
     NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += KEYS) {
       sync_block();
       const int x = x0 + lane;
@@ -522,9 +523,9 @@ template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
     NO_UNROLL for (int row0 = 0; row0 < sequence.tokens; row0 += ROWS) {
       this->begin(keys, row0);
       NO_UNROLL for (int key0 = row0 - KEYS;; key0 -= KEYS) {
-        const bool over = key0 < 0 || this->hidden;  // except the rows themselves
+        const bool over = key0 < 0 || this->hidden;  // only the rows themselves are left
         if (over) this->add_past(keys, row0);
-        sync_block();  // the data of the previous tile is free, and earlier writes are visible
+        sync_block();  // the data of the previous tile is no longer needed, and earlier writes are visible
         bool finite = true;
         if (!over)
           finite = this->bring_values([&](int j, int column) LAMBDA {
@@ -558,7 +559,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
     const Rows values = this->values();
     this->begin(queries, row0);
     NO_UNROLL for (int key0 = row0; key0 >= 0 && !this->hidden; key0 -= KEYS) {
-      sync_block();  // the data of the previous tile is free
+      sync_block();  // the data of the previous tile is no longer needed
       const bool finite = this->bring_values([&](int j, int column) LAMBDA {
         if (key0 + j >= sequence.tokens) return zero4();
         return unpacked(values, load_row4(values, row_at(values, key0 + j), column));
@@ -569,7 +570,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
     this->add_past(queries, row0);
     const Rows answers = this->rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4);
     const Rows partials = this->rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
-    NO_UNROLL for (int i = 0; i < 4; i++) {  // the next row becomes the first
+    NO_UNROLL for (int i = 0; i < 4; i++) {  // each step moves the next row to the first place
       const int position = row0 + thread_index() / 16 + 8 * i, column = column0 + thread_index() % 16 * 4;
       const f4 x = answer[0] * call.scale;
       UNROLL for (int o = 1; o < 4; o++) answer[o - 1] = answer[o];
@@ -581,7 +582,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
 
 }  // namespace quadratic
 
-// name, task of a block, blocks per SM
+// Parameters: name, task of a block, blocks per SM.
 #define LINEAR_QUADRATIC(name, KIND, BLOCKS)                                                       \
   KERNEL LAUNCH_BOUNDS(quadratic::THREADS, BLOCKS) void name(const Linear call) {                  \
     SHARED(memory, quadratic::KIND::SHARED_BYTES);                                                 \

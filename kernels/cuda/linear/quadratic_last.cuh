@@ -18,9 +18,9 @@ struct Last : Pairs<false> {
     const int first = (of_columns - of_parts * call.parts) * ROWS, x = first + lane, gate = has(DIM_GATES) ? x : 0;
     const Rows from = values();
     clear_answers();
-    double run = 0.;  // logarithms of the tokens after the keys
+    double run = 0.;  // sum of the logarithms of the tokens after the keys
     NO_UNROLL for (int key0 = (sequence.tokens - 1) / KEYS * KEYS; key0 >= 0 && sequence.tokens > 0; key0 -= KEYS) {
-      sync_block();  // the data of the previous tile is free
+      sync_block();  // the data of the previous tile is no longer needed
       measure(keys, key0, ROWS);
       sync_block();
       unsigned seen = 0;

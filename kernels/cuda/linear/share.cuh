@@ -45,7 +45,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     turn_to(reader);
     if (AHEAD) {
       if (whole_tiles() && (is_whole(chunk) || own_tiles())) {
-        const Address next = tile_at[AHEAD ? 1 : 0];  // of the first reader, in the next chunk
+        const Address next = tile_at[AHEAD ? 1 : 0];  // address of the first reader's queries in the next chunk
         this->find_tile(1, chunk);
         this->bring_tile(1);
         tile_at[AHEAD ? 1 : 0] = next;
@@ -90,8 +90,8 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     this->change(chunk, end, finite);
   }
 
-  // Stores the queries of tokens from .. from + each - 1 of the chunk, one reader after another. Those of the readers `marks`
-  // are in their tiles.
+  // Stores the queries of tokens from .. from + each - 1 of the chunk, one reader after another. With a gate per dim, the queries
+  // of the readers in `marks` come from their tiles.
   INLINE void store_queries(int chunk, int from, int each, int tokens, unsigned marks) {
     NO_UNROLL for (int i = 0; i < Piece::EACH; i += Piece::OF_ROW) {
       const int row = Piece::row_of(i), reader = row / each, token = from + row - reader * each;
@@ -201,7 +201,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
   }
 };
 
-// name, dims, gate per dim, blocks per SM
+// Parameters: name, dims, gate per dim, blocks per SM.
 #define LINEAR_SHARE(name, DIMS, PER_DIM, BLOCKS)                                                  \
   KERNEL LAUNCH_BOUNDS((Share<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {     \
     SHARED(memory, (Share<DIMS, PER_DIM>::SHARED_BYTES));                                          \

@@ -67,7 +67,7 @@ template <int DIMS, int THREADS> struct Tile {
   }
   template <class Finish> INLINE void store(SharedBytes tile, bool wide, int dtype, Finish finish) {
     const SharedBytes first = tile + first_place();
-    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {  // the next row becomes the first
+    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {  // each step moves the next row to the first place
       f4 x[OF_ROW];
       UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = wide ? quad[o] : to_f32(u2{bits_of(quad[o][0]), bits_of(quad[o][1])}, dtype);
       UNROLL for (int o = OF_ROW; o < EACH; o++) quad[o - OF_ROW] = quad[o];

@@ -44,14 +44,14 @@ INLINE States either(bool first, const States& a, const States& b) {
 template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   enum {
     WARPS = 4,
-    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have their own registers
-    EARLY = DIMS <= 128,                   // and so do its other operands
+    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // whether the tiles of the next chunk have registers of their own
+    EARLY = DIMS <= 128,                   // whether the other operands of the next chunk do
     THREADS = WARPS * 32,
     ROWS = DIMS / 16,
     QUADS = ROWS / 4,
-    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough registers to multiply keys and queries together
-    TILES = PER_DIM ? 3 : 2,  // keys, queries, and with a gate per dim: keys for the change of the state, or gates
-    PLAIN = DIMS == 128 && !PER_DIM,  // there is a loop for plain chunks
+    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // whether there are enough registers to multiply keys and queries together
+    TILES = PER_DIM ? 3 : 2,  // keys, queries and, with a gate per dim, keys for the change of the state, or gates
+    PLAIN = DIMS == 128 && !PER_DIM,  // whether there is a loop for plain chunks
     MATRIX_QUADS = CHUNK * CHUNK / 4,
     TILE_BYTES = CHUNK * DIMS * 4,
     MATRICES_AT = TILES * TILE_BYTES,
@@ -75,8 +75,8 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   long long record0;
   State state;
 
-  // Addresses for the next chunk: this thread's piece of each tile, the lane's value, its answer and the record; byte strides
-  // between the rows of a piece, and between chunks.
+  // Addresses for the next chunk: of this thread's piece of each tile, of the lane's value and answer, and of the record. Then
+  // byte strides between the rows of a piece, and between chunks.
   Address tile_at[AHEAD ? TILES : 1], value_at, answer_at, record_at;
   int across[AHEAD ? TILES : 1], value_onward, answer_onward;
 
@@ -117,7 +117,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     const States from = either(later, call.boundaries, call.initial);
     const int place = later ? part - 1 : part;
     if (!has(IDENTITY) && from.data == 0) return;
-    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // each step puts the next row in the last place
       V x = none<V>();
       const int row = State::row_of(slice, r);
       if (has(IDENTITY)) {
@@ -137,7 +137,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   }
 
   INLINE void write_state(const States& to, int at) {
-    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the first row becomes the last
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // each step moves the first row to the last place
       const V x = state.row[0];
       UNROLL for (int o = 1; o < ROWS; o++) state.row[o - 1] = state.row[o];
       state.row[ROWS - 1] = x;
@@ -253,7 +253,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     if (norms) Piece::normalize(x, call.epsilon);
   }
 
-  // Stores a tile of the chunk in shared memory: of whole rows, which may have been loaded; or of any, without gates.
+  // Stores a tile of the chunk in shared memory: a tile of whole rows, which may have been loaded, or any tile without gates.
   INLINE void store_whole(int t, int chunk, bool own, bool norms) {
     if (!AHEAD) {
       find_tile(t, chunk);
@@ -278,7 +278,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
         if (takes(t)) store_any(t, chunk, norms);
       if (PER_DIM && takes(2))
         Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
-          NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
+          NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // each step puts the next element in the last place
             const float gate = Piece::quad_of(e / 4) * 4 + e % 4 < call.key_dim ? gate_of(x[0][0]) : CLEAR;
             UNROLL for (int o = 1; o < 4 * Piece::OF_ROW; o++) x[(o - 1) / 4][(o - 1) % 4] = x[o / 4][o % 4];
             x[Piece::OF_ROW - 1][3] = gate;
@@ -375,7 +375,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return finite;
   }
 
-  // The answer of token `slice`, with the reading `held` of the state before the chunk for its query.
+  // The answer of token `slice`; `held` is the reading, for its query, of the state before the chunk.
   INLINE V answer_of(V held, float before, bool finite) {
     const V within = times_matrix<V>(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
     const float factor = PER_DIM ? call.scale : call.scale * before;
@@ -420,7 +420,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return u;
   }
 
-  // Processes the chunk token by token: returns the answer of token `slice`. `gate` and `beta` are its own.
+  // Processes the chunk token by token. Returns the answer of token `slice`; `gate` and `beta` are those of this token.
   INLINE V steps(int tokens, V v, float gate, float beta) {
     V answer = none<V>();
     NO_UNROLL for (int j = 0; j < tokens; j++) {
@@ -443,8 +443,8 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return answer;
   }
 
-  // Whether whole chunks are plain. The same for every lane of a block, because lanes meet at barriers: columns past the last one
-  // use the result of the others.
+  // Whether whole chunks are plain. The result is the same for every lane of a block, because lanes meet at barriers: columns
+  // past the last one use the result of the others.
   INLINE bool is_plain() const {
     const int own = (thread_index() >> 5) * (2 * COUNT) + (lane & 1) * COUNT;
     return PLAIN && column - own + WARPS * 2 * COUNT <= call.value_dim && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
@@ -501,7 +501,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     record0 = (long long)head * call.chunks + sequence.chunk0;
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
     const int first = part * sequence.part_chunks, stop = min_of(first + sequence.part_chunks, chunks);
-    // The last part with tokens of a sequence is its last part.
+    // The last part that has tokens leaves the last state of its sequence.
     const bool leaves = !has(RESUME) || (first + sequence.part_chunks >= chunks && (part == 0 || first < chunks));
     if (!leaves && !writes()) return;
     read_state(part);
@@ -538,14 +538,14 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   }
 };
 
-// name, dims, gate per dim, blocks per SM
+// Parameters: name, dims, gate per dim, blocks per SM.
 #define LINEAR_WALK(name, DIMS, PER_DIM, BLOCKS)                                                   \
   KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {      \
     SHARED(memory, (Walk<DIMS, PER_DIM>::SHARED_BYTES));                                           \
     Walk<DIMS, PER_DIM>(memory, call).run();                                                       \
   }
 
-// The same with two columns per lane.
+// Like LINEAR_WALK, with two columns per lane.
 #define LINEAR_PAIRS(name, DIMS, PER_DIM, BLOCKS)                                                  \
   KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM, 2>::THREADS), BLOCKS) void name(const Linear call) {   \
     SHARED(memory, (Walk<DIMS, PER_DIM, 2>::SHARED_BYTES));                                        \

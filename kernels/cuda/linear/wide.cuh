@@ -15,8 +15,8 @@ template <bool PER_DIM> struct Wide {
   enum {
     THREADS = 128,
     WARPS = THREADS / 32,
-    ROWS = 8,     // per thread
-    COLUMNS = 8,  // per block
+    ROWS = 8,     // state rows per thread
+    COLUMNS = 8,  // state columns per block
     QUADS = COLUMNS / 4,
     ROOM = WARPS * COLUMNS * 4,
     SHARED_BYTES = 2 * ROOM,
@@ -52,8 +52,8 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
-  // Exchanges halves with the partner lane: returns the value that the lane keeps by a bit of its number plus the partner's
-  // copy; sends the other one.
+  // Exchanges halves with the partner lane: `bit` of the lane's number selects the value that it keeps, and the other value is
+  // sent. Returns the kept value plus the partner's copy of it.
   INLINE float half(float lower, float upper, int bit) const {
     const bool is_upper = (lane & bit) != 0;
     const float kept = is_upper ? upper : lower, sent = is_upper ? lower : upper;
@@ -93,7 +93,7 @@ template <bool PER_DIM> struct Wide {
     return s.data + (number * s.sequence + state_head * s.head + part * s.part + row * s.row + column + q * 4) * 4;
   }
   INLINE void read_state(int part) {
-    NO_UNROLL for (int i = 0; i < ROWS; i++) {  // the next row becomes the last
+    NO_UNROLL for (int i = 0; i < ROWS; i++) {  // each step puts the next row in the last place
       UNROLL for (int o = 1; o < ROWS; o++)
         UNROLL for (int q = 0; q < QUADS; q++) state[o - 1][q] = state[o][q];
       const int row = i * THREADS + thread;
@@ -114,7 +114,7 @@ template <bool PER_DIM> struct Wide {
     }
   }
   INLINE void write_state(int part) {
-    NO_UNROLL for (int i = 0; i < ROWS; i++) {  // the first row becomes the last
+    NO_UNROLL for (int i = 0; i < ROWS; i++) {  // each step moves the first row to the last place
       const int row = i * THREADS + thread;
       UNROLL for (int q = 0; q < QUADS; q++) {
         const int first = column + q * 4;
@@ -234,7 +234,7 @@ template <bool PER_DIM> struct Wide {
   }
 };
 
-// name, gate per dim, blocks per SM
+// Parameters: name, gate per dim, blocks per SM.
 #define LINEAR_WIDE(name, PER_DIM, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS((Wide<PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {            \
     SHARED(memory, (Wide<PER_DIM>::SHARED_BYTES));                                                 \

@@ -14,19 +14,19 @@ enum {
   CARRY = 2,         // the state is carried over the maps of the parts
   REVERSE = 4,       // tokens run from the last to the first
   LOG = 8,           // factors are logarithms
-  SOFTPLUS = 16,     // of the time steps
+  SOFTPLUS = 16,     // softplus is applied to the time steps
   B_OF_CHANNEL = 32, // b is [channel][state]
-  C_OF_CHANNEL = 64, // c is
-  SILU = 128,        // of the outputs of a convolution
+  C_OF_CHANNEL = 64, // c is [channel][state]
+  SILU = 128,        // silu is applied to the outputs of a convolution
   NEWEST_LAST = 256, // the last weight of a filter applies to the current token
-  ONE_FILTER = 512,  // one filter for all channels
+  ONE_FILTER = 512,  // all channels have the same filter
   STATES = 1024,     // writes the last inputs of a convolution instead of its outputs
 };
 
 // A tensor of tokens and channels; channel c is element c % dim of head c / dim.
 struct Series {
-  Tensor tensor;   // data zero: none
-  Divisor by_dim;  // of the field of that name
+  Tensor tensor;   // data is zero if absent
+  Divisor by_dim;  // precomputed division by the field of this name
   int dim, dtype;
   int lines;       // whether the tokens of a channel are adjacent in memory, rather than the channels of a token
   int unused;
@@ -35,8 +35,8 @@ struct Series {
 // Parts of the tokens: the first `more` have one position more than `each`.
 struct Parts {
   int count, each, more;
-  int listed;         // of a launch
-  Divisor by_listed;  // of the field of that name
+  int listed;         // parts per launch
+  Divisor by_listed;  // precomputed division by the field of this name
 };
 
 static_assert(sizeof(Series) == 56 && sizeof(Parts) == 24, "");
@@ -53,7 +53,7 @@ INLINE long long channel_offset(const Series& s, int batch, int channel) {
 // after its last.
 struct Tile {
   int batch, channel, rows, room, first, end;
-  int tokens;  // of the sequence
+  int tokens;  // tokens of the sequence
   bool reverse;
 };
 

@@ -4,7 +4,7 @@
 
 #include "../common/math.cuh"
 
-// Smaller logarithms are those of zero.
+// Logarithms below this one count as the logarithm of zero.
 constexpr float LEAST_LOG = -86.9f;
 
 // x if the magnitude of `by` is at least the smallest normal number or NaN, else zero.
@@ -30,14 +30,14 @@ INLINE float exp_of(float x) {
 // Largest logarithm whose e^x is certainly an f32 number.
 constexpr float MOST_LOG = 88.7f;
 
-// The factor of a logarithm. Above MOST_LOG, where an infinite factor could create NaN, its square root, as a negative number:
-// the factor is then applied twice. The logarithm of infinity makes NaN.
+// The factor of a logarithm. Above MOST_LOG, where an infinite factor could create NaN, the result is the negative square root of
+// the factor, which is then applied twice. The logarithm of infinity makes NaN.
 INLINE float gate_of(float x) {
   const bool beyond = x > MOST_LOG;
   const float y = exp_of(!beyond ? x : x < 2.f * MOST_LOG ? 0.5f * x : MOST_LOG);
   return beyond ? (x - x) - y : y;
 }
-// Returns that factor and multiplies h by the part of it that is applied first.
+// Returns the factor of a gate without its sign, after applying it to h for the first time if it is applied twice.
 INLINE float grown_of(float gate, float& h) {
   if (RARELY(gate < 0.f)) {
     gate = -gate;

@@ -13,14 +13,14 @@
 #include "functions.cuh"
 
 struct Convolution {
-  Divisor by_tiles, by_blocks, by_channels;  // of fields of those names
-  int tiles, items;                          // of 32 channels; of everything; with STATES, of channels of all sequences
-  int blocks, channels;                      // blocks of TILE tokens of a sequence
+  Divisor by_tiles, by_blocks, by_channels;  // precomputed divisions by the fields of these names
+  int tiles, items;                          // tiles of 32 channels; all work items or, with STATES, tiles of all sequences
+  int blocks, channels;                      // blocks of TILE tokens per sequence
   int tokens, taps;
   int flags, unused;
   Series u, out;
-  Address filter, bias;    // f32 [channel or one][tap]; [channel], zero: none
-  Address past, present;   // f32 [batch][channel][taps - 1]; zero: none
+  Address filter, bias;    // f32 [channel or one][tap]; [channel], zero if absent
+  Address past, present;   // f32 [batch][channel][taps - 1]; zero if absent
 };
 
 static_assert(__builtin_offsetof(Convolution, tiles) == 24 && __builtin_offsetof(Convolution, u) == 56, "");
@@ -32,7 +32,7 @@ struct Window {
   float low[TILE], high[TILE];
 };
 
-// Adds the products of the `count` taps at `weights`. With EDGE, output j only has those of its first `inputs` + j taps.
+// Adds the products of the `count` taps at `weights`. With EDGE, output j only uses the first `inputs` + j of these taps.
 template <bool EDGE> INLINE void add(float (&sum)[TILE], const Window& window, SharedBytes weights, int count, int inputs) {
   UNROLL for (int k = 0; k < TILE; k++) {
     if (k < count) {

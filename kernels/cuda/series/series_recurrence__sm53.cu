@@ -8,13 +8,13 @@
 #include "functions.cuh"
 
 struct Recurrence {
-  Divisor by_tiles;     // of the field of that name
-  int tiles, items;     // tiles of 32 channels; of all sequences and listed parts
+  Divisor by_tiles;     // precomputed division by the field of this name
+  int tiles, items;     // tiles of 32 channels; tiles in all sequences and listed parts
   int channels, tokens;
   int batch, flags;
   Parts parts;
   Series a, b, out;
-  Address past, present;  // f32 [batch][channel]; zero: none
+  Address past, present;  // f32 [batch][channel]; zero if absent
   Address maps;           // f32 [2][batch][part][channel]: factors, later replaced by the states before the parts; addends
 };
 

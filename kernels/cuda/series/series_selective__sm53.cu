@@ -8,8 +8,8 @@
 #include "functions.cuh"
 
 struct Selective {
-  Divisor by_tiles, by_tiles_of_group, by_b, by_c;  // of fields of those names
-  int tiles, tiles_of_group;  // of channels per block; of a group of channels that share all coefficients
+  Divisor by_tiles, by_tiles_of_group, by_b, by_c;  // precomputed divisions by the fields of these names
+  int tiles, tiles_of_group;  // tiles of a block's channels; tiles of a group of channels that share all coefficients
   int group, b_group;         // channels of a group; channels that share a b
   int c_group, lanes;         // channels that share a c; lanes of a channel, as a power of two
   int channels, states;
@@ -18,8 +18,8 @@ struct Selective {
   Parts parts;
   Series u, delta, z, out;
   Series b, c;                  // with B_OF_CHANNEL and C_OF_CHANNEL: data and type
-  Address a, skip, bias;        // f32 [channel][state], [channel], [channel]; the latter two zero: none
-  Address past, present;        // f32 [batch][channel][state]; zero: none
+  Address a, skip, bias;        // f32 [channel][state], [channel], [channel]; the last two are zero if absent
+  Address past, present;        // f32 [batch][channel][state]; zero if absent
   Address maps;                 // f32 [2][batch][part][channel][state], as in a recurrence
 };
 
@@ -29,8 +29,8 @@ static_assert(__builtin_offsetof(Selective, a) == 440 && sizeof(Selective) == 48
 constexpr int THREADS = 128, LENGTH = 3, TILE = 1 << LENGTH, STRIDE = TILE + 1;
 // State elements per lane, as a power of two.
 constexpr int DEPTH = 2, NUMBERS = 1 << DEPTH;
-// Four series with as many channels as threads, and the coefficients of one lane's state elements; or of one warp's, with as many
-// channels as warps.
+// Bytes of four series per channel, and of the coefficients of one lane's state elements. The shared memory has room for as many
+// channels as threads with the coefficients of one lane, or as many channels as warps with those of 32 lanes.
 constexpr int SERIES = 4 * STRIDE * 4, COEFFICIENTS = 2 * TILE * NUMBERS * 4;
 constexpr int BYTES = THREADS * SERIES + COEFFICIENTS;
 static_assert(BYTES >= THREADS / 32 * SERIES + 32 * COEFFICIENTS, "");

@@ -7,8 +7,7 @@ use core::ops::Range;
 /// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Prefetches the cache lines of some of the rows: of the shares `part`, if the rows are divided into `whole` equal
-/// shares.
+/// Divides the rows into `whole` equal shares, and prefetches the cache lines of the shares in the range `part`.
 #[inline(always)]
 pub fn fetch<L: Lanes>(isa: L::Isa, ahead: &Ahead, part: Range<usize>, whole: usize) {
     let row = |share: usize| ahead.rows * share.min(whole) / whole;

@@ -18,7 +18,7 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
     let least = zero.minus(most);
     let mut i = 0;
     while i + L::N <= n {
-        // SAFETY: a vector of `n` values (clauses).
+        // SAFETY: the vector at `i` is within the `n` values (clauses).
         unsafe {
             let (x, y) = (L::load(isa, a.add(i)), L::load(isa, b.add(i)));
             let mut sum = x.plus(y);
@@ -32,7 +32,7 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
         i += L::N;
     }
     while i < n {
-        // SAFETY: value `i` of `n` (clauses).
+        // SAFETY: `i` is below `n` (clauses).
         unsafe {
             let (x, y) = (a.add(i).read(), b.add(i).read());
             let most = MASK_LIMIT * LOG2_E;
@@ -49,7 +49,7 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
     }
 }
 
-/// The sides into which a shifted window is split at the picture's border: a number for each row of a tile and each key
+/// The sides into which the picture's border splits a shifted window: a number for each row of a tile and for each key
 /// of a block. Tokens on different sides do not attend to each other.
 ///
 /// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count` values; `count`
@@ -62,7 +62,7 @@ pub struct SideTile {
     pub keys: *const f32,
     /// Number of keys.
     pub count: usize,
-    /// Terms that are already added to the scores, `[key][width]`, in base-2 units; null for none.
+    /// Terms that are already added to the scores, `[key][width]`, in base-2 units; null if there are none.
     pub bias: *const f32,
 }
 
@@ -72,7 +72,7 @@ pub struct SideTile {
 /// - `n` values are readable at `p`.
 #[inline(always)]
 unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
-    // SAFETY: values below `n` (clause).
+    // SAFETY: all indices are below `n` (clause).
     unsafe {
         let first = p.read();
         let (zero, same) = (L::splat(isa, 0.0), L::splat(isa, first));
@@ -103,7 +103,7 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 #[inline(always)]
 pub unsafe fn divide<L: Lanes>(isa: L::Isa, tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) {
     let (zero, out) = (L::splat(isa, 0.0), L::splat(isa, f32::NEG_INFINITY));
-    // SAFETY: rows below `width`, keys below `count` (clauses).
+    // SAFETY: row indices are below `width`, and key indices are below `count` (clauses).
     unsafe {
         if all_equal::<L>(isa, tile.rows, width) && all_equal::<L>(isa, tile.keys, tile.count) {
             *seen = if tile.rows.read() == tile.keys.read() { Seen::Plain } else { Seen::Nothing };

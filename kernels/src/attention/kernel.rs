@@ -13,7 +13,7 @@ use elsa_core::attention::plan::KernelSpec;
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
-/// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled to scores in base-2 units.
+/// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled so that scores are in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
 /// - These regions do not overlap each other or anything that the block and the sums point to, except that a
@@ -203,7 +203,7 @@ pub trait TileOps {
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
     /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The first flag is `true` if
-    /// [`TileOps::decide`] wrote the weights, the second if the weighted sums are to be written and not added to.
+    /// [`TileOps::decide`] wrote the weights. The second is `true` if the weighted sums are overwritten, not added to.
     ///
     /// # Safety
     /// - The clauses of [`Tile`], of [`Block`], and of [`Sums`] for `w`. `w` is initialised unless the second flag is

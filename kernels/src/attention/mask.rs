@@ -81,7 +81,7 @@ impl Element for Bool {
     const ADDITIVE: bool = false;
     #[inline(always)]
     unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
-        // SAFETY: the clause of `load`.
+        // SAFETY: `p` is readable for `N` elements (clause of `load`).
         unsafe { L::load_bool(isa, p) }
     }
 }
@@ -91,7 +91,7 @@ impl Element for F32 {
     const ADDITIVE: bool = true;
     #[inline(always)]
     unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
-        // SAFETY: the clause of `load`.
+        // SAFETY: `p` is readable for `N` elements (clause of `load`).
         unsafe { L::load(isa, p.cast()) }
     }
 }
@@ -101,7 +101,7 @@ impl Element for F16 {
     const ADDITIVE: bool = true;
     #[inline(always)]
     unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
-        // SAFETY: the clause of `load`.
+        // SAFETY: `p` is readable for `N` elements (clause of `load`).
         unsafe { L::load_f16(isa, p.cast()) }
     }
 }
@@ -111,7 +111,7 @@ impl Element for Bf16 {
     const ADDITIVE: bool = true;
     #[inline(always)]
     unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
-        // SAFETY: the clause of `load`.
+        // SAFETY: `p` is readable for `N` elements (clause of `load`).
         unsafe { L::load_bf16(isa, p.cast()) }
     }
 }
@@ -172,7 +172,7 @@ impl<L: Lanes> Sight<L> {
 /// - `keys · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
 #[inline(always)]
 pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
-    // SAFETY: the clauses of this function.
+    // SAFETY: `of` has the same clauses as this function.
     unsafe {
         *seen = match tile.kind {
             MaskKind::Bool => of::<L, Bool>(isa, tile, width, dst),
@@ -189,7 +189,7 @@ pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *m
 /// As for [`bias`].
 #[inline(always)]
 unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
-    // SAFETY: the clauses of this function.
+    // SAFETY: the called functions have the same clauses as this one.
     unsafe {
         if tile.same_for_all_keys {
             along_rows::<L, E>(isa, tile, width, dst)
@@ -215,10 +215,11 @@ unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize,
     let to = buffer.as_mut_ptr().cast::<u8>();
     for i in 0..L::N {
         let from = if i < count { i * stride * E::SIZE } else { 0 };
-        // SAFETY: element `i` of `count`, or the first (clause); the buffer has four bytes for each.
+        // SAFETY: the source is element `i` of `count`, or the first one (clause); the buffer has four bytes per
+        // element.
         unsafe { to.add(i * E::SIZE).copy_from_nonoverlapping(p.add(from), E::SIZE) };
     }
-    // SAFETY: the buffer holds `N` elements.
+    // SAFETY: the buffer has room for `N` elements.
     unsafe { E::load(isa, to) }
 }
 
@@ -236,7 +237,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
     let mut sight = Sight::new(isa);
     let mut row = 0;
     while row < width {
-        // SAFETY: rows below `rows`, or the first (clause).
+        // SAFETY: the rows read are below `rows`, or repeat the first of them (clause).
         let x = unsafe {
             let first = row.min(tile.rows - 1);
             let count = (tile.rows - first).min(L::N);
@@ -244,7 +245,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
         };
         let y = sight.bias::<E>(isa, x);
         let mut first = [0.0; MAX_LANES];
-        // SAFETY: a buffer of one vector; a whole vector of the key's `width` values, or the only one (clause).
+        // SAFETY: the buffer has room for a vector. Each store is within the key's `width` values (clause).
         unsafe {
             y.store(first.as_mut_ptr());
             for key in 0..tile.keys {
@@ -270,8 +271,8 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     let mut line = [0.0; MOST_KEYS + MAX_LANES];
     let mut key = 0;
     while key < tile.keys {
-        // SAFETY: vectors end at or before the last key, and the rest goes through a buffer; the line has a vector more
-        // than keys (clause).
+        // SAFETY: vectors end at or before the last key, and the remaining keys go through a buffer; `line` is at least
+        // one vector longer than the keys (clause).
         unsafe {
             let from = tile.data.add(key * E::SIZE);
             let left = tile.keys - key;
@@ -284,7 +285,7 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     if seen != Seen::Biased {
         return seen;
     }
-    // SAFETY: `width` values of every key (clause).
+    // SAFETY: every key has `width` values at `dst` (clause).
     unsafe {
         if width == 1 {
             dst.copy_from_nonoverlapping(line.as_ptr(), tile.keys);
@@ -313,7 +314,7 @@ unsafe fn square<L: Lanes, E: Element>(
     to: *mut f32,
     width: usize,
 ) -> L {
-    // SAFETY: the same clauses.
+    // SAFETY: `transpose_square` has the same clauses as this function, and rows and vectors are below `N`.
     unsafe {
         if E::SIZE == 4 {
             return L::transpose_square(isa, from.cast(), step / 4, LOG2_E, to, width);
@@ -349,10 +350,10 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
             // The last square overlaps the one before it.
             let key = if tile.keys >= L::N { key.min(tile.keys - L::N) } else { key };
             if (count == L::N || count == 1) && tile.keys >= L::N {
-                // A single row is repeated.
+                // A single row is read `N` times.
                 let step = if count == 1 { 0 } else { step };
-                // SAFETY: `N` elements of a row end at or before the last key; rows below `rows`. Vectors of the `width`
-                // values of keys below `keys`. (Clauses.)
+                // SAFETY: `N` elements of a row end at or before the last key, and rows are below `rows`; the vectors
+                // written are within the `width` values of keys below `keys` (clauses).
                 let largest = unsafe {
                     let from = rows.add(key * E::SIZE);
                     square::<L, E>(isa, from, step, dst.add(key * width + row), width)
@@ -367,8 +368,9 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
             let back = L::N.saturating_sub(left);
             let precede = back <= key + tile.before;
             let mut square = [L::splat(isa, 0.0); MAX_LANES];
-            // SAFETY: rows below `rows`. Elements of a row from `back` before `key` on, where so many precede it, and
-            // `left` from `key` on otherwise. Vectors of the `width` values of keys below `keys`. (Clauses.)
+            // SAFETY: rows are below `rows`. Elements are read from `back` before `key` on if that many precede it; if
+            // not, `left` elements are read from `key` on. Vectors are within the `width` values of keys below `keys`
+            // (clauses).
             unsafe {
                 for i in 0..L::N {
                     let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
@@ -403,8 +405,8 @@ const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
-    // SAFETY: reads 32 bytes that start at `p` or end with the last element, or copies `left` bytes to a buffer of 32
-    // and reads that (clause).
+    // SAFETY: the 32 bytes read start at `p` or end with the last element, or `left` bytes are copied to a buffer of 32
+    // bytes, which is then read (clause).
     unsafe {
         if back <= before {
             return L::load_bits(isa, p.sub(back)) >> back;
@@ -421,7 +423,7 @@ unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) 
 /// As for [`of`]; elements are boolean, and `width` is at most three vectors.
 #[inline(always)]
 unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
-    // `[32 keys][row]`.
+    // One word per row for every 32 keys, `[32 keys][row]`.
     let mut words = [0u32; MOST_WORDS];
     let (mut any, mut all) = (0, u32::MAX);
     for (key, words) in (0..tile.keys).step_by(WORD).zip(words.chunks_exact_mut(width)) {
@@ -429,7 +431,8 @@ unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f
         let beyond = (u32::MAX << 1) << (left - 1);
         for (row, to) in words.iter_mut().enumerate() {
             let from = tile.data.wrapping_add(row.min(tile.rows - 1) * tile.stride + key);
-            // SAFETY: the row has `left` elements from `key` on, and those before them (clauses).
+            // SAFETY: the row has `left` elements from `key` on, and `key + before` elements in front of these
+            // (clauses).
             *to = unsafe { word::<L>(isa, from, left, key + tile.before) } & !beyond;
             any |= *to;
             all &= *to | beyond;
@@ -443,7 +446,8 @@ unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f
     }
     for (key, words) in (0..tile.keys).step_by(WORD).zip(words.chunks_exact(width)) {
         for row in (0..width).step_by(L::N) {
-            // SAFETY: a vector of the `width` words; vectors of the `width` values of keys below `keys` (clauses).
+            // SAFETY: vectors are within the `width` words, and within the `width` values of keys below `keys`
+            // (clauses).
             unsafe {
                 let rows = L::load(isa, words.as_ptr().add(row).cast());
                 let to = dst.add(key * width + row);

@@ -77,7 +77,7 @@ pub fn larger(a: f32, b: f32) -> f32 {
 /// - `at` is readable and writable for one value.
 #[inline(always)]
 unsafe fn raise(at: *mut f32, x: f32) {
-    // SAFETY: the clause.
+    // SAFETY: `at` is readable and writable for one value (clause).
     unsafe { at.write(larger(at.read(), x)) }
 }
 
@@ -85,7 +85,7 @@ unsafe fn raise(at: *mut f32, x: f32) {
 #[inline(always)]
 fn largest_lane<L: Lanes>(x: L) -> f32 {
     let mut lanes = [0.0; MAX_LANES];
-    // SAFETY: the buffer holds a vector.
+    // SAFETY: the buffer has room for a vector.
     unsafe { x.store(lanes.as_mut_ptr()) };
     let mut most = 0.0;
     for lane in lanes {
@@ -100,7 +100,7 @@ fn largest_lane<L: Lanes>(x: L) -> f32 {
 /// - `N` elements are readable at `p`.
 #[inline(always)]
 unsafe fn load<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8) -> L {
-    // SAFETY: the clause.
+    // SAFETY: `N` elements are readable at `p` (clause).
     unsafe {
         match T {
             F32 => L::load(isa, p.cast()),
@@ -123,7 +123,7 @@ const fn size_of_type<const T: u8>() -> usize {
 #[inline(always)]
 unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) -> L {
     let mut lanes = [0u32; MAX_LANES];
-    // SAFETY: the buffer holds a vector of any type, and so the `n` elements (clause).
+    // SAFETY: the buffer has room for a vector of any type, and therefore for the `n` elements (clause).
     unsafe {
         lanes.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(p, n * size_of_type::<T>());
         load::<L, T>(isa, lanes.as_ptr().cast())
@@ -139,7 +139,7 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for two non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn norms<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
-    // SAFETY: the same clauses.
+    // SAFETY: `norms_of` has the same clauses as this function.
     unsafe { by_type!(norms_of, L, isa, rows, to) }
 }
 
@@ -151,7 +151,7 @@ unsafe fn norms_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: 
     for i in 0..rows.rows {
         let row = rows.data.wrapping_add(i * rows.stride * size_of_type::<T>());
         let (mut sum, mut x) = (zero, 0);
-        // SAFETY: vectors end at or before `dim`, and the rest are `dim - x` elements (contract).
+        // SAFETY: vectors end at or before `dim`, and `dim - x` elements follow them (contract).
         unsafe {
             while x < whole {
                 let e = load::<L, T>(isa, row.add(x * size_of_type::<T>()));
@@ -167,7 +167,7 @@ unsafe fn norms_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: 
         }
         squares = larger(squares, sum.lane_sum().abs());
     }
-    // SAFETY: two values (clause).
+    // SAFETY: `to` is readable and writable for two values (clause).
     unsafe {
         raise(to, squares);
         raise(to.add(1), largest_lane(magnitudes));
@@ -183,14 +183,14 @@ const STRIP: usize = 4;
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` non-negative values or NaN.
 #[inline(always)]
 pub unsafe fn channels<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
-    // SAFETY: the same clauses.
+    // SAFETY: `channels_of` has the same clauses as this function.
     unsafe { by_type!(channels_of, L, isa, rows, to) }
 }
 
 #[inline(always)]
 unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
     let (step, mut x) = (rows.stride * size_of_type::<T>(), 0);
-    // SAFETY: strips and vectors end at or before `dim`, and the rest are `dim - x` elements (contract).
+    // SAFETY: strips and vectors end at or before `dim`, and `dim - x` elements follow them (contract).
     unsafe {
         while x + STRIP * L::N <= rows.dim {
             let mut most = [L::splat(isa, 0.0); STRIP];
@@ -233,7 +233,7 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for one non-negative value or NaN.
 #[inline(always)]
 pub unsafe fn addends<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
-    // SAFETY: the same clauses.
+    // SAFETY: `addends_of` has the same clauses as this function.
     unsafe { by_type!(addends_of, L, isa, rows, to) }
 }
 
@@ -255,6 +255,6 @@ unsafe fn addends_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to
             x += n;
         }
     }
-    // SAFETY: one value (clause).
+    // SAFETY: `to` is readable and writable for one value (clause).
     unsafe { raise(to, largest_lane(most)) };
 }

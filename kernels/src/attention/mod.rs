@@ -16,7 +16,6 @@
 //!    `[dim][width]`. Scores `S^T[key][row] = K · Q^T` and output `O^T[dim][row] += V^T · P^T` are then the same
 //!    product `C[R][V] += a(r, k) · B[k][V]` with a broadcast scalar `a` (`product.rs`). Maximum, sum and
 //!    rescaling never cross lanes, and a row's arithmetic does not depend on its neighbours or on the tile.
-//! 2. *References are lagging integers.* A row's reference moves only when a score exceeds it by more than
 //! 2. *References lag behind and are integers.* A row's reference changes only when a score exceeds it by more than
 //!    [`HEADROOM`](elsa_core::state::HEADROOM), and the new one is an integer, so that rescaling is rare and exact
 //!    (`softmax`).
@@ -24,6 +23,8 @@
 //!    in a register over the block's keys and only then added to the segment's sum; segments merge in a tree. The error
 //!    grows with these lengths, not with the number of keys.
 //! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so an exact zero marks a
+//!    masked key. If the values of a masked block contain a NaN or an infinity, a slow product skips the marked keys
+//!    ([`values`]).
 //! 5. *Few queries use another kernel.* With one query a tile would leave all lanes except one empty, so a row's
 //!    dims and keys are in the lanes instead (`row`).
 //!

@@ -22,7 +22,7 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
 /// - The clauses of [`Block`], whose bias is not null; `key` is below the block's number of keys and `v` below `V`.
 #[inline(always)]
 pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {
-    // SAFETY: the key's value, or its vector (clauses).
+    // SAFETY: the bias has a value, or vector `v`, for the key (clauses).
     unsafe {
         if block.shares_bias {
             L::splat(isa, block.bias.add(key).read())
@@ -32,7 +32,7 @@ pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key:
     }
 }
 
-/// Adds a bias to scores. Where the bias is `−∞`, the result is `masked`, which is `−∞`, for every score.
+/// Adds a bias to scores. Where the bias is `−∞`, the result is `masked`, a vector of `−∞`, whatever the score is.
 #[inline(always)]
 pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)

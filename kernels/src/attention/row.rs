@@ -85,7 +85,7 @@ unsafe fn dots<L: Lanes, const K: usize>(
 unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
     let (d, n) = (tile.head_dim, block.count);
     let mut j = 0;
-    // SAFETY: keys below the count are readable; `dst` covers the count and the rest of a vector (clauses).
+    // SAFETY: keys below the count are readable; `dst` has room for the count rounded up to a whole vector (clauses).
     unsafe {
         while j + KEYS_AT_ONCE <= n {
             let keys = block.keys.add(j * block.key_stride);
@@ -114,7 +114,7 @@ unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f3
                 s = capped(isa, s, cap);
             }
             if !block.bias.is_null() {
-                // The bias ends with the block.
+                // The bias ends with the block's last key, so its last elements are copied to a whole vector.
                 let mut line = [f32::NEG_INFINITY; MAX_LANES];
                 line.as_mut_ptr().copy_from_nonoverlapping(block.bias.add(j), L::N.min(n - j));
                 s = biased(s, L::load(isa, line.as_ptr()), masked);
@@ -122,7 +122,7 @@ unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f3
             s.store(dst.add(j));
             j += L::N;
         }
-        // A cap makes the lanes past the last key finite.
+        // A soft cap has made the lanes past the last key finite.
         for j in n..n.next_multiple_of(L::N) {
             dst.add(j).write(f32::NEG_INFINITY);
         }
@@ -164,10 +164,10 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
 /// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first` is set.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
-    // SAFETY: the sums hold one reference, one row sum and `value_dim` weighted sums (clause).
+    // SAFETY: the sums consist of one reference, one row sum and `value_dim` weighted sums (clause).
     unsafe {
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
-        // The rule of `raised`; the vector unit rounds, as for a tile.
+        // This is the rule of `raised`. The vector unit rounds the target, as it does for a tile.
         if largest > limit(m, HEADROOM) {
             let [target, ..] = lanes(L::splat(isa, largest).nearest(), 0.0);
             let merge = Merge::of(m, target);
@@ -300,7 +300,8 @@ impl<L: Lanes> TileOps for OneRow<L> {
     #[inline(always)]
     unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
         let p = tile.weights;
-        // SAFETY: the same clauses; weights have room for the block rounded up to `MAX_LANES` (clause of `Tile`).
+        // SAFETY: the clauses are the same; weights have room for the block rounded up to `MAX_LANES` (clause of
+        // `Tile`).
         unsafe {
             scores::<L>(isa, tile, block, p);
             raise::<L>(isa, largest::<L>(isa, p, block.count), sums, tile.value_dim, first);
@@ -313,10 +314,11 @@ impl<L: Lanes> TileOps for OneRow<L> {
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: as for `step`; the budget is passed on.
+        // SAFETY: the clauses of `step` hold, and `row_leaves_out` has those of the budget.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
-            // With the reference zero nothing is raised: no score exceeds the limit of the first one.
+            // With the reference zero the reference is never raised, because no score exceeds the limit of the first
+            // one.
             let top = if budget.near_zero { 0.0 } else { budget.top.read() };
             raise::<L>(isa, top, sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
@@ -328,13 +330,14 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
-        // SAFETY: scores are filled up to a whole vector with `−∞`; one reference, one sum (clauses).
+        // SAFETY: the scores are padded to a whole vector with `−∞`; the sums have one reference and one row sum
+        // (clauses).
         unsafe {
             let zero = 0.0f32;
             if first {
                 sums.m.write(zero);
             }
-            // The padding of the last vector is masked.
+            // The padding of the last vector is `−∞` and adds nothing to the sum.
             let sum = weigh::<L>(isa, tile.weights, block.count, &zero);
             sums.s.write(if first { sum } else { sums.s.read() + sum });
         }
@@ -342,7 +345,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
-        // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
+        // SAFETY: both states have one reference, one row sum and `value_dim` weighted sums (clause).
         unsafe {
             let law = Merge::of(earlier.m.read(), later.m.read());
             earlier.m.write(law.m);
@@ -368,10 +371,11 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn finish(_: L::Isa, sums: &Sums, value_dim: usize) {
-        // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
+        // SAFETY: the state has one reference, one row sum and `value_dim` weighted sums (clause).
         unsafe {
             let (m, s) = (sums.m.read(), sums.s.read());
-            // Without a key all sums are zero, and so is the product, unless S is NaN because of a NaN score.
+            // Without an attended key, `W` and `S` are zero, and `W · S` is zero. A NaN score makes `S` and the result
+            // NaN.
             let inverse = if m == f32::NEG_INFINITY { s } else { 1.0 / s };
             for x in 0..value_dim {
                 let at = sums.w.add(x);
@@ -382,7 +386,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
-        // SAFETY: the same clauses; the scores are padded to a whole vector.
+        // SAFETY: the clauses are the same; the scores are padded to a whole vector.
         unsafe {
             scores::<L>(isa, tile, block, dst);
             if !top.is_null() {
@@ -393,7 +397,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-        // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
+        // SAFETY: the clauses are the same; with a value size of zero no weighted sum is accessed.
         unsafe {
             raise::<L>(isa, largest::<L>(isa, p, count), sums, 0, true);
             sums.s.write(weigh::<L>(isa, p, count, sums.m));
@@ -409,7 +413,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
         sums: &Sums,
         [_, first]: [bool; 2],
     ) {
-        // SAFETY: the same clauses.
+        // SAFETY: `add` has the same clauses as this function.
         unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
     }
 }

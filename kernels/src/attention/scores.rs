@@ -36,8 +36,8 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     dst: *mut f32,
 ) -> [[L; V]; R] {
     let d = tile.head_dim;
-    // SAFETY: `key` lies in the block. Fewer than R rows are copied to the pad, which holds R; panels are
-    // padded where they are packed. Chains stay within `d` (clauses of `Tile` and `Block`).
+    // SAFETY: `key` is in the block. Fewer than R rows are copied to the pad, which has room for R; panels are
+    // padded when they are packed. Chains stay within `d` (clauses of `Tile` and `Block`).
     unsafe {
         let (mut a, mut stride) = if PANELS {
             (block.keys.add(key * d), R)
@@ -89,7 +89,7 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
 #[inline(always)]
 unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mut [L; V]) {
     for v in 0..V {
-        // SAFETY: vector `v` of `V` (clause).
+        // SAFETY: `v` is below `V` (clause).
         unsafe { scores[v].store(at.add(v * L::N)) };
         top[v] = top[v].larger(scores[v]);
     }
@@ -123,7 +123,7 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
             scores[v] = biased(scores[v], bias, masked);
         }
     }
-    // SAFETY: the clause of this function.
+    // SAFETY: `keep` has the same clause as this function.
     unsafe { keep::<L, V>(&scores, at, top) }
 }
 
@@ -147,7 +147,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     dst: *mut f32,
 ) -> [L; V] {
     // Each case has its own loop: modifying scores takes registers that the plain loop needs.
-    // SAFETY: the same clauses.
+    // SAFETY: `panels` has the same clauses as this function.
     unsafe {
         if is_plain(block) {
             panels::<L, R, V, PANELS, PLAIN>(isa, tile, block, dst)

@@ -83,7 +83,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     let zero = L::splat(isa, 0.0);
     let mut sum = [zero; V];
     let mut reference = [zero; V];
-    // SAFETY: vector `v` of key `i` of `count` keys of a tile (clause).
+    // SAFETY: `v` is below `V`, and `i` is below `count` (clause).
     unsafe {
         for v in 0..V {
             reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
@@ -105,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes [`weigh`] for the reference zero, for scores near zero. Nothing is subtracted. Scores may be `−∞` only with
-/// `masked`; without it, nothing is clamped. Weights are not raised.
+/// Computes [`weigh`] with the reference zero, which need not be subtracted, for scores near zero. Scores may be `−∞`
+/// only if `masked` is set; if it is not, they are not clamped. Weights are not raised.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -120,7 +120,7 @@ pub unsafe fn weigh_near_zero<L: Lanes, const V: usize>(
     let mut sum = [L::splat(isa, 0.0); V];
     for i in 0..count {
         for v in 0..V {
-            // SAFETY: vector `v` of key `i` of `count` (clause).
+            // SAFETY: `v` is below `V`, and `i` is below `count` (clause).
             unsafe {
                 let at = p.add((i * V + v) * L::N);
                 let x = L::load(isa, at);
@@ -142,7 +142,7 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     for i in 0..count {
         for v in 0..V {
-            // SAFETY: vector `v` of key `i` of `count` (clause).
+            // SAFETY: `v` is below `V`, and `i` is below `count` (clause).
             top[v] = top[v].larger(unsafe { L::load(isa, p.add((i * V + v) * L::N)) });
         }
     }
@@ -157,7 +157,7 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-    // SAFETY: vector `v` of references and sums; the rest is passed on (clauses).
+    // SAFETY: references and sums have `V` vectors (clauses); the called functions have the same clauses as this one.
     unsafe {
         let top = largest::<L, V>(isa, p, count);
         raise::<L, V>(isa, sums, 0, &top, true);

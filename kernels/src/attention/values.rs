@@ -35,7 +35,7 @@ const TINY: f32 = 2.117_582_4e-22;
 /// overflows. NaN counts as large.
 const LARGE: f32 = 549_755_813_888.0;
 
-/// Factor by which the weights of a block are multiplied against subnormal products.
+/// Factor by which the weights of a block are multiplied to avoid subnormal products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
     /// Factor one.
@@ -65,8 +65,8 @@ pub fn is_tiny(largest: f32) -> bool {
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
         for x in (0..value_dim).step_by(L::N) {
-            // SAFETY: row `i` of the block's values, and of `to`, has `value_dim` elements (clause); the buffer holds a
-            // vector.
+            // SAFETY: row `i` of the block's values, and of `to`, has `value_dim` elements (clause); the buffer has
+            // room for a vector.
             unsafe {
                 let (from, to) = (block.values.add(i * block.value_stride + x), to.add(i * value_dim + x));
                 let n = value_dim - x;
@@ -84,7 +84,7 @@ pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *
 }
 
 impl Raised {
-    /// Selects the factor by the largest magnitude of the block's values.
+    /// Selects the factor according to the largest magnitude of the block's values.
     #[inline(always)]
     #[must_use]
     pub fn of<L: Lanes>(block: &Block) -> Raised {
@@ -113,7 +113,7 @@ impl Raised {
         if factor != 1.0 {
             let factor = L::splat(isa, factor);
             for i in 0..count * V {
-                // SAFETY: vector `i` of the weights (clause).
+                // SAFETY: `i` is below the number of vectors of weights (clause).
                 unsafe { L::load(isa, p.add(i * L::N)).times(factor).store(p.add(i * L::N)) };
             }
         }
@@ -135,7 +135,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     first: bool,
     raised: Raised,
 ) {
-    // SAFETY: the same clauses.
+    // SAFETY: the called functions have the same clauses as this one.
     unsafe {
         if !block.bias.is_null() && !block.largest.is_finite() {
             add_where_attended::<L, V>(isa, block, value_dim, p, w, first);
@@ -161,7 +161,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     first: bool,
     raised: Raised,
 ) {
-    // A remainder of two after strips of six is taken as eight, together with the strip before it.
+    // If two dims remain after strips of six, they and the last strip form two strips of four.
     let strips_of_four = match (R, value_dim % R) {
         (6, 2) => 2,
         (_, rest) => rest / 4,
@@ -169,7 +169,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     let wide = value_dim - 4 * strips_of_four;
     let row = V * L::N;
     let mut x = 0;
-    // SAFETY: strips end at `value_dim`, which rows of values and of `w` have (clauses).
+    // SAFETY: strips end at or before `value_dim`, the size of the rows of values and of `w` (clauses).
     unsafe {
         while x < wide {
             if block.ahead.rows > 0 {
@@ -187,7 +187,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds sums of raised weights, scaled back, to `w`, or writes them there if `first` is set.
+/// Divides sums of raised weights by the factor, and adds them to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
 /// - `R · V · N` values are writable at `w`, and readable unless `first` is set.
@@ -202,7 +202,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     let lower = L::splat(isa, 1.0 / L::RAISE);
     for r in 0..R {
         for v in 0..V {
-            // SAFETY: within `R · V` vectors (clause).
+            // SAFETY: the vector is one of the `R · V` vectors at `w` (clause).
             unsafe {
                 let at = w.add((r * V + v) * L::N);
                 let x = acc[r][v];
@@ -249,7 +249,7 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
         }
     }
     let mut lanes = [0.0f32; MAX_LANES];
-    // SAFETY: the buffer holds a vector.
+    // SAFETY: the buffer has room for a vector.
     unsafe { seen[0].larger_magnitude(seen[1]).store(lanes.as_mut_ptr()) };
     for lane in lanes {
         rest = rest.max(lane.to_bits());
@@ -274,7 +274,7 @@ pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
     let zero = L::splat(isa, 0.0);
     for x in 0..value_dim {
         for v in 0..V {
-            // SAFETY: key `i` of the block, dim `x` of its value, vector `v` of its weights (clauses).
+            // SAFETY: key `i` of the block has dim `x` of its value and vector `v` of its weights (clauses).
             unsafe {
                 let mut acc = zero;
                 for i in 0..block.count {

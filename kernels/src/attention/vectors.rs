@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use elsa_core::state::Merge;
 
 /// Operations on tiles of `V` vectors `L`, with register tiles of `R` keys for the scores and of `R` dims for the
-/// values. With `PANELS`, keys are read from panels of `R` keys, otherwise row by row.
+/// values. With `PANELS`, keys are read from panels of `R` keys; without it, they are read row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
 
@@ -20,7 +20,7 @@ pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(Phanto
 #[inline(always)]
 unsafe fn refer_to_zero<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
     for v in 0..V {
-        // SAFETY: vector `v` of the references (clause).
+        // SAFETY: `v` is below the number of vectors of references (clause).
         unsafe { L::splat(isa, 0.0).store(sums.m.add(v * L::N)) };
     }
 }
@@ -31,7 +31,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
         let p = tile.weights;
-        // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the rest is passed on.
+        // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the other clauses are the same.
         unsafe {
             let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
             softmax::raise::<L, V>(isa, sums, tile.value_dim, &top, first);
@@ -46,7 +46,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: as for `step`; the budget is passed on.
+        // SAFETY: the clauses of `step` hold, and `leaves_out` has those of the budget.
         unsafe {
             let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
             if !first {
@@ -82,7 +82,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
 
     #[inline(always)]
     unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
-        // SAFETY: vector `v` of the references; the weights and the sums (clauses).
+        // SAFETY: references, weights and sums have `V` vectors (clauses).
         unsafe {
             if first {
                 refer_to_zero::<L, V>(isa, sums);
@@ -97,7 +97,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
         for v in 0..V {
             let o = v * L::N;
-            // SAFETY: vector `v` of references and sums, and of each of `value_dim` rows (clause).
+            // SAFETY: references, sums and each of `value_dim` rows have a vector `v` (clause).
             unsafe {
                 let law = Merge::of(L::load(isa, earlier.m.add(o)), L::load(isa, later.m.add(o)));
                 law.m.store(earlier.m.add(o));
@@ -106,7 +106,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
                 for x in 0..value_dim {
                     let o = (x * V + v) * L::N;
                     let at = earlier.w.add(o);
-                    // `Merge::apply` without stalls on subnormal products.
+                    // This is `Merge::apply`, without stalls on subnormal products.
                     let (a, b) = (L::load(isa, at), L::load(isa, later.w.add(o)));
                     a.shrunk(law.earlier).plus(b.shrunk(law.later)).store(at);
                 }
@@ -119,11 +119,12 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         let zero = L::splat(isa, 0.0);
         let one = L::splat(isa, 1.0);
         for v in 0..V {
-            // SAFETY: vector `v` of references and sums, and of each of `value_dim` rows (clause).
+            // SAFETY: references, sums and each of `value_dim` rows have a vector `v` (clause).
             unsafe {
                 let m = L::load(isa, sums.m.add(v * L::N));
                 let s = L::load(isa, sums.s.add(v * L::N));
-                // Without a key all sums are zero, and so is the product, unless S is NaN because of a NaN score.
+                // Without an attended key, `W` and `S` are zero, and `W · S` is zero. A NaN score makes `S` and the
+                // result NaN.
                 let inverse = m.if_present(one.over(s), s);
                 let row = V * L::N;
                 let mut at = sums.w.add(v * L::N);
@@ -132,7 +133,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
                         let at = at.add(i * row);
                         L::load(isa, at).mul_add(inverse, zero).store(at);
                     }
-                    // The last iteration may leave the allocation.
+                    // After the last iteration the pointer may be outside the allocation.
                     at = at.wrapping_add(4 * row);
                 }
                 for i in 0..value_dim % 4 {
@@ -145,7 +146,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
 
     #[inline(always)]
     unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
-        // SAFETY: the same clauses.
+        // SAFETY: `scores` has the same clauses as this function.
         unsafe {
             let largest = scores::scores::<L, R, V, PANELS>(isa, tile, block, dst);
             if !top.is_null() {
@@ -158,7 +159,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
 
     #[inline(always)]
     unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-        // SAFETY: the same clauses.
+        // SAFETY: `softmax` has the same clauses as this function.
         unsafe { softmax::softmax::<L, V>(isa, p, count, sums) }
     }
 
@@ -172,7 +173,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         [raised, first]: [bool; 2],
     ) {
         let raised = if raised { Raised::of::<L>(block) } else { Raised::Not };
-        // SAFETY: the same clauses.
+        // SAFETY: `add_block` has the same clauses as this function.
         unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, raised) }
     }
 }

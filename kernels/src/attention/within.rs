@@ -43,7 +43,7 @@ use elsa_core::state::{Merge, Number};
 #[inline(always)]
 unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budget: &mut Budget) -> bool {
     if budget.largest < 0.0 {
-        // SAFETY: the same clauses.
+        // SAFETY: `largest` has the same clauses as this function.
         unsafe { values::largest::<L>(isa, block, value_dim, &mut budget.largest) };
     }
     budget.largest.is_finite()
@@ -74,7 +74,8 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     let [mut s, mut d, mut own, mut added] = [[zero; V], [zero; V], [zero; V], *b];
     let (mut agree, mut settled) = (true, true);
     budget.moved = false;
-    // SAFETY: vector `v` of references, of `D` and of each line of the totals; the weighted sums (clauses).
+    // SAFETY: references, `D` and each line of the totals have a vector `v`; the weighted sums are accessible
+    // (clauses).
     unsafe {
         for v in 0..V {
             let line = |n: usize| budget.totals.add(n * width + v * L::N);
@@ -102,7 +103,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
         }
         for v in 0..V {
             let line = |n: usize| budget.totals.add(n * width + v * L::N);
-            // The rule of `fits`: a sum of zero always fits, and any other only into room that is a normal number.
+            // As in `fits`, a sum of zero always fits, and any other sum fits only if the room is a normal number.
             let counts = L::load(isa, line(3)).if_greater(zero, added[v], zero);
             let sum = least.if_greater(counts, zero, d[v].plus(added[v]));
             let room = odds.times(s[v]);
@@ -154,7 +155,7 @@ pub unsafe fn row_leaves_out<L: Lanes>(
     first: bool,
 ) -> bool {
     let zero = 0.0f32;
-    // SAFETY: one reference, one `D`, four totals, `value_dim` weighted sums (clauses).
+    // SAFETY: the row has one reference, one `D`, four totals and `value_dim` weighted sums (clauses).
     unsafe {
         let (m, [total, s, d, _]) = (sums.m.read(), budget.totals.cast::<[f32; 4]>().read());
         budget.moved = before > f32::NEG_INFINITY && m > before;

@@ -154,7 +154,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn transpose(_: Avx2, square: &mut [Self; MAX_LANES]) {
-        // Squares of four by four within each half of four vectors, then the halves.
+        // Transposes squares of four by four within each half of four vectors, then exchanges halves between vectors.
         op!({
             let mut a = [_mm256_setzero_ps(); 8];
             for i in 0..2 {
@@ -240,8 +240,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
-        // bits. No multiplication meets a subnormal number, not even in unused lanes.
+        // A result that would be subnormal is an integer multiple of the least positive number, and its bits are that
+        // integer. No multiplication involves a subnormal number, not even in unused lanes.
         Eight(op!({
             let [half, rest] = HALFWAY;
             let least = _mm256_set1_ps(f32::MIN_POSITIVE);
@@ -265,8 +265,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn lowered<const TIMES: u32>(self) -> Self {
-        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
-        // bits. No multiplication meets a subnormal number, not even in unused lanes.
+        // A result that would be subnormal is an integer multiple of the least positive number, and its bits are that
+        // integer. No multiplication involves a subnormal number, not even in unused lanes.
         Eight(op!({
             let [limit, units, rest, last] = lowering(TIMES);
             let (size, limit) = (self.abs().0, _mm256_set1_ps(limit));

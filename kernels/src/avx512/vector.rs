@@ -41,7 +41,7 @@ impl Sixteen {
     /// Computes the weight with coefficients `c`, or zero where `self` is below `WEIGHT_FLOOR`.
     #[inline(always)]
     fn weight_of(self, c: [f32; 6]) -> Self {
-        // VSCALEFPS would continue into the subnormal numbers, and stall at them.
+        // VSCALEFPS alone would compute subnormal numbers, and stall.
         let p = self.mantissa(c);
         Sixteen(op!({
             let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(WEIGHT_FLOOR));
@@ -173,7 +173,7 @@ impl Lanes for Sixteen {
     #[inline(always)]
     fn times_sum(self, _: Avx512, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
         let sum = self.mul_add(high, self.mul_add(low, bias));
-        // Masked lanes stall nothing.
+        // Lanes that are masked off cause no stalls.
         Sixteen(op!({
             let kept = _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(limit.0, self.abs().0);
             _mm512_maskz_sub_ps(kept, sum.0, bias.0)
@@ -193,7 +193,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn transpose(_: Avx512, square: &mut [Self; MAX_LANES]) {
-        // Squares of four by four within each quarter of four vectors, then the quarters.
+        // Transposes squares of four by four within each quarter of four vectors, then exchanges quarters between
+        // vectors.
         op!({
             let mut a = [_mm512_setzero_ps(); 16];
             for i in 0..4 {
@@ -227,8 +228,8 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) -> Self {
-        // Four columns at a time, with rows combined in memory order: the four rows of a quarter are then transposed,
-        // and no value moves to another quarter.
+        // Reads four columns at a time. Rows are combined so that transposing the four rows of each quarter of the
+        // vectors leaves every value in its quarter.
         let mut largest = Self::splat(isa, 0.0);
         for column in (0..16).step_by(4) {
             // SAFETY: sixteen rows of sixteen values at both pointers (clause of `transpose_square`).
@@ -311,7 +312,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn exp2(self) -> Self {
-        // VREDUCEPS takes the fraction above the floor, VSCALEFPS multiplies by two to the floor.
+        // VREDUCEPS computes the fraction above the floor, and VSCALEFPS multiplies by two to the power of the floor.
         Sixteen(op!(_mm512_scalef_ps(self.mantissa(EXP2_FLOOR).0, self.0)))
     }
     #[inline(always)]
@@ -329,8 +330,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
-        // bits. No multiplication meets a subnormal number, not even in unused lanes.
+        // A result that would be subnormal is an integer multiple of the least positive number, and its bits are that
+        // integer. No multiplication involves a subnormal number, not even in unused lanes.
         Sixteen(op!({
             let [half, rest] = HALFWAY;
             let least = _mm512_set1_ps(f32::MIN_POSITIVE);
@@ -355,8 +356,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn lowered<const TIMES: u32>(self) -> Self {
-        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
-        // bits. No multiplication meets a subnormal number, not even in unused lanes.
+        // A result that would be subnormal is an integer multiple of the least positive number, and its bits are that
+        // integer. No multiplication involves a subnormal number, not even in unused lanes.
         Sixteen(op!({
             let [limit, units, rest, last] = lowering(TIMES);
             let (size, limit) = (_mm512_abs_ps(self.0), _mm512_set1_ps(limit));

@@ -30,7 +30,7 @@ pub enum ModelError {
     Tensor {
         /// Name of the tensor.
         name: String,
-        /// Contents of the file in place of the tensor.
+        /// Value or shape of the tensor in the file, or `absent`.
         found: String,
         /// Tensor that the network needs.
         allowed: String,

@@ -4,8 +4,8 @@
 //! pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The scores of the classes are a
 //! linear map of the normalised class token.
 //!
-//! All blocks share one plan, since their shapes are equal. Attention reads the rows `[q | k | v]`, which one linear
-//! map writes, in place through views with the stride of a row. Its output is dense: each row contains the heads one
+//! All blocks share one plan, since their shapes are equal. One linear map writes the rows `[q | k | v]`, and attention
+//! reads them in place, through views with the stride of a row. Its output is dense: each row contains the heads one
 //! after another. All buffers are allocated once; [`Model::classify`] allocates nothing.
 
 mod error;
@@ -149,7 +149,7 @@ impl Model {
         let shared = |columns: usize| -> Shared {
             match engine.host_buffer::<f32>(TOKENS * columns) {
                 Ok(buffer) => Box::new(buffer),
-                // A run then copies to the GPU, or falls back if the GPU is gone.
+                // With buffers in ordinary memory a run copies to the GPU, or falls back to the CPU if the GPU is gone.
                 Err(reason) => {
                     log::warn!("buffers in ordinary memory: {reason}");
                     Box::new(rows(columns))
@@ -228,7 +228,7 @@ impl Model {
     fn forward(&mut self) -> Result<Class, ModelError> {
         let (width, b) = (self.width, &mut self.buffers);
         let (mut fallback, mut copied) = (false, 0);
-        // A patch is its pixels row by row, on a scale from 0 to 1.
+        // A patch contains its pixels row by row, scaled to the range from 0 to 1.
         for (i, pixel) in b.patches.iter_mut().enumerate() {
             let (patch, inside) = (i / (PATCH * PATCH), i % (PATCH * PATCH));
             let (y, x) = (patch / GRID * PATCH + inside / PATCH, patch % GRID * PATCH + inside % PATCH);

@@ -1,8 +1,8 @@
 //! Reduces a frame of any size to the picture that the network reads.
 //!
-//! Each of the 8 x 8 cells is the mean of the grey values in its part of the frame. A pixel on a border counts in
-//! proportion to the area of it that is inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c`
-//! covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so every overlap is an integer and the sums are
+//! Each of the 8 x 8 cells is the mean of the grey values in its part of the frame. A pixel on the border of a part
+//! counts in proportion to its area inside the part. Along an axis of `n` pixels, measured in eighths of a pixel, cell
+//! `c` covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so every overlap is an integer and the sums are
 //! exact.
 
 use crate::frame::{Frame, PixelFormat};

@@ -29,7 +29,7 @@ impl Camera {
     ) -> Result<Camera, SourceError> {
         let fault = |source| SourceError::Camera { path: path.to_owned(), source };
         let device = Device::open(path).map_err(fault)?;
-        // At most MAX_SIDE, see `Size`.
+        // Both sides are at most MAX_SIDE (see `Size`).
         let side = |n: usize| u32::try_from(n.min(MAX_SIDE)).unwrap_or(u32::MAX);
         let wanted = PixFormat::new(side(size.width), side(size.height), code(format));
         let device = device.video_capture(wanted).map_err(fault)?;

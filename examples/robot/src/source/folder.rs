@@ -9,7 +9,7 @@ use std::path::Path;
 /// Largest total size of the decoded pixels in bytes.
 const LIMIT: usize = 1 << 30;
 
-/// A file of the folder.
+/// A picture file of the folder, decoded or broken.
 enum Picture {
     Decoded { geometry: Geometry, data: Vec<u8> },
     Broken { name: String, reason: String },

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
-/// Consecutive frames with nothing between them.
+/// Raw frames that follow one another in a pipe or file without gaps.
 pub struct Pipe(Queue);
 
 impl Pipe {
@@ -33,7 +33,7 @@ impl Pipe {
             return Err(fault(ErrorKind::IsADirectory.into()));
         }
         if about.is_file() {
-            // Opening a file never waits, so that an error is returned at once.
+            // Opening a regular file never waits, so its error is returned at once.
             let file = File::open(path).map_err(fault)?;
             return Pipe::start(geometry, keep, patience, move |feed| copy(&feed, file));
         }

@@ -54,7 +54,7 @@ impl Shared {
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
-    /// Returns a buffer to fill, for which it may wait; `None` if the loop has stopped.
+    /// Returns a buffer to fill, and waits for one if necessary; `None` if the loop has stopped.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         loop {
@@ -88,7 +88,7 @@ impl Feed {
     pub fn broken(&self, buffer: Vec<u8>, why: BrokenFrame) {
         let mut state = self.0.lock();
         state.free.push(buffer);
-        // The buffers bound the waiting frames; this bounds the waiting reports.
+        // The number of buffers limits the waiting frames; this condition limits the waiting reports.
         if state.ready.len() < 2 * BUFFERS {
             state.ready.push_back(Item::Broken(why));
         }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Returns the command, with arguments, that runs programs of this architecture on a machine of another one; `None` if
-/// they run natively. The command is that with which Cargo runs the test itself, from an environment variable.
+/// Returns the command of the emulator, with its arguments, that runs programs for AArch64 on another machine, from the
+/// environment variable that Cargo uses for this test; `None` if programs run natively.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -22,7 +22,7 @@ pub fn emulated() -> bool {
     runner().is_some()
 }
 
-/// Returns the command of the program with the arguments in `line`, run in an emulator if the tests are.
+/// Returns the command of the program with the arguments in `line`. The program runs in an emulator if the tests do.
 pub fn robot(line: &str) -> Command {
     let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa-robot")]);
@@ -31,7 +31,7 @@ pub fn robot(line: &str) -> Command {
     command
 }
 
-/// Returns the number of frames in the long run. The test stage `robot` sets a larger number.
+/// Returns the number of frames in the tests of long runs. The test stage `robot` sets a larger number.
 pub fn frames() -> u64 {
     let asked = std::env::var("ELSA_ROBOT_FRAMES").ok().map(|n| n.parse().unwrap());
     asked.unwrap_or(if emulated() { 20 } else { 100 })
@@ -223,7 +223,7 @@ impl Desk {
                 (class, score)
             })
             .collect();
-        // Pictures of one class only would show nothing.
+        // Pictures of a single class would prove nothing.
         assert!(wanted.iter().any(|x| x.0 != wanted[0].0));
         std::fs::create_dir(dir.path().join("images")).unwrap();
         write_pictures(&dir.path().join("images"), &pictures);
@@ -244,7 +244,7 @@ impl Desk {
     /// Returns `true` if an answer for picture `index` is correct.
     pub fn is_right(&self, index: usize, class: u64, score: f64) -> bool {
         let (wanted, probability) = self.wanted[index % self.wanted.len()];
-        // A probability moves by at most half as much as the difference of two scores.
+        // A probability changes by at most half as much as the difference between two scores.
         class == wanted as u64 && (score - probability).abs() < 20.0 * TOLERANCE
     }
 }

@@ -5,7 +5,7 @@
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
-/// Runs the program where there is no GPU driver: neither NVIDIA's nor the stand-in of `tests/standin`.
+/// Runs the program without a GPU driver: it finds neither NVIDIA's driver nor the stand-in of `tests/standin`.
 fn without_gpu(desk: &Desk, line: &str) -> Output {
     let mut command = desk.robot(line);
     command.env("CUDA_VISIBLE_DEVICES", "").env("ELSA_STANDIN_DEVICE", "none").output().unwrap()
@@ -68,8 +68,8 @@ fn a_gpu_that_dies_in_the_middle_costs_no_frame() {
     let count = frames();
     let dies = count / 2;
     let first = launches(&desk, 10) * (dies + 1) + 1;
-    // 719: the launch failed, and the context is lost. A device that recovers is used again; after a second
-    // failure the CPU computes.
+    // Error 719 means that the launch failed and that the context is lost. A device that recovers is used again; after
+    // a second failure the CPU computes.
     for (fault, recovers) in [(format!("{first}:719"), true), (format!("{first}+:719"), false)] {
         let line = format!("--images @images --repeat --frames {count} --rate 100 --json --backend cuda");
         let mut command = desk.robot(&line);

@@ -1,4 +1,4 @@
-//! Tests the network: its scores follow its formulas, and files that contain no such network are rejected.
+//! Tests the network: its scores follow its formulas, and files that do not contain such a network are rejected.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

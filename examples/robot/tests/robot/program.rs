@@ -67,7 +67,8 @@ fn every_frame_is_answered_at_100_hz_under_load() {
     for zero in ["dropped_lines", "broken_frames", "idle_periods", "fallbacks", "replaced_frames"] {
         assert_eq!(summary[zero], 0, "{zero}");
     }
-    // An answer is late exactly if it took longer than a period. The clock counts nanoseconds.
+    // An answer is late exactly if it took longer than a period. The clock counts nanoseconds, so a latency of exactly
+    // one period in microseconds may be either.
     let period = 1e6 / rate;
     let us = |answer: &Value| answer["latency_us"].as_u64().unwrap();
     for answer in &answers {
@@ -76,7 +77,7 @@ fn every_frame_is_answered_at_100_hz_under_load() {
     }
     let late = answers.iter().filter(|answer| answer["late"] == true).count() as u64;
     assert_eq!(summary["deadline_misses"], late);
-    // Percentiles are of these latencies; the histogram keeps three digits.
+    // The expected percentiles are computed from these latencies; the histogram keeps three digits.
     let mut sorted: Vec<u64> = answers.iter().map(us).collect();
     sorted.sort_unstable();
     for (name, q) in [("p50_us", 0.5), ("p99_us", 0.99), ("max_us", 1.0)] {
@@ -84,7 +85,7 @@ fn every_frame_is_answered_at_100_hz_under_load() {
         let found = summary[name].as_f64().unwrap();
         assert!((found - wanted).abs() <= 0.002 * wanted + 1.0, "{name}: {found} {wanted}");
     }
-    // The grid was kept: the number of periods is the one that fits the time, and none is invented.
+    // The loop kept to the grid: the periods, answered or skipped, add up to the time that passed.
     let periods = count + summary["skipped_periods"].as_u64().unwrap();
     let seconds = summary["seconds"].as_f64().unwrap();
     let last = us(&answers[answers.len() - 1]) as f64 * 1e-6;
@@ -104,7 +105,7 @@ fn frames_come_through_a_pipe_in_any_number() {
         for i in 0..count {
             stdin.write_all(&yuyv(&pictures[i as usize % 5], 8)).unwrap();
         }
-        // A torn frame, and the end.
+        // An incomplete frame, and then the end of the input.
         stdin.write_all(&[1, 2, 3]).unwrap();
     });
     let output = child.wait_with_output().unwrap();
@@ -123,7 +124,7 @@ fn a_named_pipe_may_find_its_writer_late_and_gives_the_newest() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
     let child = start(desk.robot("--pipe @fifo --size 8x8 --format grey --rate 20 --newest --json"));
     std::thread::sleep(Duration::from_millis(300));
-    // Returns once the robot has opened the pipe, for any start-up time.
+    // Opening waits until the robot has opened the pipe, however long the robot takes to start.
     let mut fifo = File::options().write(true).open(&path).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..200 {
@@ -185,7 +186,7 @@ fn lines_leave_through_a_serial_port() {
     if refused_by_an_emulator(&desk, &name) {
         return;
     }
-    // Held open, so that the lines stay readable after the program has ended.
+    // This end is kept open, so that the lines stay readable after the program has ended.
     let theirs = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
     let line = format!("--images @images --rate 100 --json --serial {name} --baud 115200");
     let child = start(desk.robot(&line));
@@ -215,7 +216,7 @@ fn a_serial_port_that_nobody_reads_holds_no_frame_up() {
         return;
     }
     let count = 700;
-    // A terminal holds some thousand bytes; the queue 256 lines.
+    // A terminal buffers a few thousand bytes, and the queue 256 lines.
     let line = format!("--images @images --repeat --frames {count} --rate 500 --json --serial {name}");
     let (_, summary) = account(&desk.robot(&line).output().unwrap());
     assert_eq!(summary["frames"], count);
@@ -275,7 +276,7 @@ fn a_signal_that_repeats_another_at_once_changes_nothing() {
         let mut child = start(desk.robot("--images @images --repeat --rate 50"));
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut String::new()).unwrap();
-        // Two different signals, because the system keeps only one of each number until it is handled.
+        // The signals are different, because the system keeps only one pending signal of each kind.
         kill_process(pid(&child), Signal::TERM).unwrap();
         kill_process(pid(&child), Signal::INT).unwrap();
         std::thread::sleep(Duration::from_micros(300));
@@ -290,7 +291,7 @@ fn a_signal_that_repeats_another_at_once_changes_nothing() {
 #[test]
 fn a_later_signal_ends_a_loop_that_hangs() {
     let desk = Desk::new(4);
-    // The reader of its output is gone, so the summary cannot be written.
+    // The reader of the program's output is gone, so the summary cannot be written.
     let mut child = start(desk.robot("--images @images --repeat --rate 1000 --frames 3000"));
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
@@ -336,7 +337,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 fn a_silent_pipe_is_an_error_when_patience_ends() {
     let desk = Desk::new(4);
     let mut child = start(desk.robot("--pipe - --rate 50 --patience 0.2 --size 8x8"));
-    // Held open and never written to.
+    // The input is kept open, and nothing is written to it.
     let stdin = child.stdin.take().unwrap();
     let output = child.wait_with_output().unwrap();
     drop(stdin);

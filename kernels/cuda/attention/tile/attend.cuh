@@ -26,7 +26,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       sync_block();
     } else {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
-      else if constexpr (!EDGE || ADDED) load_v<EDGE>(k0, 0);  // other edges have no registers for them yet
+      else if constexpr (!EDGE || ADDED) load_v<EDGE>(k0, 0);  // other edges have no registers for values yet
     }
     // Whether scores of keys that no row attends are skipped, where it is worth the code.
     constexpr bool SHORTENS = EDGE && ADDS && IN == F32 && D == 64;
@@ -42,7 +42,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Masks, ranges and the soft cap. `absent`: whether the warp has masked keys.
+  // Applies masks, ranges and the soft cap. `absent` says whether the warp has masked keys.
   bool absent = false;
   if constexpr (ADDED) {
     absent = add_scores<EDGE>();
@@ -54,8 +54,8 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Weights: references rise, scores become weights, sums include them.
-  if constexpr (EDGE && SLOW) {  // row by row: the next row becomes the first
+  // Raises references, turns scores into weights, and adds the weights to the sums.
+  if constexpr (EDGE && SLOW) {  // row by row: each step moves the next row to the first place
     [[maybe_unused]] float parts[BUDGET ? TM : 1] = {};
     NO_UNROLL for (int i = 0; i < TM; i++) {
       float x = s[0][0];
@@ -65,7 +65,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         if constexpr (BUDGET) move_vote(i, scale);
         sum[0] *= scale;
         UNROLL for (int j = 0; j < AN; j++) acc[0][j] *= scale;
-        if (flushed) {  // the part in memory has the old reference
+        if (flushed) {  // the part of W in memory has the old reference
           const Home x = home(here());
           const int g = lane_col(opaque(tid));
           if (i < x.left) rescale(x, i, g, scale);
@@ -110,7 +110,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     if constexpr (BUDGET) {
       float r[TM];
       weigh(absent, r);
-      if (leaves_out<EDGE>(r, absent)) {  // every lane has read the contents of the area
+      if (leaves_out<EDGE>(r, absent)) {  // by now every lane has read the contents of the area
         if (ready) store_k();
         sync_block();
         return;
@@ -121,7 +121,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // The weighted sum: W += P V, UK keys at a time, unless no row of the block attends a key of the tile.
+  // Computes the weighted sum W += P V, UK keys at a time, unless no row of the block attends a key of the tile.
   bool some = true, gaps = CHECKS, odd_values = false;  // `gaps`: whether a warp of the block may have masked keys
   if constexpr (ADDED) gaps = any_of_block(absent);
   if (CHECKS && (!ADDED || RARELY(gaps))) {
@@ -175,7 +175,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
                             keys - n * UK, odd_values);
     }
   }
-  sync_block();  // the values are dead
+  sync_block();  // the values are no longer needed
   if constexpr (!(EDGE && SLOW)) {
     if (ready) store_k();
     sync_block();

@@ -53,7 +53,7 @@ template <class S> INLINE bool Tiles<S>::find_bits() {
   return any_of_block(some);
 }
 
-// Masks the keys whose bits are zero. Returns whether there is one.
+// Masks the keys whose bits are zero. Returns whether there is such a key.
 template <class S> INLINE bool Tiles<S>::take_bits() {
   bool zero = false;
   UNROLL for (int i = 0; i < OWN_WORDS; i++) zero = zero || words[i] != ~0u;

@@ -4,7 +4,7 @@
 #include "../added.cuh"
 #include "bits.cuh"
 
-// The soft cap, score by score: rotates the scores.
+// Applies the soft cap to one score at a time, rotating the scores.
 template <class S> INLINE void Tiles<S>::cap_scores() {
   NO_UNROLL for (int n = 0; n < TM * TN; n++) {
     const float y = soft_cap(call, s[0][0]);
@@ -17,8 +17,8 @@ template <class S> INLINE void Tiles<S>::cap_scores() {
   }
 }
 
-// Address of a lane's addend for chunk `chunk` of the warp's rows, four of them, and column `column` of the tile, in the layout
-// of weights: adjacent lanes may then read adjacent keys, independent of the columns of their scores.
+// Address of a lane's addends for chunk `chunk` of the warp's rows, which has four rows, and column `column` of the tile, in the
+// layout of weights: adjacent lanes may then read adjacent keys, independent of the columns of their scores.
 template <class S> INLINE SharedBytes Tiles<S>::spot(int t, int chunk, int column) {
   const SharedBytes area = sm + X + (t >> 5) * (TILE * P_STRIDE);
   return area + column * P_STRIDE + ((chunk ^ weight_shift(column & (LANE_COLS - 1))) << 4);
@@ -55,8 +55,8 @@ template <class S> INLINE void Tiles<S>::look_up() {
   }
 }
 
-// Adds the elements of the bias, or of an additive mask, to the warp's rows in the exchange area; `fresh`: the area is still
-// empty. Rows and keys past the last ones repeat them. Sets `special` if an element is not finite or beyond ORDINARY.
+// Adds the elements of the bias, or of an additive mask, to the warp's rows in the exchange area, which is still empty if
+// `fresh`. Rows and keys past the last ones repeat the last. Sets `special` if an element is not finite or beyond ORDINARY.
 template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, bool& special) {
   const Share share = here();
   const Sequence& q = share.sequence;
@@ -69,7 +69,7 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
   NO_UNROLL for (int half = 0; half < TILE; half += 32) {
     const int t = opaque(tid), column = half + (t & 31), key = min_of(k0 + column, q.reach - 1);
     Address at = base + first * per_row * size + key * per_key;
-    int left = 0, more = last_row - first;  // rows until the next row of a window, and until the last
+    int left = 0, more = last_row - first;  // number of rows to the next row of a window; number of rows to the last row
     if (wraps) {
       const int width = call.windows.width, down = quotient_of(first, call.windows.by_width);
       at += down * (width - 1) * per_row * size + quotient_of(key, call.windows.by_width) * (width - 1) * per_key;
@@ -79,7 +79,7 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
     auto row = [&](int n, int size, int most) LAMBDA {
       return at + (long long)(min_of(n, most) * size) * (int)per_row;
     };
-    auto next = [&](int n, int size, int most) LAMBDA -> Address {  // consecutive rows, which wrap
+    auto next = [&](int n, int size, int most) LAMBDA -> Address {  // consecutive rows, which wrap in a window
       const Address a = at;
       const bool wrap = --left == 0;
       left = wrap ? call.windows.width : left;
@@ -139,8 +139,8 @@ template <class S> INLINE int Tiles<S>::own_addend() {
   return call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
 }
 
-// Start of the lane's elements in tile k0, whose keys are CLAMPED to the last one or all exist. With FETCH, prefetches those of
-// the next tile.
+// Start of the lane's elements in tile k0, whose keys are CLAMPED to the last one or all exist. With FETCH, prefetches the
+// elements of the next tile.
 template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>::Elements32 Tiles<S>::own_elements() {
   const bool of_bias = own_addend() == CHANGED_BY_BIAS;
   const Share share = here();
@@ -158,7 +158,7 @@ template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>:
   return x;
 }
 
-// The elements of the next rows. Rows past the last one repeat it, and so do CLAMPED keys.
+// Loads the elements of the next COUNT rows. Rows past the last one repeat it, and so do CLAMPED keys.
 template <class S>
 template <bool CLAMPED, int COUNT>
 INLINE void Tiles<S>::load_elements(Elements32& from, float (&x)[COUNT][TN]) {
@@ -172,11 +172,11 @@ INLINE void Tiles<S>::load_elements(Elements32& from, float (&x)[COUNT][TN]) {
 
 // Adds elements to the scores of rows from `first` on. Sets `absent` if the lane has a masked key.
 template <class S> template <int COUNT> INLINE void Tiles<S>::add_elements_to(int first, float (&x)[COUNT][TN], bool& absent) {
-  float sums[4] = {0.f, 0.f, 0.f, 0.f};  // of magnitudes: beyond ORDINARY if one of them is
+  float sums[4] = {0.f, 0.f, 0.f, 0.f};  // sums of magnitudes, which exceed ORDINARY if one magnitude does
   UNROLL for (int i = 0; i < COUNT; i++)
     UNROLL for (int j = 0; j < TN; j++) sums[j & 3] += __builtin_fabsf(x[i][j]);
   if (RARELY(any_of_warp(!((sums[0] + sums[1]) + (sums[2] + sums[3]) <= ORDINARY)))) {
-    NO_UNROLL for (int i = 0; i < COUNT; i++) {  // the next row becomes the first
+    NO_UNROLL for (int i = 0; i < COUNT; i++) {  // each step moves the next row to the first place
       float y[TN];
       UNROLL for (int j = 0; j < TN; j++) {
         absent = absent || x[0][j] == NEG_INF;
@@ -227,7 +227,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
   return any_of_warp(absent);
 }
 
-// Masks keys on another side than the row, or out of the row's range.
+// Masks keys on another side than the row, or outside the row's range.
 template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh) {
   const Share share = here();
   const int row = first_row(share) + (opaque(tid) >> 5) * WARP_ROWS;
@@ -261,7 +261,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
   const bool adds = differ || addends != 0;
   if (adds) {
-    sync_block();  // the keys are dead
+    sync_block();  // the keys are no longer needed
     bool fresh = true;
     if (call.changes & CHANGED_BY_INDEX) {
       look_up();
@@ -278,13 +278,13 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
       special = true;
     }
   }
-  if constexpr (!B16) load_v<true>(k0, 0);  // in transit while scores become weights
+  if constexpr (!B16) load_v<true>(k0, 0);  // values are in transit while scores become weights
   if (adds) {
     sync_warp();
     const int t = opaque(tid);
     const SharedBytes own = spot(t, lane_row(t) * (TM / 4), lane_col(t));
     const SharedBytes other = TM == 8 ? spot(t, lane_row(t) * (TM / 4) + 1, lane_col(t)) : own;
-    if (B16 || special) {  // a single path has fewer registers
+    if (B16 || special) {  // a single path needs fewer registers
       UNROLL for (int j = 0; j < TN; j++)
         UNROLL for (int h = 0; h < TM / 4; h++) {
           const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
@@ -307,11 +307,12 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
     UNROLL for (int j = 0; j < TN; j++)
       UNROLL for (int i = 0; i < TM; i++) s[i][j] = j * LANE_COLS < left ? s[i][j] : NEG_INF;
   }
-  if constexpr (B16) load_v<true>(k0, 0);  // widened ones need more registers
+  if constexpr (B16) load_v<true>(k0, 0);  // widened values need more registers
   return any_of_warp(absent);
 }
 
-// Applies the range of an edge without other changes, column by column: rotates the columns. Returns whether it masks a key.
+// Applies the range of an edge without other changes to one column at a time, rotating the columns. Returns whether it masks a
+// key.
 template <class S> INLINE bool Tiles<S>::limit_scores() {
   const Share share = here();
   if (k0 >= full_from && k0 + TILE <= range_of(share.sequence, first_row(share)).end) return false;

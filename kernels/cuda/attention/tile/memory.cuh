@@ -23,13 +23,13 @@ template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& sh
   return x;
 }
 
-// acc = acc + memory with `add`; then memory = acc and acc = 0 with `store`.
+// With `add`, acc = acc + memory; then, with `store`, memory = acc and acc = 0.
 template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool store) {
   const int g = lane_col(opaque(tid));
   if (B16 || x.vec4) {
     const Address at = x.at + g * 16;
     auto there = [&](int i, int h) LAMBDA { return (int)(i < x.left) & (int)(dim_of(g, h * 4) < x.width); };
-    constexpr int ROWS = BUDGET || D > 64 ? 4 : TM;  // rows with loads in flight at once: registers are few
+    constexpr int ROWS = BUDGET || D > 64 ? 4 : TM;  // rows with loads in flight at once, which is limited by registers
     UNROLL for (int i0 = 0; i0 < TM; i0 += ROWS) {
       f4 y[ROWS][AF];
       UNROLL for (int i = 0; i < ROWS; i++)

@@ -5,7 +5,7 @@
 #include "tile.cuh"
 #include "within.cuh"
 
-// Row by row: the sums of the next row become those of the first.
+// Finishes one row at a time; the sums of the next row then move to the place of the first.
 template <class S> INLINE void Tiles<S>::finish() {
   if constexpr (PAIRS) {
     const float odd = f16_to_float(odd_sums & 0xffff) + f16_to_float(odd_sums >> 16);

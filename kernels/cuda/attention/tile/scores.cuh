@@ -3,8 +3,8 @@
 
 #include "tile.cuh"
 
-// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns. Products come in runs with alternating direction
-// that share an operand, so that each product shares an operand with the previous one; runs of four where registers are not
+// Adds products to the first COLUMNS columns for F32 and WIDENED, where both operands are f32 values. Products come in runs with
+// alternating direction, so that each product shares an operand with the previous one; runs of four where registers are not
 // scarce.
 template <class S>
 template <int COLUMNS>
@@ -17,7 +17,7 @@ INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4
   }
 }
 
-// PAIRED in edges: even dims, then odd ones, widened.
+// Adds products for PAIRED in edges: those of the even dims, then those of the odd ones, widened.
 template <class S> INLINE void Tiles<S>::multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
   NO_UNROLL for (int shift = 0; shift < 32; shift += 16) {
     float k[TN];
@@ -29,7 +29,7 @@ template <class S> INLINE void Tiles<S>::multiply_widened(const f4 (&qa)[TM / 4]
   }
 }
 
-// PAIRED in plain tiles: even and odd dims separately, without widening.
+// Adds products for PAIRED in plain tiles: even and odd dims separately, without widening.
 template <class S>
 INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]) {
   UNROLL for (int i = 0; i < TM; i++)
@@ -37,7 +37,7 @@ INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN /
       pair[i][j] = half2_fma(bits_of(qa[i >> 2][i & 3]), bits_of(kb[j >> 2][j & 3]), pair[i][j]);
 }
 
-// The end of a chain of PAIRED: widens and scales its sums and adds them to the scores.
+// Ends a chain of PAIRED: widens and scales its sums and adds them to the scores.
 template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
   const float by = call.query_factor;
   UNROLL for (int i = 0; i < TM; i++)
@@ -60,7 +60,7 @@ template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multi
   const int t = opaque(tid), cg = lane_col(t);
   const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
   const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
-  constexpr int DIMS = !EDGE ? 8 : SLOW ? 1 : PAIRS ? 2 : 8;  // words of a loop body
+  constexpr int DIMS = !EDGE ? 8 : SLOW ? 1 : PAIRS ? 2 : 8;  // words per loop body
   constexpr int GROUPS = (COLUMNS + 3) / 4;
   f4 qa[2][TM / 4], kb[2][TN / 4];
   auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
@@ -80,7 +80,7 @@ template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multi
       UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
   }
   const int steps = PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
-  if constexpr (CHUNKS == 1 && !EDGE) __builtin_assume(steps > 0);  // plain tiles have dims
+  if constexpr (CHUNKS == 1 && !EDGE) __builtin_assume(steps > 0);  // a plain tile has at least one step
   NO_UNROLL for (int it = 0; it < steps; it++) {
     UNROLL for (int kk = 0; kk < DIMS; kk++) {
       const int b = kk & 1;

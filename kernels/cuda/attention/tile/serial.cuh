@@ -11,13 +11,13 @@
 // Whether the block takes all splits.
 template <class S> INLINE bool Tiles<S>::takes_all() { return (call.flags & SERIAL_SPLITS) != 0; }
 
-// The current split of such a block, once a tile of it has been processed. Every row attends all keys.
+// Index of the current split of a block that takes all splits, once a tile of it has been processed. Every row attends all keys.
 template <class S> INLINE int Tiles<S>::split() { return (k0 - 1) / call.chunk; }
 
-// Whether it is the last split of such a block.
+// Whether the block takes all splits and the current one is the last.
 template <class S> INLINE bool Tiles<S>::is_last() { return takes_all() && k0 >= call.sequence.reach; }
 
-// Whether its state merges with earlier ones.
+// Whether the state of the current split merges with earlier ones.
 template <class S> INLINE bool Tiles<S>::joins() { return takes_all() && ((split() & 1) != 0 || is_last()); }
 
 // Merges the rows' states with the earlier ones stored at split `slot`.
@@ -29,7 +29,7 @@ template <class S> INLINE void Tiles<S>::take_in(int slot) {
   const Address ms = call.part_ms + (row_number(call, share.sequence, share.head, row) * call.splits + slot) * 8;
   f2 y[TM];
   f4 w[TM][AF];
-  UNROLL for (int i = 0; i < TM; i++) {  // all at once, because waiting dominates the time
+  UNROLL for (int i = 0; i < TM; i++) {  // loads all rows at once, because waiting dominates the time
     y[i] = f2{NEG_INF, 0.f};
     if (i < x.left) y[i] = read_f2(ms + (long long)i * call.splits * 8);
     UNROLL for (int h = 0; h < AF; h++) {
@@ -43,7 +43,7 @@ template <class S> INLINE void Tiles<S>::take_in(int slot) {
     sum[i] = merge_apply(merge, y[i][1], sum[i]);
     UNROLL for (int h = 0; h < AF; h++) {
       float* a = acc[i] + h * 4;
-      if (state_is_empty(y[i][0], y[i][1])) clear(w[i][h]);  // it was never written
+      if (state_is_empty(y[i][0], y[i][1])) clear(w[i][h]);  // the W of an empty state was never written
       merge_into(merge, w[i][h], f4{a[0], a[1], a[2], a[3]});
       UNROLL for (int e = 0; e < 4; e++) a[e] = w[i][h][e];
     }

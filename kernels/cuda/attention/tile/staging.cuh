@@ -19,8 +19,8 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 
-// Loads an edge whose rows are not adjacent into registers, checking rows and dims one by one: zero if either is absent.
-// `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
+// Loads an edge whose rows are not adjacent into registers, checking rows and dims one by one; absent elements are zero.
+// `spot(n, key, dim)` sets the key of the tile and the dim at which group n starts.
 template <class S>
 template <class To, class Spot>
 INLINE void Tiles<S>::gather(To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4,
@@ -64,8 +64,8 @@ template <class S> INLINE int Tiles<S>::value_step() {
   return (int)(ADDS && near_past ? call.past_value.token : call.value.token) * SIZE;
 }
 
-// Position of four dims from `dim` on in an adjacent row of `dims`. Beyond it, the last four are read instead, which meet no query
-// and whose products are no columns of the output.
+// Position of the four dims from `dim` on in an adjacent row of `dims`. Past its end the last four dims are read instead: they
+// are multiplied by no query, and their products with weights are no columns of the output.
 template <class S> INLINE int Tiles<S>::near_dim(int dim, int dims) {
   if constexpr (PAIRS) return dim;
   else return min_of(dim, dims - 4);

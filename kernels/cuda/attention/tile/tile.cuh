@@ -6,16 +6,17 @@
 #include "../budget.cuh"
 #include "../finish.cuh"
 
-constexpr int TILE = 64;  // keys of a tile
+constexpr int TILE = 64;  // keys per tile
 
 INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
-// Elements of a call, and the product of queries and keys: f32; f16 or bf16, widened; f16, two dims at a time.
+// Elements of a call, and the product of queries and keys. F32: f32. WIDENED: f16 or bf16, widened. PAIRED: f16, two dims at a
+// time.
 enum Elements { F32, WIDENED, PAIRED };
 
-// Possible changes of the scores, other than ranges: any; any, with every tile as an edge, which is less code; a boolean mask and
-// one f32 addend that is contiguous along keys, without a past; none, without a past, where edges are small and slow, so that a
-// driver compiles it sooner and plain tiles have more registers.
+// Possible changes of the scores, other than ranges. ALL: any. EDGES: any, with every tile as an edge, which is less code.
+// ADDENDS: a boolean mask and one f32 addend that is contiguous along keys, without a past. NONE: none, without a past; edges are
+// small and slow, so that a driver compiles the kernel sooner and plain tiles have more registers.
 enum Changes { ALL, EDGES, ADDENDS, NONE };
 
 // Parameters of an instance of the kernel.
@@ -87,14 +88,14 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
 
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
   typedef typename Raw<B16>::Type Raw4;
-  static constexpr int SIZE = B16 ? 2 : 4;                  // bytes of an element
-  static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;  // lanes of a warp across columns and rows
-  static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;  // rows; threads
+  static constexpr int SIZE = B16 ? 2 : 4;                  // bytes per element
+  static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;  // lanes of a warp along columns and along rows
+  static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;  // rows per warp, per block; threads
   static constexpr int AN = D / LANE_COLS, AF = AN / 4;     // columns of W per lane, and groups of four of them
-  static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
+  static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // in bytes
   static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
   static constexpr int WORD = PAIRS ? 2 : 1;                // dims per word of shared memory
-  static constexpr int SD = D / WORD, KS = KD / WORD;       // words of a row, of a chunk
+  static constexpr int SD = D / WORD, KS = KD / WORD;       // words per row; words per chunk
   static constexpr int CHAIN = 16;                          // words of PAIRED whose products are summed in f16
   static constexpr int Q_ITEMS = BM / 4 * DF / NT;          // 4 x 4 blocks of queries that a thread stages
   static constexpr int K_STEP = NT / KF;                    // groups of four keys that the block stages at once
@@ -102,17 +103,18 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr int K_ITEM = TN == 8 ? 32 : 8;           // keys between these blocks
   static constexpr int V_ITEMS = VK * DF / NT;              // groups of four values that a thread stages
   static constexpr int STAGES = TILE / VK;
-  static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
-  static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
+  static constexpr int PK = PC * LANE_COLS;                 // keys per exchange of weights
+  static constexpr int UK = PK < VK ? PK : VK;              // keys per product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
   // Whether a lane has registers for the addends of its scores while these are computed.
   static constexpr bool EARLY = ADDED && TM * TN <= 32;
   static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask per warp
   static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // words per lane
-  static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
-  // Products per tile, per stage, per exchange.
+  static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of these chunks; chunks whose entries a lane looks up at once
+  // Products of UK keys per tile, per stage, per exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
-  // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
+  // Offsets in shared memory, in bytes: the queries are first; from X on there are keys, or values and, from XP on, weights per
+  // warp.
   static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
   static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
   static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
@@ -163,11 +165,11 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   Raw4 (&vr)[V_ITEMS];
 
   // Below key `near_to` rows are read without checks from `near_key` and `near_value`, the addresses of key zero. Tiles from
-  // `full_from` to below `plain_to` are plain. Edges that end by `edge_to` are read the same way, and repeat the row before
-  // `near_to`.
+  // `full_from` to below `plain_to` are plain. Edges that end at or before `edge_to` are read the same way, and repeat the row
+  // before `near_to`.
   Address& near_value;
   Address& near_key;
-  bool& near_past;  // whether these rows belong to the past
+  bool& near_past;  // whether `near_key` and `near_value` belong to the past
   int& plain_to;
   int& near_to;
   int& edge_to;
@@ -210,18 +212,18 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
     SharedBytes weights;
   };
 
-  // Keys of tile k0 that some row attends, if fewer than a tile has.
+  // Number of keys of tile k0 up to the last one that some row attends; in a plain tile, the number of all its keys.
   template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
 
-  // Whether the warp should skip products because it has no row: at the start, and from its references.
+  // Whether the warp should skip products because it has no row: decided from the share at the start, and later from references.
   INLINE bool begins_idle(const Share& share) {
     return IDLES && first_row(share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
   }
   INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
-  // The block's share, recomputed.
+  // The block's share, computed again.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
-  // The same with the current split.
+  // The block's share, computed again, with the current split.
   INLINE Share in_hand() {
     Share x = here();
     if constexpr (SERIAL)

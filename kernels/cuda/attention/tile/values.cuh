@@ -16,7 +16,7 @@ template <class S>
 template <bool EDGE>
 INLINE void Tiles<S>::open_stage(const Exchange& x, int stage, bool absent, bool gaps, bool& odd_values) {
   if constexpr (EDGE && SLOW) gather_v(k0, stage);
-  // The contents of the area are dead: a tile that, or whose keys, may be left out has just had a vote.
+  // The contents of the area are no longer needed if the tile has just had a vote, because it or its keys may be left out.
   constexpr bool VOTED = BUDGET || ADDED || (EDGE && !LEAN);
   if (!VOTED || stage > 0) sync_block();
   bool odd = false;

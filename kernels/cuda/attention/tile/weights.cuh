@@ -32,10 +32,10 @@ template <class S> INLINE void Tiles<S>::take_weights() {
   }
 }
 
-// The same, with zeros whose sign marks masked keys.
+// Like take_weights, with zeros whose sign marks masked keys.
 template <class S> INLINE void Tiles<S>::take_signed_weights() {
   if constexpr (ADDED) {
-    NO_UNROLL for (int i = 0; i < TM; i++) {  // the next row becomes the first
+    NO_UNROLL for (int i = 0; i < TM; i++) {  // each step moves the next row to the first place
       const float reference = m[0];
       float y[TN], r = 0.f;
       UNROLL for (int j = 0; j < TN; j++) {
@@ -62,8 +62,8 @@ template <class S> INLINE void Tiles<S>::take_signed_weights() {
   }
 }
 
-// Rotates the rows: the second becomes the first, and the first, with weights y, reference and sum
-// z, the last.
+// Rotates the rows: the second becomes the first, and the first becomes the last, with weights y,
+// reference `reference` and sum z.
 template <class S> INLINE void Tiles<S>::rotate_rows(const float (&y)[TN], const float& reference, const float& z) {
   float first[AN];
   UNROLL for (int j = 0; j < AN; j++) first[j] = acc[0][j];

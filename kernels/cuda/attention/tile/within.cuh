@@ -22,7 +22,6 @@
 //     while the values are searched for a NaN or an infinity; a tile with one is never left out.
 //  5. Counts are in memory, not in registers: they start with all tiles of the block, and tiles that no row attends are
 //     subtracted. One thread adds to them, without waiting.
-//     attends. One thread adds to them, and waits for nothing.
 #pragma once
 
 #include "tile.cuh"
@@ -47,7 +46,7 @@ template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const S
   write_u2(at + 8, y);
   const Sequence& s = share.sequence;
   if (limit.places == 0 || first_row(share) + BM < s.queries) return;
-  // The last block of a packed sequence: clears the place that may be left before those of the next sequence.
+  // The last block of a packed sequence clears the place that may be left before those of the next sequence.
   const int next = (s.query0 + s.queries) / BM + 1, own = s.query0 / BM + first_row(share) / BM + 1;
   if (own < next) {
     x[0] = y[0] = 0;
@@ -56,7 +55,7 @@ template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const S
   }
 }
 
-// Adds to a count: tiles that some row attends, or those of them that are left out.
+// Adds `more` to a count: of tiles that some row attends, or of tiles that are left out.
 template <class S> INLINE void Tiles<S>::count(int which, int more) {
   if (opaque(tid) == 0) add_u32(this->limit.counts + this->vote.place * 16ll + which * 4, more);
 }
@@ -91,7 +90,7 @@ template <class S> INLINE void Tiles<S>::move_vote(int i, float scale) {
   if (own_row_of(opaque(tid)) == i) this->vote.lost *= scale;
 }
 
-// The same for all rows.
+// Rescales the left-out sum to the references of all rows, which moved by `scale`.
 template <class S> INLINE void Tiles<S>::move_vote(const float (&scale)[TM]) {
   const int own = own_row_of(opaque(tid));
   float by = scale[0];
@@ -139,7 +138,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::holds_odd_values()
   return any_of_block(odd);
 }
 
-// Whether the block leaves out the tile; `r` are a lane's sums of its weights, and `absent` says that the warp has masked keys.
+// Whether the block leaves out the tile; `r` are a lane's sums of its weights, and `absent` says whether the warp has masked keys.
 // Adds the sums to S or D. Afterwards, except in slow edges, the first stage of values is in transit for a tile that stays, and
 // the next keys for one that is left out. A tile that no row attends is not counted.
 template <class S> template <bool EDGE> INLINE bool Tiles<S>::leaves_out(const float (&r)[TM], bool absent) {
@@ -148,7 +147,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::leaves_out(const f
   bool stays = any_of_block(!any_of_warp(!voted || !(r[0] > odds * sum[0])));
   if (RARELY(!stays)) {
     const float b = own_sum(r), room = odds * own_sum(sum);
-    // The rule of `fits` in core: a sum of zero always fits, and any other only into room that is a normal number.
+    // As in `fits` in core, a sum of zero always fits, and any other sum fits only if the room is a normal number.
     const bool fits = b == 0.f || (room >= 0x1p-126f && this->vote.lost + b <= room);
     stays = any_of_block(!fits && voted);
     if (!stays) {

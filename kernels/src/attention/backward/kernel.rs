@@ -5,13 +5,13 @@ use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
 /// A tile of query rows and its working memory. `rows` and `panel` are fields of the kernel's [`BackwardKernelSpec`],
-/// and `lanes` is its number of lanes. A strip consists of as many vectors of dims as [`BackwardKernel::strip`] says;
-/// dims that do not fill such a strip form strips of one vector each.
+/// and `lanes` is its number of lanes. A strip consists of [`BackwardKernel::strip`] vectors of dims; dims that do not
+/// fill such a strip form strips of one vector each.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` multiples of `lanes`.
-/// - `query_columns` is readable for `head_dim · rows` values `[panel][dim][row of the panel]`, scaled to scores in
-///   base-2 units, and `upstream_columns` likewise for `value_dim`.
+/// - `query_columns` is readable for `head_dim · rows` values `[panel][dim][row of the panel]`, scaled so that scores
+///   are in base-2 units. `upstream_columns` is readable for `value_dim · rows` values in the same order.
 /// - `query_rows` is readable for `head_row · rows` values `[strip][row][dim of the strip]`, and `upstream_rows` for
 ///   `value_row · rows`.
 /// - `statistics` is readable for `4 · rows` values: `whole`, `rest` and `factor` of
@@ -22,7 +22,7 @@ use elsa_core::attention::backward::BackwardKernelSpec;
 /// - These regions do not overlap each other or the regions that the block points to.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardTile {
-    /// Queries by columns, scaled to scores in base-2 units.
+    /// Queries by columns, scaled so that scores are in base-2 units.
     pub query_columns: *const f32,
     /// Upstream gradients by columns.
     pub upstream_columns: *const f32,
@@ -95,9 +95,10 @@ pub struct BackwardKernel {
     pub strip: usize,
     /// Functions of the instruction set that test its presence, move data and convert element types.
     pub primitives: &'static Primitives,
-    /// The function [`super::step`]. It requires its safety clauses and the instruction set.
+    /// The function [`super::step`]. A call must meet its safety clauses, and the CPU must have the instruction set.
     pub step: unsafe fn(&BackwardTile, &BackwardBlock),
-    /// The function `attention::mask::bias`. It requires its safety clauses and the instruction set.
+    /// The function `attention::mask::bias`. A call must meet its safety clauses, and the CPU must have the instruction
+    /// set.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
 }
 
@@ -113,7 +114,7 @@ impl BackwardKernel {
     pub const fn place(&self, width: usize, row: usize, x: usize) -> usize {
         let strip = self.strip * self.spec.lanes;
         let whole = width / strip * strip;
-        // The last strips have one vector each.
+        // Dims past the last full strip are in strips of one vector each.
         let wide = if x < whole { strip } else { self.spec.lanes };
         let first = if x < whole { x / strip * strip } else { whole + (x - whole) / wide * wide };
         first * self.spec.rows + row * wide + (x - first)

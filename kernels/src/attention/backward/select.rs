@@ -18,7 +18,8 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     let (panel, rows, dim) = (V * L::N, P * V * L::N, tile.head_dim);
     for i in (0..rows).step_by(L::N) {
         for x in 0..dim {
-            // SAFETY: vector `i` of the scores, of their gradients and of the gradient of dim `x` (clauses).
+            // SAFETY: vector `i` is in the rows of the scores, of their gradients and of the gradient of dim `x`
+            // (clauses).
             unsafe {
                 let mut acc = L::splat(isa, 0.0);
                 for key in 0..block.count {
@@ -34,8 +35,8 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// For each key, adds `Σ_i by[key][i] · of[i]`, summed over the rows `i` that attend to the key, to the key's row at
-/// `to`.
+/// For each key, adds `Σ_i by[key][i] · of[i]` to the key's row at `to`. The sum covers the rows `i` that attend to the
+/// key.
 ///
 /// # Safety
 /// - As for `into_keys` in `step`, with `count` keys and strips of `D` vectors. `scores` is readable for `count · rows`
@@ -55,7 +56,8 @@ pub(super) unsafe fn into_keys<L: Lanes, const D: usize>(
         let strip = if width - first >= D * L::N { D * L::N } else { L::N };
         for key in 0..count {
             for x in 0..strip {
-                // SAFETY: row `i` of the strip that begins at dim `first`, and the key's rows (clauses).
+                // SAFETY: row `i` is in the strip that begins at dim `first`, and the rows of the key are readable
+                // (clauses).
                 unsafe {
                     let mut acc = 0.0f32;
                     for i in 0..rows {

@@ -1,4 +1,4 @@
-//! Computes one tile with one block: scores, probabilities, and the five products.
+//! Processes one tile and one block: computes scores, probabilities, and the five products.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use super::select;
@@ -23,7 +23,7 @@ pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, con
     let rows = P * V * L::N;
     let padded = block.count.next_multiple_of(R);
     let all_finite = tile.finite_query && tile.finite_upstream && block.finite_keys;
-    // Scores are kept if they have to mark masked pairs.
+    // If an operand is not finite, the scores stay in their buffer, because they mark the masked pairs.
     let probabilities = if all_finite { tile.scores } else { tile.probabilities };
     // SAFETY: the clauses name what each product reads and writes. Rows past the count are set to zero before they are
     // read.
@@ -74,7 +74,7 @@ unsafe fn dots<L: Lanes, const R: usize, const V: usize, const P: usize>(
             let mut x = 0;
             while x < dim {
                 let steps = (dim - x).min(CHAIN);
-                // SAFETY: `R` rows from `key` on, and the panel's columns from dim `x` on (clauses).
+                // SAFETY: `R` rows from `key` on and the panel's columns from dim `x` on are readable (clauses).
                 unsafe {
                     let b = columns.add(p * dim * panel + x * panel);
                     let acc = product::<L, R, V, false>(isa, steps, a.add(key * dim + x), dim, b);
@@ -119,7 +119,8 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     let (zero, most) = (L::splat(isa, 0.0), L::splat(isa, LARGEST_EXPONENT));
     let (cap, masked) = (L::splat(isa, block.cap), L::splat(isa, f32::NEG_INFINITY));
     for i in (0..rows).step_by(L::N) {
-        // SAFETY: vector `i` of each row of numbers, and of every key of the block (clauses).
+        // SAFETY: vector `i` is in each row of statistics, and in the buffers' rows for every key of the block
+        // (clauses).
         unsafe {
             let [whole, rest, factor, dot] =
                 [0, 1, 2, 3].map(|n| L::load(isa, tile.statistics.add(n * rows + i)));
@@ -166,7 +167,7 @@ unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>
     block: &BackwardBlock,
 ) {
     let (panel, dim) = (V * L::N, tile.head_dim);
-    // A remainder of two after strips of six is taken as eight, together with the strip before it.
+    // If two dims remain after strips of six, they and the last strip form two strips of four.
     let strips_of_four = match (R, dim % R) {
         (6, 2) => 2,
         (_, rest) => rest / 4,
@@ -174,8 +175,8 @@ unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>
     let wide = dim.saturating_sub(4 * strips_of_four);
     let from = if P > 1 { tile.d_scores_by_panel } else { tile.d_scores };
     for p in 0..P {
-        // SAFETY: strips end at `dim`, which rows of keys and of the gradient have; the panel's gradients of scores
-        // (clauses).
+        // SAFETY: strips end at or before `dim`, the size of the rows of keys and of the gradient; the panel's
+        // gradients of scores are readable (clauses).
         unsafe {
             let b = from.add(p * block.count * panel).cast_const();
             let to = tile.d_query.add(p * dim * panel);
@@ -207,7 +208,7 @@ unsafe fn add<L: Lanes, const R: usize, const V: usize>(
 ) {
     for r in 0..R {
         for v in 0..V {
-            // SAFETY: vector `v` of row `r` (clause).
+            // SAFETY: vector `v` of row `r` is readable and writable (clause).
             unsafe {
                 let at = to.add(r * stride + v * L::N);
                 L::load(isa, at).plus(acc[r][v]).store(at);
@@ -237,8 +238,8 @@ unsafe fn into_keys<L: Lanes, const R: usize, const D: usize>(
     let mut x = 0;
     while x < width {
         let wide = width - x >= D * L::N;
-        // SAFETY: strips are contiguous, so that the one of dim `x` begins `x · rows` values on (clause). Rows of `by`
-        // and of `to` are those of `R` keys.
+        // SAFETY: strips are contiguous, so the strip of dim `x` begins at `x · rows` (clause). `by` and `to` have rows
+        // for `R` keys from `key` on.
         unsafe {
             let of = of.add(x * rows);
             for key in (0..padded).step_by(R) {

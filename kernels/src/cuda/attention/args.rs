@@ -141,9 +141,9 @@ pub struct AttentionArgs {
     /// Number of consecutive blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// Index of the first short block. If the last rows have fewer rows than a block, the blocks with them, for all
-    /// splits and heads, come after all other blocks, and [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`]
-    /// minus one. Beyond any block if there are no such blocks.
+    /// Index of the first short block, or beyond any block if there are none. Short blocks have the last rows of a
+    /// head, which are fewer than a block's. They come after all other blocks, for all splits and heads, and
+    /// [`AttentionArgs::first`] is then [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,

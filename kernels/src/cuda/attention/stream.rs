@@ -1,10 +1,10 @@
-//! The arguments of the merge of a chunk of keys with earlier chunks. The twin of `Stream` in
-//! `kernels/cuda/attention/merge.cuh`, field for field.
+//! The arguments of the kernel that merges the states of a chunk of keys with those of earlier chunks. The twin of
+//! `Stream` in `kernels/cuda/attention/merge.cuh`, field for field.
 
 use super::args::AttentionArgs;
 
-/// The only parameter of the kernel that merges the partial states of a row over the splits of a chunk to the state of
-/// the chunk, and the state of the chunk with the states of earlier chunks.
+/// The only parameter of the kernel that merges a row's partial states over the splits of a chunk into the chunk's
+/// state, and then this state with those of earlier chunks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamArgs {

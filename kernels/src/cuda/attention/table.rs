@@ -84,16 +84,16 @@ const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
 }
 /// Relative error bound of `ex2.approx.ftz.f32` according to the PTX ISA: 2^-22.
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
-/// Limit of a kernel for any number of query rows.
+/// Limit for a kernel that supports any number of query rows.
 const ANY: usize = usize::MAX;
-/// Limit of a kernel that is not used for a kind of problem.
+/// Limit for a kernel that is not used for a kind of problem.
 const NONE: usize = 0;
 /// Largest number of query rows for which blocks with half the rows occupy a device better.
 const FEW: usize = 960;
-/// Largest number of query rows for which the blocks with the fewest rows are faster than blocks of twice the rows that
-/// leave SMs idle.
+/// Largest number of query rows for which the blocks with the fewest rows are faster than blocks with twice as many
+/// rows, which leave SMs idle.
 const LOW: usize = 640;
-/// Largest number of query rows for which the tiles on the edge of a causal mask should be fast.
+/// Largest number of query rows for which tiles on the edge of a causal mask need to be fast.
 const EDGY: usize = 3072;
 /// Largest number of query rows for which the time is mostly spent on reading keys.
 const ROWS: usize = 8;
@@ -177,7 +177,7 @@ pub const KERNELS: &[GpuKernel] = &[
             rows: MATH_TILE,
             keys: MATH_TILE,
             resources: GpuResources { threads: 128, shared: 16384, registers: 168 },
-            // A lane has two keys of each tile of a row; products of 256 keys are one chain.
+            // A lane computes two keys of each tile for a row; the products of four tiles, 256 keys, form one chain.
             summation: tiles(2, 4),
             chain: usize::MAX,
             exp2_relative: EXP2_RELATIVE,

@@ -94,7 +94,8 @@ pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
 /// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and a part is a run of [`PARALLEL_ROWS`] or
-/// [`QUADRATIC_ROWS`] tokens, or as many rows of the last state; each part starts from [`LinearArgs::initial`].
+/// [`QUADRATIC_ROWS`] tokens or, for the last state, of [`QUADRATIC_ROWS`] rows; each part starts from
+/// [`LinearArgs::initial`].
 ///
 ///    Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
 ///    divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes

@@ -24,8 +24,8 @@
 //! The rule and the gates select the prepare kernel. The walk kernel is the one with the smallest sufficient
 //! [`LinearWalk::dims`].
 //!
-//! A packed problem may have sequences that are processed token by token, and others. The launches of the algorithm
-//! then skip the former, and a walk with [`STEPS`] skips the latter ([`LinearArgs::least`], [`LinearArgs::most`]).
+//! In a packed problem some sequences may be processed token by token. The launches of the algorithm then skip these
+//! sequences, and a walk with [`STEPS`] processes only them ([`LinearArgs::least`], [`LinearArgs::most`]).
 //!
 //! Non-causal: a walk without output yields the last states; a walk with [`READ`] starts from these, with enough parts
 //! to fill the device. Bidirectional: the first run writes its output to an f32 buffer, and the second, with
