@@ -11,7 +11,7 @@ macro_rules! entry_points {
     };
 }
 
-/// Defines one of [`entry_points`].
+/// Defines one function of [`entry_points`].
 macro_rules! entry_point {
     ([$($features:literal)?], $isa:ty, $name:ident($($argument:ident: $type:ty),*), $generic:expr) => {
         $(#[target_feature(enable = $features)])?

@@ -78,7 +78,8 @@ pub unsafe fn exp2<L: Lanes>(isa: L::Isa, x: *const f32, n: usize, y: *mut f32) 
     while i < n {
         let mut lanes = [0.0f32; MAX_LANES];
         let take = (n - i).min(L::N);
-        // SAFETY: `n` values at both pointers (clause); the buffer holds a vector.
+        // SAFETY: `take` values from `i` on are within the `n` at both pointers (clause); the buffer has room for a
+        // vector.
         unsafe {
             lanes.as_mut_ptr().copy_from_nonoverlapping(x.add(i), take);
             let v = L::load(isa, lanes.as_ptr());

@@ -105,7 +105,7 @@ pub trait Lanes: Number {
     ) -> [Self::Quad; 2] {
         let at = *p;
         *p = at.wrapping_add(stride);
-        // SAFETY: the same clauses.
+        // SAFETY: the calls need only the clauses of this function.
         unsafe { [Self::quad(isa, at), Self::quad(isa, at.add(4))] }
     }
     /// Returns the pointer unchanged while hiding from the compiler how it was computed. The compiler then addresses
@@ -153,7 +153,7 @@ pub trait Lanes: Number {
         dst: *mut f32,
         dst_stride: usize,
     );
-    /// Transposes the square of `N` by `N` values in the first `N` vectors.
+    /// Transposes the first `N` vectors as a square of `N` by `N` values.
     fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
     /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`.
     /// Returns the largest magnitude in each lane, or NaN where a value is NaN.
@@ -172,13 +172,13 @@ pub trait Lanes: Number {
         let mut square = [Self::splat(isa, 0.0); MAX_LANES];
         let mut largest = square[0];
         for i in 0..Self::N {
-            // SAFETY: row `i` of `N` (clause).
+            // SAFETY: row `i` is one of the `N` rows (clause).
             square[i] = unsafe { Self::load(isa, src.add(i * src_stride)) };
             largest = largest.larger_magnitude(square[i]);
         }
         Self::transpose(isa, &mut square);
         for i in 0..Self::N {
-            // SAFETY: row `i` of `N` (clause).
+            // SAFETY: row `i` is one of the `N` rows (clause).
             unsafe { square[i].times(Self::splat(isa, factor)).store(dst.add(i * dst_stride)) };
         }
         largest
@@ -221,7 +221,8 @@ pub trait Lanes: Number {
     fn if_present(self, yes: Self, no: Self) -> Self;
     /// Returns the sum of the lanes, added up as a binary tree.
     fn lane_sum(self) -> f32;
-    /// Returns the larger of `self`, which must not be negative, and the magnitude of `other`. NaN exceeds any number.
+    /// Returns the larger of `self`, which must not be negative, and the magnitude of `other`. NaN counts as larger
+    /// than any number.
     #[must_use]
     fn larger_magnitude(self, other: Self) -> Self;
     /// Returns `true` if every lane of `self` is at most the same lane of `other`, and not NaN.

@@ -59,7 +59,8 @@ pub unsafe fn transpose_in<L: Lanes>(
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
-        // The remainder of the blocks of four: the last rows of all dims, and the last dims of the rows before.
+        // Moves the elements outside of the blocks of four: the last rows with all dims, then the last dims of the
+        // earlier rows.
         for i in whole_rows..w {
             for x in first..padded {
                 let inside = i < rows && x < dim;
@@ -165,8 +166,8 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
 ) {
     let whole = dim / L::N * L::N;
     for row in 0..rows {
-        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
-        // one vector (clause).
+        // SAFETY: both sides have row `row` (clause); vectors end at or before `dim`, and the remaining elements go
+        // through a buffer of one vector.
         unsafe {
             let (src, dst) = (src.add(row * stride), dst.add(row * to_stride));
             let mut i = 0;
@@ -204,8 +205,8 @@ pub unsafe fn narrow<L: Lanes, const BF16: bool>(
 ) {
     let whole = if BF16 { 0 } else { dim / L::N * L::N };
     for row in 0..rows {
-        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
-        // one vector (clause).
+        // SAFETY: both sides have row `row` (clause); vectors end at or before `dim`, and the remaining elements go
+        // through a buffer of one vector.
         unsafe {
             let (src, dst) = (src.add(row * dim), dst.add(row * to_stride));
             let mut i = 0;

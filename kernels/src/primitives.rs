@@ -63,7 +63,7 @@ impl Primitives {
         dst: *mut f32,
         to_stride: usize,
     ) {
-        // SAFETY: `count` rows on both sides, and the instruction set is present (clauses).
+        // SAFETY: both sides have `count` rows, and the instruction set is present (clauses).
         unsafe {
             match self.widen(dtype) {
                 Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),

@@ -92,7 +92,7 @@ macro_rules! for_later_groups {
 /// - `V · N` values are readable at `b`.
 #[inline(always)]
 unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
-    // SAFETY: vector `v` of `V` (clause).
+    // SAFETY: vector `v` is one of the `V` vectors (clause).
     unsafe {
         let mut y = [L::load(isa, b); V];
         for v in 1..V {
@@ -115,7 +115,7 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     stride: usize,
     b: *const f32,
 ) {
-    // SAFETY: row `r` of `a`, vector `v` of step `J` of `b` (both clauses).
+    // SAFETY: `a` has row `r`, and `b` has vector `v` of step `J` (both clauses).
     unsafe {
         let mut x = [L::quad(isa, a); R];
         for r in 1..R {
@@ -210,7 +210,7 @@ unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, con
     stride: usize,
     b: *const f32,
 ) {
-    // SAFETY: the same clauses; the second pair is steps two and three.
+    // SAFETY: the calls need only the clauses of this function; the second pair consists of steps two and three.
     unsafe {
         if COLUMNS {
             column_pair::<L, R, V, FIRST>(isa, acc, a, stride, b);
@@ -267,15 +267,15 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
-    // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row `a`
-    // may point beyond the last element, but nothing is read there.
+    // SAFETY: the loops execute `steps` steps, which are readable in `a` and in `b` (both clauses). After the last row
+    // `a` may point beyond the last element, but nothing is read there.
     unsafe {
         if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];
             unroll::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
             b = b.add(4 * L::UNROLL * width);
         } else {
-            // A zero that is read, so that the other path writes no zeros.
+            // The zero is read from memory, so that the compiler writes no zeros on the other path.
             acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
         for _ in 1..iterations {

@@ -39,8 +39,8 @@ const PLANNED: [[usize; 4]; 5] =
     [[1, 64, 64, 64], [1, 196, 196, 64], [12, 196, 196, 64], [8, 1024, 1024, 64], [32, 1, 4096, 128]];
 /// Numbers of tokens for `threads`: one head, d = 64.
 const SHARED: [usize; 5] = [196, 576, 900, 1024, 4096];
-/// Keys per head of the cache for `decode`: 32 heads, one query, d = 128. The small caches fit in the processor's
-/// cache, the large ones do not.
+/// Numbers of keys per head in the caches of `decode`: 32 heads, one query, d = 128. The small caches fit in the
+/// processor's cache, the large ones do not.
 const CACHES: [usize; 4] = [64, 512, 4096, 16_384];
 /// Numbers of keys for which the error is measured.
 const KEYS: [usize; 9] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
@@ -65,7 +65,7 @@ impl Request {
                 "--rounds" => request.rounds = value()?.parse()?,
                 "--threads" => request.threads = value()?.parse()?,
                 "--json" => request.json = true,
-                // Cargo passes this to every benchmark.
+                // Cargo passes this option to every benchmark.
                 "--bench" => {}
                 part if PARTS.contains(&part) => request.parts.push(arg),
                 part => return Err(format!("{part}: allowed: {}", PARTS.join(", ")).into()),
@@ -283,7 +283,8 @@ fn decode(request: &Request) -> Result<(), Failure> {
     for n in if request.threads == 1 { vec![1] } else { vec![1, request.threads] } {
         request.title(&format!("decode, 32 heads, 1 query, d = 128, {n} thread(s); GB/s"));
         let engine = engine(n)?;
-        // A copy on several threads starts new ones, whose start must not count.
+        // A copy on several threads starts new threads each time. Small caches are left out so that this does not
+        // count.
         let caches = if n == 1 { &CACHES[..] } else { &CACHES[2..] };
         for &keys in caches {
             let data = Data::new([32, 1, keys, 128])?;

@@ -2,7 +2,7 @@
 
 use super::kernel::Ptx;
 
-/// Defines a kernel by its name and role, and adds its module.
+/// Builds the table entry of a kernel from its name and role, with the code from its module.
 macro_rules! kernel {
     ($name:literal, $role:expr) => {{
         const MODULE: &$crate::cuda::module::Module = $crate::cuda::module::module($name);
@@ -11,7 +11,7 @@ macro_rules! kernel {
 }
 pub(super) use kernel;
 
-/// Code of a kernel.
+/// PTX of a kernel, and its cubin if the build has one.
 pub(super) struct Module {
     name: &'static str,
     pub(super) ptx: Ptx,

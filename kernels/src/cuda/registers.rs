@@ -1,4 +1,5 @@
-//! Rewrites the registers of PTX: the build script packs them, and a program unpacks them.
+//! Renumbers the registers of PTX, which then compresses better: the build script packs the text, and a program unpacks
+//! it.
 //!
 //! Register names take most of the space of a compressed module, because the same instructions with other registers are
 //! different text. So packed PTX replaces a register's number by the register's position in a list of its class,
@@ -25,9 +26,9 @@ fn is_word(byte: u8) -> bool {
 /// Copies a text and renumbers every register.
 ///
 /// `number` receives the index of a register's class in [`CLASSES`] and the register's number, or `None` if the letter
-/// stands alone. It returns the new number, or `None` for a letter alone. `put` receives the pieces of the new text in
-/// order. Declarations such as `f<9>` stay unchanged. So do names whose number exceeds 32 bits or has a leading zero,
-/// because they are not registers.
+/// has no number. `number` returns the new number, or `None` to write the letter alone. `put` receives the pieces of
+/// the new text in order. Declarations such as `f<9>` stay unchanged. So do names whose number exceeds 32 bits or has a
+/// leading zero, because they are not registers.
 ///
 /// # Errors
 /// Returns the first error of `number`.

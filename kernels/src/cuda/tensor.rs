@@ -1,5 +1,5 @@
-//! Types shared by the launch arguments of every operator: tensors and precomputed divisions. The twin of
-//! `kernels/cuda/common/tensor.cuh`, field for field.
+//! Types shared by the launch arguments of every operator: tensors and precomputed divisions. They match the structures
+//! of `kernels/cuda/common/tensor.cuh`, field by field.
 
 /// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
 #[repr(C)]
@@ -42,5 +42,5 @@ impl Divisor {
     }
 }
 
-// The device twin asserts the same sizes.
+// The structures in the device code assert the same sizes.
 const _: () = assert!(size_of::<Tensor>() == 32 && size_of::<Divisor>() == 8);

@@ -56,8 +56,8 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
 }
 
 /// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, its parts are at most: one for
-/// the last sum; one half for the sum of the two halves and its product with `r`; one half for the errors of `ln 2` and
-/// of the sum next to it, times `r`; one half for `r`, the other coefficients, and the omitted powers.
+/// the last sum; one half for the sum of even and odd powers and for the product with `r`; one half for the errors of
+/// `ln 2` and of the sum added to `ln 2`, times `r`; one half for `r`, the other coefficients, and the omitted powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
 /// Factor one, as `high` and `rest` of [`Factors`](super::kernel::Factors). Its nonzero `rest` changes no number but
@@ -77,7 +77,7 @@ pub(super) fn split(x: f64) -> (f32, f32) {
         let (high, rest) = divided(exp(x.min(2.0 * LARGEST_FACTOR) / 2.0));
         return (high, -rest);
     }
-    // Below, the result is zero as an f32 number; the comparison keeps NaN.
+    // Below −120 the result is zero as an f32 number. A NaN fails the comparison, so it stays NaN.
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
 

@@ -5,8 +5,8 @@ use super::kernel::{CLEARS, Factors};
 use super::tile::BIAS;
 use crate::lanes::Lanes;
 
-/// Factor of a row, in every lane: the sum of `high` and `low`, and in `limit` the smallest magnitude whose product
-/// with `high` is a normal number.
+/// Factor of a row in every lane, as the sum of `high` and `low`. `limit` is the smallest magnitude whose product with
+/// `high` is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
     high: L,
@@ -21,7 +21,7 @@ impl Factors {
     /// - The factors are readable.
     #[inline(always)]
     pub(super) unsafe fn is_one(&self) -> bool {
-        // SAFETY: the factor of all rows (clause).
+        // SAFETY: the first factor is readable (clause).
         !self.per_dim && unsafe { (self.high.read(), self.rest.read()) } == NEUTRAL
     }
 }
@@ -34,7 +34,7 @@ impl<L: Lanes> Factor<L> {
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
-        // SAFETY: factor `n` (clause).
+        // SAFETY: factor `n` is readable (clause).
         let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
         Factor::new(isa, high, rest)
     }
@@ -56,7 +56,7 @@ impl<L: Lanes> Factor<L> {
     #[inline(always)]
     pub(super) unsafe fn of_row(isa: L::Isa, factors: &Factors, r: usize, common: Factor<L>) -> Factor<L> {
         if factors.per_dim {
-            // SAFETY: the same clause.
+            // SAFETY: the call needs only the clause of this function.
             return unsafe { Factor::of(isa, factors, r) };
         }
         common
@@ -89,7 +89,7 @@ pub unsafe fn multiply<L: Lanes>(
     width: usize,
 ) {
     for r in 0..dim {
-        // SAFETY: the factor of row `r`, and its vectors (clauses).
+        // SAFETY: the factor of row `r` is readable, and the vectors are within the row (clauses).
         unsafe {
             let (row, to) = (from.add(r * from_stride), to.add(r * stride));
             let n = if factors.per_dim { r } else { 0 };

@@ -10,21 +10,21 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// Row of zeros, used for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the padding rows of a strip, which belong to no dim of a key. A row has `width` values; rows are `stride`
-/// apart. They may have received NaN, as the product of a zero and a value that is not finite, and would pass it on to
-/// every later output.
+/// Zeroes the padding rows of a strip, which belong to no dim of a key. Padding rows may have received NaN, as the
+/// product of a zero and a value that is not finite, and would pass it on to every later output. A row has `width`
+/// values; rows are `stride` apart.
 ///
 /// # Safety
 /// - The rows of the strip at `state`, from the segment's `rows` to its `dim`, are writable.
 #[inline(always)]
 pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize, segment: &Segment) {
     for r in segment.rows..segment.dim {
-        // SAFETY: row `r` (clause). Zero bytes are f32 zeros.
+        // SAFETY: row `r` is writable (clause). Zero bytes are f32 zeros.
         unsafe { state.add(r * stride).write_bytes(0, width) };
     }
 }
 
-/// Returns the strip with a readable previous state: if it has none, rows of zeros.
+/// Returns the strip with a readable previous state; rows of zeros replace an absent one.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -33,8 +33,8 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip from its previous location, as in [`found`], to its new one, and multiplies it if the segment starts
-/// with a factor.
+/// Copies a strip, which must be as [`found`] returns it, from its previous location to its new one. Multiplies it if
+/// the segment starts with factors.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -2,10 +2,11 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// `pass` is the number of tokens in one pass over the state under the rules without rates, and `most` the number if
-/// nothing decays; `tall` of these tokens read the state at once. `together` is the number of tokens in a shorter pass.
-/// `rows` is the number of rows in a register tile of products. `vectors` is the width of the widest strip; `delta` is
-/// the same for the delta rules, whose loops have half as many sums.
+/// `pass` is the number of tokens per pass over the state under the rules without rates, and `most` is that number if
+/// nothing decays; `tall` of the `most` tokens read the state at once. `together` is the number of tokens that a
+/// shorter pass processes at once. `rows` is the number of rows in a register tile of products. `vectors` is the number
+/// of vectors in the widest strip, and `delta` is that number under the delta rules, whose loops have half as many
+/// sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

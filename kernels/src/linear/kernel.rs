@@ -12,7 +12,7 @@ use crate::primitives::Primitives;
 use elsa_core::linear::Gates;
 use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
-/// The tokens of one head in memory that no segment contains yet.
+/// Those tokens of one head that no segment contains yet.
 ///
 /// Contract, with `dim` a multiple of four, and `rows` at most `dim`:
 /// - `queries` is readable for `group` rows of `dim` values of each of `tokens` tokens: tokens are `query_stride`
@@ -113,11 +113,11 @@ pub struct Segment {
     pub betas: *const f32,
     /// Products of queries and writing keys of the same pass, `[group][tokens][row]`, followed by products of reading
     /// and writing keys, `[tokens][row]`. Only products with the keys of earlier tokens are used, and for queries also
-    /// those with the key of the same token. Null if tokens do not interact.
+    /// the product with the key of the same token. Null if tokens do not interact.
     pub products: *const f32,
     /// Number of values per row of products.
     pub row: usize,
-    /// `true` if products are summed in f64, and so are the writes of long passes.
+    /// `true` if the products, and the writes of long passes, are summed in f64.
     pub wide: bool,
     /// Factors of the state at the start of the segment.
     pub enter: Option<Factors>,
@@ -157,8 +157,8 @@ impl Segment {
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
 /// - `state` is writable for `dim` rows of `width` values, `stride` apart.
-/// - `from` is null, which means zeros; or equal to `state`, with the same stride, where `state` is then readable; or
-///   readable for `dim` rows of `width` values, `from_stride` apart. Rows past [`Segment::rows`] are zero.
+/// - `from` is null, which means zeros; or equal to `state`, with the same stride, and `state` is then also readable;
+///   or readable for `dim` rows of `width` values, `from_stride` apart. Rows past [`Segment::rows`] are zero.
 /// - `room` is writable for [`strip_room`] values.
 /// - These memory areas do not overlap each other, or the memory of the segment and the columns.
 #[derive(Clone, Copy, Debug)]
@@ -297,7 +297,7 @@ pub const fn head_room(
     delta: bool,
     pass: usize,
 ) -> usize {
-    // Scalars of a token; factors of both ends.
+    // Three scalars per token, and two factors at either end.
     let mut size = tokens.saturating_mul(3).saturating_add(4);
     if matches!(per, Gates::PerDim) {
         let rows = group.saturating_add(1).saturating_add(delta as usize);
@@ -342,7 +342,7 @@ pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
 /// exponential underflows, and rows are multiplied by it.
 pub const CLEARS: f32 = -0.0;
 
-/// Number of tokens per pass from which products are computed with writing keys in the lanes.
+/// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.
 pub(super) const FEW: usize = 12;
 
 /// Number of rows that are multiplied with the same keys one after another if products are summed in f64.

@@ -35,8 +35,8 @@
 //!    algorithms. Later tokens are left out by selection: a NaN does not reach earlier tokens.
 //! 6. *Nothing stays subnormal.* When the state is multiplied, elements that would become subnormal are set to zero; so
 //!    are outputs that would be subnormal. Sums of products start from a number far below the rounding error of any sum
-//!    that is not itself tiny, so that with a fused multiply-add they are never subnormal on the way. The same holds
-//!    for the product with the part of a factor that exceeds an f32 number.
+//!    that is not itself tiny, so that with a fused multiply-add they are never subnormal on the way. The product of a
+//!    row with the low part of a factor is protected in the same way.
 //! 7. *Long sums are sums of short ones.* The contributions of a long pass are summed in groups of sixteen tokens. In
 //!    long passes of the delta rule without gates the groups have eight tokens, and their sums are added in f64, as are
 //!    products of queries and keys over their dims: there, errors relative to terms that cancel would grow with the

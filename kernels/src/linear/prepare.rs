@@ -12,12 +12,12 @@ use elsa_core::linear::Gates;
 /// # Safety
 /// - The clauses of [`Head`].
 /// - `room` is writable for [`head_room`](super::kernel::head_room) values, and is not modified while the segment is
-///   used. It does not overlap what the head points to.
+///   used. It does not overlap the memory that the head points to.
 #[inline(always)]
 pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segment: &mut Segment) {
     let delta = !head.betas.is_null();
     let mut free = room;
-    // SAFETY: `head_room` counts every slice taken here, in this order (clause).
+    // SAFETY: `room` has every slice that is taken here (clause); `head_room` counts them in this order.
     let mut take = |count: usize| unsafe {
         let taken = free;
         free = free.add(count);
@@ -42,7 +42,8 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
         betas: core::ptr::null(),
         ..Segment::EMPTY
     };
-    // SAFETY: the clauses of `Head`; every array has the size that is taken for it, and `tokens` is at most the head's.
+    // SAFETY: the caller keeps the clauses of `Head`; every array has the size that is taken for it, and `tokens` is at
+    // most the head's.
     unsafe {
         match head.per {
             Gates::None => {
@@ -99,7 +100,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
     *segment = made;
 }
 
-/// Computes the factors `up` and `down` of each token and the factors at both ends, with gates per head.
+/// Computes, for gates per head, the factors `up` and `down` of each token and the factors at both ends of the segment.
 ///
 /// # Safety
 /// - The clauses of [`Head`]; `up` and `down` are writable for one value per token of the head, `ends` for four values.
@@ -107,7 +108,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
 unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, made: &mut Segment) {
     let mut sum = 0.0f64;
     let mut t = 0;
-    // SAFETY: tokens below the head's; the last vector of sums ends with them (clauses).
+    // SAFETY: the tokens are in the head, and the last vector of sums ends with them (clauses).
     unsafe {
         while t < head.tokens {
             let mut sums = [0.0; TOGETHER];
@@ -146,7 +147,7 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Destinations of the rows multiplied by gates, with gates per dim.
+/// Destinations, for gates per dim, of the rows that have been multiplied by gates.
 ///
 /// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, `readers` under the
 /// delta rules for `tokens · dim`, and `ends` for `4 · dim`.
@@ -157,7 +158,7 @@ struct Rows {
     ends: *mut f32,
 }
 
-/// Multiplies the rows of keys and queries by their gates, with gates per dim.
+/// Multiplies, for gates per dim, the rows of keys and queries by their gates.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`].
@@ -166,7 +167,8 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     let (dim, delta) = (head.dim, !rows.readers.is_null());
     let mut tokens = head.tokens;
     let mut beyond = false;
-    // SAFETY: dims below `dim` of tokens below `tokens` (clauses). Whole blocks are followed by the remaining dims.
+    // SAFETY: the dims are below `dim`, and the tokens below `tokens` (clauses). Whole blocks are followed by the
+    // remaining dims.
     unsafe {
         for x in (0..dim).step_by(TOGETHER) {
             let (count, enters) = match dim - x {
@@ -195,13 +197,14 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// Loads `TOGETHER` values with `ALL`; without it, the first `count` values (at most `TOGETHER`), then zeros.
+/// With `ALL`, loads `TOGETHER` values. Without it, loads the first `count` values (at most `TOGETHER`), followed by
+/// zeros.
 ///
 /// # Safety
 /// - `count` values are readable at `from`; with `ALL` they are `TOGETHER` or more.
 #[inline(always)]
 unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHER] {
-    // SAFETY: the clause.
+    // SAFETY: the values that are loaded are readable (clause).
     unsafe {
         if ALL {
             return from.cast::<[f32; TOGETHER]>().read();
@@ -214,13 +217,13 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
     }
 }
 
-/// Writes `TOGETHER` values with `ALL`; without it, the first `count` of them.
+/// With `ALL`, writes `TOGETHER` values. Without it, writes the first `count` of them.
 ///
 /// # Safety
 /// - `count` values are writable at `to`; with `ALL` they are `TOGETHER` or more.
 #[inline(always)]
 unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize) {
-    // SAFETY: the clause.
+    // SAFETY: the values that are stored have room (clause).
     unsafe {
         if ALL {
             to.cast::<[f32; TOGETHER]>().write(*x);
@@ -238,18 +241,18 @@ unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize
 /// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims start at `x`.
 #[inline(always)]
 unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGETHER] {
-    // SAFETY: token `t` (clause).
+    // SAFETY: the gates of token `t` are readable (clause).
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
 /// Returns the largest number of tokens, from one to `tokens`, that a segment may have given the gates of the dims that
-/// start at `x`. Also returns `true` if one of these gates leaves the range with the first token.
+/// start at `x`. Also returns `true` if one of these gates of the first token exceeds the range on its own.
 ///
 /// # Safety
 /// - As for [`gates`].
 #[inline(always)]
 unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usize, bool) {
-    // SAFETY: tokens below `tokens` (clause).
+    // SAFETY: the tokens are below `tokens` (clause).
     unsafe {
         let mut sums = first(&gates::<ALL>(head, x, 0));
         let enters = sums.1;
@@ -289,7 +292,7 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
     core::array::from_fn(|i| x[i] * by[i])
 }
 
-/// Writes the rows of `tokens` tokens, for the dims that start at `x`, and the factors at both ends.
+/// Writes, for the dims that start at `x`, the rows of `tokens` tokens and the factors at both ends of the segment.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` at least `TOGETHER`
@@ -297,7 +300,7 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
 #[inline(always)]
 unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: usize) {
     let (dim, count) = (head.dim, head.dim - x);
-    // SAFETY: dims below `dim` of tokens below `tokens` (clauses).
+    // SAFETY: the dims are below `dim`, and the tokens below `tokens` (clauses).
     unsafe {
         let gate = gates::<ALL>(head, x, 0);
         let (mut sums, _) = first(&gate);

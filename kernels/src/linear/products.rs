@@ -15,9 +15,9 @@ use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Returns the address of row `n` of token `t`, one of the rows that are multiplied with writing keys: the queries,
-/// then the reading key. Also returns the stride of tokens, and one if the row is also multiplied with the writing key
-/// of the same token, else zero. A query reads after its token writes; a reading key reads before.
+/// Returns the address of row `n` among the rows of token `t` that are multiplied with writing keys: its queries,
+/// followed by its reading key. Also returns the stride of tokens, and one if the row is also multiplied with the
+/// writing key of the same token, else zero. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens. `n` is at most its number of query rows, and below it under the rules without
@@ -25,7 +25,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 #[inline(always)]
 unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
     let token = t as isize;
-    // SAFETY: a row of token `t` (clause).
+    // SAFETY: the row belongs to token `t` (clause).
     unsafe {
         if n < segment.group {
             let at = token * segment.query_stride + n as isize * segment.group_stride;
@@ -50,7 +50,8 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
             if t + MOST_TOGETHER <= segment.tokens.min(first + segment.pass)
                 && (t - first).is_multiple_of(MOST_TOGETHER)
             {
-                // SAFETY: four tokens of a pass, and fours before them in it; the same clauses.
+                // SAFETY: the four tokens, and each group of four before them, are in one pass; the other clauses are
+                // those of this function.
                 unsafe {
                     for i in (first..t).step_by(MOST_TOGETHER) {
                         multiply_four::<L, 4>(isa, segment, n, (first, t, i), products);
@@ -63,7 +64,7 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
                 t += MOST_TOGETHER;
                 continue;
             }
-            // SAFETY: rows of tokens below `tokens` (clause).
+            // SAFETY: the rows are those of tokens in the segment (clause).
             unsafe {
                 let (x, _, itself) = reading_row(segment, n, t);
                 let count = t - first + itself;
@@ -86,8 +87,8 @@ pub(super) unsafe fn multiply_few<L: Lanes>(isa: L::Isa, segment: &Segment, prod
 }
 
 /// Computes the products of row `n` of four tokens, starting with token `t`, and four writing keys, starting with key
-/// `writer`. Each is summed in the order of [`dots`]. The first token is multiplied with the first `MORE` keys, and
-/// each later token with one key more. The pass begins with token `first`.
+/// `writer`. Each product is summed in the order of [`dots`]. The first token is multiplied with the first `MORE` keys,
+/// and each later token with one key more. The pass begins with token `first`.
 ///
 /// # Safety
 /// - As for [`multiply_few`]; the tokens belong to the pass.
@@ -103,7 +104,7 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
     let dim = segment.dim;
     let whole = dim / L::N * L::N;
     let mut sums = [[L::splat(isa, 0.0); B]; B];
-    // SAFETY: rows of the tokens of the pass, and their products (clauses).
+    // SAFETY: the rows are those of tokens in the pass, and so are their products (clauses).
     unsafe {
         let x: [*const f32; B] = core::array::from_fn(|r| reading_row(segment, n, t + r).0);
         let writers: [*const f32; B] =
@@ -152,14 +153,15 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
     const R: usize = 8;
     for first in (0..segment.tokens).step_by(segment.pass) {
         let count = segment.pass.min(segment.tokens - first);
-        // SAFETY: tokens of the pass; the same clauses.
+        // SAFETY: the tokens are in one pass; the other clauses are those of this function.
         unsafe { write_columns::<L>(isa, segment, first, count, columns) };
         for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
             let mut t = 0;
             while t < count {
                 let rows = if t + R <= count { R } else { 1 };
                 for i in (0..t + rows).step_by(L::N) {
-                    // SAFETY: the rows are tokens of the pass, with room for a vector of products each (clauses).
+                    // SAFETY: the rows are those of tokens in the pass, and each has room for a vector of products
+                    // (clauses).
                     unsafe {
                         let (x, stride, _) = reading_row(segment, n, first + t);
                         let keys = columns.add(i * segment.dim).cast_const();
@@ -180,8 +182,8 @@ pub(super) unsafe fn multiply_rows<L: Lanes>(
     }
 }
 
-/// Writes the writing keys of `count` tokens, starting with `first`, to `columns`, as vectors of tokens, each
-/// `[dim][N]`.
+/// Writes the writing keys of `count` tokens, starting with `first`, to `columns`, in blocks `[dim][N]` with one token
+/// per lane.
 ///
 /// # Safety
 /// - As for [`multiply_rows`]; the tokens are those of one pass.
@@ -194,7 +196,7 @@ unsafe fn write_columns<L: Lanes>(
     columns: *mut f32,
 ) {
     for i in (0..count).step_by(L::N) {
-        // SAFETY: at most `N` tokens of the pass; a vector of every dim (clauses).
+        // SAFETY: at most `N` tokens of the pass are read, and a vector is written for every dim (clauses).
         unsafe {
             let writers = segment.writers.offset((first + i) as isize * segment.writer_stride);
             let to = columns.add(i * segment.dim);
@@ -220,14 +222,15 @@ pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
     let dim = segment.dim;
     for first in (0..segment.tokens).step_by(segment.pass) {
         let count = segment.pass.min(segment.tokens - first);
-        // SAFETY: tokens of the pass; the same clauses.
+        // SAFETY: the tokens are in one pass; the other clauses are those of this function.
         unsafe { write_columns::<L>(isa, segment, first, count, columns) };
         for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
             for top in (0..count).step_by(ROWS_TOGETHER) {
                 let end = count.min(top + ROWS_TOGETHER);
-                // Tiles, each `[dim][R]`, with zeros past the last token.
+                // Writes tiles, each `[dim][R]`, with zeros past the last token.
                 for t in top..end.next_multiple_of(R) {
-                    // SAFETY: a row of a token of the pass, and its values among those of `ROWS_TOGETHER` rows (clauses).
+                    // SAFETY: the row is that of a token in the pass, and there is room for its values among those of
+                    // `ROWS_TOGETHER` rows (clauses).
                     unsafe {
                         let to = rows.add((t - top) / R * R * dim + (t - top) % R);
                         for d in 0..dim {
@@ -244,7 +247,8 @@ pub(super) unsafe fn multiply_wide<L: Lanes, const R: usize>(
                     // A tile whose tokens all precede these keys needs no products with them.
                     let from = if i < top + R { top } else { i / R * R };
                     for t in (from..end).step_by(R) {
-                        // SAFETY: a tile, a vector of keys, and a vector of products of each of its rows (clauses).
+                        // SAFETY: the tile, the vector of keys, and a vector of products for each row are in memory
+                        // (clauses).
                         unsafe {
                             let x = rows.add((t - top) * dim).cast_const();
                             let sums = met_wide::<L, R>(isa, dim, x, columns.add(i * dim).cast_const());
@@ -273,7 +277,7 @@ unsafe fn met_wide<L: Lanes, const R: usize>(
 ) -> [L::Wide; R] {
     let mut sums = [L::wide(isa, 0.0); R];
     for d in 0..dim {
-        // SAFETY: dims below `dim` (clause).
+        // SAFETY: the dims are below `dim` (clause).
         unsafe {
             let key = L::load(isa, keys.add(d * L::N)).widened();
             for r in 0..R {
@@ -300,7 +304,7 @@ unsafe fn met<L: Lanes, const R: usize>(
     let mut whole = [L::splat(isa, 0.0); R];
     for first in (0..dim).step_by(SEGMENT) {
         let some = SEGMENT.min(dim - first);
-        // SAFETY: dims below `dim` (clause).
+        // SAFETY: the dims are below `dim` (clause).
         let part = unsafe { reads::<L, R, 1>(isa, some, x.add(first), stride, keys.add(first * L::N), L::N) };
         for r in 0..R {
             whole[r] = whole[r].plus(part[r][0]);
@@ -324,7 +328,7 @@ unsafe fn transpose<L: Lanes>(
     to: *mut f32,
 ) {
     let whole = dim / L::N * L::N;
-    // SAFETY: dims below `dim` of rows below `rows` (clauses).
+    // SAFETY: the dims are below `dim`, and the rows below `rows` (clauses).
     unsafe {
         for x in (0..whole).step_by(L::N) {
             let mut square = [L::splat(isa, 0.0); MAX_LANES];
@@ -361,7 +365,7 @@ unsafe fn dots<L: Lanes, const R: usize>(
     to: *mut f32,
 ) {
     let whole = dim / L::N * L::N;
-    // SAFETY: dims below `dim` of `R` rows (clauses).
+    // SAFETY: the dims are below `dim`, and there are `R` rows (clauses).
     unsafe {
         let mut sums = [L::splat(isa, 0.0); R];
         for x in (0..whole).step_by(L::N) {

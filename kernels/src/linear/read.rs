@@ -5,14 +5,14 @@ use super::kernel::Reading;
 use super::tile::reads;
 use crate::lanes::Lanes;
 
-/// Writes `scale · X S`: the outputs of queries to a state, or the rows of a transition times a state. A register tile
-/// has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
+/// Writes `scale · X S`: the outputs of queries that read a state, or the rows of a transition times a state. A
+/// register tile has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].
 #[inline(always)]
 pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa: L::Isa, reading: &Reading) {
-    // SAFETY: the same clauses; the width is one of three.
+    // SAFETY: the calls need only the clauses of this function, and the width is one of three.
     unsafe {
         if reading.width == L::N {
             strip::<L, R, 1>(isa, reading);
@@ -33,7 +33,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
     let mut row = 0;
     while row < reading.rows {
         let whole = row + R <= reading.rows;
-        // SAFETY: the same clauses; tiles end with the rows.
+        // SAFETY: the calls need only the clauses of this function, and the last tile ends with the last row.
         unsafe {
             if whole {
                 tile::<L, R, V>(isa, reading, row);
@@ -52,7 +52,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
     let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());
-    // SAFETY: `R` rows from `row` on (clause).
+    // SAFETY: the `R` rows from `row` on are rows of the reading (clause).
     unsafe {
         let x = reading.x.offset(row as isize * reading.x_stride);
         let sums = reads::<L, R, V>(isa, reading.dim, x, reading.x_stride, reading.state, V * L::N);

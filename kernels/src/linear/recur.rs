@@ -10,10 +10,10 @@ use crate::product::for_quad;
 
 /// Processes the tokens of a segment on a strip: updates the state, and writes outputs if any are requested.
 ///
-/// Under the rules without rates a pass processes at most `P` tokens, and a shorter pass `B`. If the registers cannot
-/// hold a complete pass, `T` queries are processed at a time; if `T` is zero, `P` tokens are processed like a shorter
-/// pass. A register tile of products has `R` rows. The widest strip has `V` vectors, or `W` vectors under the delta
-/// rules.
+/// Under the rules without rates a pass has at most `P` tokens, and a shorter pass is processed `B` tokens at a time.
+/// If the registers cannot hold a complete pass, `T` queries are processed at a time; if `T` is zero, `P` tokens are
+/// processed like a shorter pass. A register tile of products has `R` rows. The widest strip has `V` vectors, or `W`
+/// vectors under the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], of [`Segment`] as [`super::prepare::prepare`] leaves it, and of [`Columns`].
@@ -35,7 +35,7 @@ pub unsafe fn recur<
     // The products among the tokens of a register tile form a quad per token.
     const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST && R == 4) };
     let delta = !segment.betas.is_null();
-    // SAFETY: the same clauses; the width is one of three.
+    // SAFETY: the calls need only the clauses of this function, and the width is one of three.
     unsafe {
         let answers = !columns.outputs.is_null() && segment.group == 1;
         if segment.tokens == 1 && segment.enter.is_none() && (answers || !delta && segment.group <= 1) {
@@ -76,7 +76,7 @@ unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     columns: &Columns,
 ) {
     let exit = if columns.keep { segment.exit.as_ref() } else { None };
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         if !DELTA {
             match columns.outputs.is_null() {
@@ -105,9 +105,9 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     columns: &Columns,
 ) {
     let out = !columns.outputs.is_null();
-    // `true` if the registers hold what five tokens read and write of two vectors.
+    // `true` if the registers hold two vectors of everything that the tokens read and write, for at most five tokens.
     let in_registers = L::MANY_REGISTERS && P <= 5;
-    // SAFETY: the same clauses; passes end where the segment does.
+    // SAFETY: the calls need only the clauses of this function, and the last pass ends with the segment.
     unsafe {
         if segment.pass > P || out && segment.group > 1 {
             return together::<L, B, R, T, P, V, false>(isa, strip, segment, columns);
@@ -128,7 +128,7 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
             }
             while t < end {
                 let many = t + B <= end;
-                // The last tokens multiply the rows as they store them.
+                // The rows are multiplied by the factors when the last tokens store them.
                 let last = t + if many { B } else { 1 } == segment.tokens;
                 let exit = if columns.keep && last { segment.exit.as_ref() } else { None };
                 if many {
@@ -144,8 +144,8 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
 }
 
 /// Processes the `P` tokens of a pass that starts with `first` on a strip, under the rules without rates, if the
-/// registers cannot hold all that they read and write. Tiles of `T` queries read the strip first; then the writes of
-/// all tokens are added.
+/// registers cannot hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then
+/// the writes of all tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
@@ -159,7 +159,8 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
-    // SAFETY: rows of the tokens, of the room up to theirs, and their products with one another (clauses).
+    // SAFETY: these are rows of the tokens, rows of the room up to theirs, and their products with one another
+    // (clauses).
     unsafe {
         for t in 0..P {
             let v = values::<L, V>(isa, segment, columns, first + t);
@@ -206,7 +207,7 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     t: usize,
     exit: Option<&Factors>,
 ) {
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         match (columns.outputs.is_null(), exit.is_some()) {
             (false, false) => {
@@ -250,7 +251,7 @@ unsafe fn through<
 ) {
     let mut v = [[L::splat(isa, 0.0); V]; B];
     let mut q = [segment.queries; B];
-    // SAFETY: rows of `B` tokens, and their products with one another (clauses).
+    // SAFETY: these are rows of `B` tokens, and their products with one another (clauses).
     unsafe {
         for b in 0..B {
             v[b] = values::<L, V>(isa, segment, columns, t + b);
@@ -299,7 +300,7 @@ unsafe fn together<
     while first < segment.tokens {
         let count = segment.pass.min(segment.tokens - first);
         prefetch::<L, V>(isa, columns, first, count);
-        // SAFETY: the same clauses; passes end where the segment does.
+        // SAFETY: the calls need only the clauses of this function, and the last pass ends with the segment.
         unsafe {
             if DELTA && count == R && answers {
                 tile::<L, B, R, T, P, V>(isa, strip, segment, columns, first);
@@ -311,8 +312,8 @@ unsafe fn together<
     }
 }
 
-/// Computes [`pass`] under a delta rule for one register tile of tokens with one query row each, so that these two
-/// numbers are constants in its loops.
+/// Computes [`pass`] under a delta rule for one register tile of tokens with one query row each. The numbers of tokens
+/// and of query rows are then constants in its loops.
 ///
 /// # Safety
 /// - As for [`pass`], with `R` tokens.
@@ -326,7 +327,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
 ) {
     let last = first + R == segment.tokens;
     let exit = if last { segment.exit.as_ref() } else { None };
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         writes::<L, R, V, true>(isa, strip, segment, columns, first, 0);
         answers::<L, R, V, true>(isa, strip, segment, columns, first, 0, 0);
@@ -360,7 +361,7 @@ unsafe fn pass<
     count: usize,
 ) {
     let groups = if columns.outputs.is_null() { 0 } else { segment.group };
-    // SAFETY: the same clauses; blocks of tokens end where the pass does.
+    // SAFETY: the calls need only the clauses of this function, and the last block of tokens ends with the pass.
     unsafe {
         if DELTA && count == 1 && groups == 1 {
             let here = Strip { from: strip.state, from_stride: strip.stride, ..*strip };
@@ -404,8 +405,9 @@ unsafe fn pass<
     }
 }
 
-/// Computes output and write of a single token under a delta rule. The write goes to the strip's room and is returned.
-/// Does the work of [`writes`] and [`answers`] in one pass over the state, which is read from its previous location.
+/// Computes the output and the write of a single token under a delta rule, stores the write in the strip's room and
+/// returns it. Does the work of [`writes`] and [`answers`] in one pass over the state, which is read from its previous
+/// location.
 ///
 /// # Safety
 /// - As for [`pass`], for a single token with one query row.
@@ -417,14 +419,14 @@ unsafe fn alone<L: Lanes, const V: usize>(
     columns: &Columns,
     t: usize,
 ) -> [L; V] {
-    // SAFETY: a row of queries and of keys; the first product of the token is the one with itself (clauses).
+    // SAFETY: the token has a query row and a key; its first product is the one with itself (clauses).
     unsafe {
         let key = segment.readers.offset(t as isize * segment.reader_stride);
         let query = segment.queries.offset(t as isize * segment.query_stride);
         let (mut w, mut y) = ([L::splat(isa, 0.0); V], [L::splat(isa, 0.0); V]);
         let mut x = 0;
         while x < V {
-            // The sums of both fit the registers for two vectors.
+            // The registers hold the sums of the write and of the output for two vectors.
             let from = strip.from.add(x * L::N);
             if V - x >= 2 {
                 let [h, q] = sums::<L, 2, 2, true>(isa, segment.dim, [key, query], from, strip.from_stride);
@@ -461,7 +463,8 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     t: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: `R` tokens of the pass; rows of products and of the room up to theirs (clauses).
+    // SAFETY: the `R` tokens are in the pass, with their rows of products and the rows of the room up to theirs
+    // (clauses).
     unsafe {
         let to = strip.room.add(t * width);
         if !DELTA {
@@ -505,7 +508,7 @@ unsafe fn write<L: Lanes, const V: usize>(
     read: [L; V],
     to: *mut f32,
 ) -> [L; V] {
-    // SAFETY: token `t`, `V` vectors (clauses).
+    // SAFETY: token `t` is in the segment, and `V` vectors have room (clauses).
     unsafe {
         let rate = Rate::<L>::of(isa, segment, t);
         let mut w = values::<L, V>(isa, segment, columns, t);
@@ -533,7 +536,7 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     own: *const f32,
     to: *mut f32,
 ) {
-    // SAFETY: quads of rows of products, rows of the room (clauses).
+    // SAFETY: the quads are within rows of products, and the writes within rows of the room (clauses).
     unsafe {
         let p: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, own.add(r * segment.row)));
         for_quad!(|J| {
@@ -563,7 +566,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     g: usize,
 ) {
     let width = V * L::N;
-    // SAFETY: `R` tokens of the pass; rows of products and of the room up to theirs (clauses).
+    // SAFETY: the `R` tokens are in the pass, with their rows of products and the rows of the room up to theirs
+    // (clauses).
     unsafe {
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);

@@ -21,7 +21,7 @@ pub(super) unsafe fn values<L: Lanes, const V: usize>(
 ) -> [L; V] {
     let mut v = [L::splat(isa, 0.0); V];
     if !columns.values.is_null() {
-        // SAFETY: token `t` (clause).
+        // SAFETY: token `t` is in the segment (clause).
         unsafe {
             let from = columns.values.offset(t as isize * columns.value_stride);
             let down = L::splat(isa, segment.down.add(t).read());
@@ -46,7 +46,7 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     g: usize,
     y: [L; V],
 ) {
-    // SAFETY: row `g` of token `t` (clause).
+    // SAFETY: token `t` has row `g` (clause).
     unsafe {
         let up = segment.up.add(t).read();
         let limit = L::splat(isa, f32::MIN_POSITIVE / up.abs());
@@ -76,7 +76,7 @@ impl<L: Lanes> Rate<L> {
     /// - The clauses of [`Segment`], which has rates; `t` is one of its tokens.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, segment: &Segment, t: usize) -> Rate<L> {
-        // SAFETY: token `t` (clause).
+        // SAFETY: token `t` has a rate (clause).
         let beta = unsafe { segment.betas.add(t).read() };
         Rate { beta: L::splat(isa, beta), limit: L::splat(isa, f32::MIN_POSITIVE / beta.abs()) }
     }
@@ -112,7 +112,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
     count: usize,
 ) {
     if count <= SEGMENT {
-        // SAFETY: the same clauses.
+        // SAFETY: the calls need only the clauses of this function.
         unsafe { add_segment::<L, R, V>(isa, sums, p, stride, w, 0..count) };
         return;
     }
@@ -121,7 +121,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
         let mut terms = [[L::splat(isa, 0.0); V]; R];
         for first in (start..end).step_by(SEGMENT) {
             let mut part = [[L::splat(isa, BIAS); V]; R];
-            // SAFETY: the same clauses; segments end with the terms.
+            // SAFETY: the call needs only the clauses of this function, and the last segment ends with the last term.
             unsafe { add_segment::<L, R, V>(isa, &mut part, p, stride, w, first..end.min(first + SEGMENT)) };
             for r in 0..R {
                 for v in 0..V {
@@ -150,10 +150,10 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     w: *const f32,
     count: usize,
 ) {
-    // The number of vectors that the registers hold with their sums in f64.
+    // `true` if the registers hold two vectors together with their sums in f64.
     let both = L::MANY_REGISTERS && V.is_multiple_of(2);
     for from in (0..V).step_by(if both { 2 } else { 1 }) {
-        // SAFETY: the same clauses; the vectors are among `V`.
+        // SAFETY: the calls need only the clauses of this function, and the vectors are among the `V`.
         unsafe {
             match both {
                 true => add_vectors::<L, R, V, 2>(isa, sums, p, stride, w, count, from),
@@ -183,7 +183,7 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
         let mut part = [[L::splat(isa, BIAS); U]; R];
         let end = count.min(first + SHORT);
         let quads = (end - first) / 4 * 4;
-        // SAFETY: columns of the products and rows of `w` from `first` to `end` (clauses).
+        // SAFETY: columns of the products and rows of `w` from `first` to `end` are readable (clauses).
         unsafe {
             for i in (first..first + quads).step_by(4) {
                 let quads: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + i)));
@@ -211,7 +211,7 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
             }
         }
     }
-    // The start values of the short sums.
+    // The negative sum of the start values of the short sums.
     let bias = L::wide(isa, -f64::from(BIAS) * count.div_ceil(SHORT) as f64);
     for r in 0..R {
         for u in 0..U {
@@ -235,7 +235,7 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
     stride: usize,
     w: *const f32,
 ) {
-    // SAFETY: quads of rows of products, rows of `w` (clauses).
+    // SAFETY: the quads are within rows of products, and the writes within rows of `w` (clauses).
     unsafe {
         let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
         for_quad!(|J| {
@@ -269,7 +269,7 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     terms: Range<usize>,
 ) {
     for i in terms {
-        // SAFETY: column `i` of the products, row `i` of `w` (clauses).
+        // SAFETY: column `i` of the products and row `i` of `w` are readable (clauses).
         unsafe {
             for v in 0..V {
                 let w = L::load(isa, w.add((i * V + v) * L::N));
@@ -320,14 +320,15 @@ mod exits {
     pub const SHARED: u8 = 2;
     /// A factor for each row.
     pub const OWN: u8 = 3;
-    /// Any factors, selected at run time for each row.
+    /// One factor for all rows or one for each row, selected at run time.
     pub const EITHER: u8 = 4;
 }
 
-/// Processes `B` tokens from `t` on all rows of a strip. Returns what their queries read from the state before these
-/// tokens. Each row is loaded once, contributes to each query with `OUT`, receives the tokens' writes, is multiplied
-/// with `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for all of
-/// them. With `ONCE` the state is read from its location before the segment, and each kind of factor has its own loop.
+/// Processes `B` tokens from `t` on all rows of a strip. Returns the values that their queries read from the state
+/// before these tokens. Each row is loaded once, contributes to each query with `OUT`, receives the tokens' writes, is
+/// multiplied with `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for
+/// all of them. With `ONCE` the state is read from its location before the segment, and each kind of factor has its own
+/// loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; the `B` tokens from `t` are in the segment. With `OUT`, `dim` values are
@@ -350,7 +351,7 @@ pub(super) unsafe fn rows<
     exit: Option<&Factors>,
 ) -> [[L; V]; B] {
     use exits::{EITHER, NEVER, OWN, SHARED, VANISH};
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         match exit {
             Some(of) if EXIT && ONCE && of.per_dim => {
@@ -390,9 +391,10 @@ unsafe fn each_row<
     exit: Option<&Factors>,
 ) -> [[L; V]; B] {
     let bias = L::splat(isa, BIAS);
-    // A single token has four independent sums.
+    // With a single token, each result is accumulated in four independent sums.
     let mut y = [[[bias; V]; B]; 4];
-    // SAFETY: rows of `B` tokens, and rows of the strip (clauses). After the last row the pointer is only moved.
+    // SAFETY: the rows are those of `B` tokens and of the strip (clauses). After the last row the pointer is only
+    // moved.
     unsafe {
         let k: [*const f32; B] =
             core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));

@@ -27,7 +27,7 @@ pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: 
     stride: usize,
 ) -> [[L; V]; R] {
     let mut sums = [[[L::splat(isa, BIAS); V]; R]; 4];
-    // SAFETY: rows of `x` and of the state (clauses). After the last row the pointer is only moved.
+    // SAFETY: the rows are those of `x` and of the state (clauses). After the last row the pointer is only moved.
     unsafe {
         for d in (0..dim).step_by(4) {
             let quads: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, x[r].add(d)));
@@ -70,7 +70,7 @@ pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
     stride: usize,
 ) -> [[L; V]; R] {
     let x: [*const f32; R] = core::array::from_fn(|r| x.wrapping_offset(r as isize * x_stride));
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         if R == 1 {
             sums::<L, R, V, true>(isa, dim, x, state, stride)

@@ -25,7 +25,7 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
 ) {
     let width = V * L::N;
     let some = if WIDE { SHORT } else { SEGMENT };
-    // SAFETY: four rows of the strip, and tokens of the pass (clauses).
+    // SAFETY: the strip has the four rows, and the tokens are in the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
         let common = exit.map(|exit| Factor::of(isa, exit, 0));
@@ -94,10 +94,10 @@ pub(super) unsafe fn update_short<
     count: usize,
     exit: Option<&Factors>,
 ) {
-    // SAFETY: the same clauses; tokens end where the pass does.
+    // SAFETY: the calls need only the clauses of this function, and the last tokens end with the pass.
     unsafe {
         if T > 0 && count == P {
-            // The number of vectors that the registers hold for all tokens.
+            // All vectors are updated at once if the registers hold them for all tokens.
             if V <= 2 && (L::MANY_REGISTERS || P <= 5) {
                 add_tokens::<L, P, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
             } else {
@@ -137,7 +137,7 @@ unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize,
     exit: Option<&Factors>,
 ) {
     let mut w = [[L::splat(isa, 0.0); V]; B];
-    // SAFETY: `B` rows of the room, and the same clauses.
+    // SAFETY: the room has the `B` rows; the other clauses are those of this function.
     unsafe {
         for b in 0..B {
             for x in 0..V {

@@ -1,4 +1,4 @@
-//! Four lanes: ARMv8.0 Advanced SIMD.
+//! Kernels with four lanes per vector: ARMv8.0 Advanced SIMD.
 
 mod vector;
 

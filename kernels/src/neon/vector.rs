@@ -6,7 +6,7 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero, because the exponents of its polynomials are between zero and 200.
+/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial's value is less than 200.
 const ZERO_AT: f32 = -200.0;
 
 /// Vector of four f32 values.
@@ -110,7 +110,7 @@ impl Lanes for Four {
             let (low, high) = (vld1q_u8(p), vld1q_u8(p.add(16)));
             let low = vandq_u8(vtstq_u8(low, low), places);
             let high = vandq_u8(vtstq_u8(high, high), places);
-            // Adjacent bytes are added until each byte has the bits of eight.
+            // Adjacent bytes are added until each byte contains the bits of eight bytes.
             let two = vpaddq_u8(low, high);
             let four = vpaddq_u8(two, two);
             let eight = vpaddq_u8(four, four);
@@ -175,7 +175,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn opaque(mut p: *const f32) -> *const f32 {
-        // SAFETY: no instruction.
+        // SAFETY: the assembly contains no instruction.
         unsafe {
             core::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags))
         };
@@ -198,7 +198,7 @@ impl Lanes for Four {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
+        // SAFETY: both pointers have four rows of four values (clause of `transpose4`).
         unsafe {
             let a = vld1q_f32(src);
             let b = vld1q_f32(src.add(src_stride));
@@ -258,7 +258,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
-        // FMAX returns NaN when either operand is.
+        // FMAX returns NaN if either operand is NaN.
         Four(op!(vmaxq_f32(floor.0, self.0)))
     }
     #[inline(always)]
@@ -278,9 +278,9 @@ impl Lanes for Four {
         let middle = r.mul_add(Self::splat(isa, c[3]), Self::splat(isa, c[2]));
         let high = r.mul_add(Self::splat(isa, c[5]), Self::splat(isa, c[4]));
         let p = r2.mul_add(r2.mul_add(high, middle), low);
-        // FCVTZS shifts the integer to the position of the exponent, so that adding the bits multiplies by the power
-        // of two. It turns NaN into zero, and so a NaN stays NaN. The sum saturates at zero, whose bits are those of
-        // the number.
+        // FCVTZS shifts the integer to the position of the exponent, so that adding the bits multiplies by the power of
+        // two. For NaN it returns zero, which leaves the NaN of the polynomial unchanged. A sum below zero saturates at
+        // zero, which is the bit pattern of 0.0.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
         Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
     }

@@ -1,4 +1,4 @@
-//! One lane, portable: the reference, and the fallback if no vector unit is known.
+//! Portable kernels with one lane per vector: the reference, and the fallback if no vector unit is known.
 
 mod vector;
 

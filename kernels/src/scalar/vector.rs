@@ -125,7 +125,7 @@ impl Lanes for One {
     ) {
         for i in 0..4 {
             for j in 0..4 {
-                // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
+                // SAFETY: both pointers have four rows of four values (clause of `transpose4`).
                 unsafe { dst.add(j * dst_stride + i).write(src.add(i * src_stride + j).read() * factor) }
             }
         }

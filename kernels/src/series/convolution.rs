@@ -16,7 +16,7 @@ const TOKENS: usize = 4;
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
     let whole = tile.tokens / TOKENS * TOKENS;
-    // SAFETY: blocks of tokens within those of the tile (clause).
+    // SAFETY: the blocks consist of tokens in the tile (clause).
     unsafe {
         for token in (0..whole).step_by(TOKENS) {
             block::<L, TOKENS>(isa, tile, token);
@@ -33,7 +33,8 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
 /// - The contract of [`ConvolutionTile`]; the tokens are in the tile.
 #[inline(always)]
 unsafe fn block<L: Lanes, const T: usize>(isa: L::Isa, tile: &ConvolutionTile, token: usize) {
-    // SAFETY: rows of the tile's tokens and of the inputs before them, weights and bias, of `VECTORS` vectors each (clause).
+    // SAFETY: the rows of the tile's tokens and of the inputs before them, the weights and the bias have `VECTORS`
+    // vectors each (clause).
     unsafe {
         let mut sums = [[L::splat(isa, 0.0); VECTORS]; T];
         for tap in 0..tile.taps {

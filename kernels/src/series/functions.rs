@@ -32,7 +32,8 @@ const EXP: [f32; 7] = [2.0, 2.0, 1.0, 0.333_331_53, 0.083_333_11, 0.016_726_358,
 /// Coefficients of `artanh(z) / z` in powers of `z²`, lowest power first.
 const ARTANH: [f32; 6] = [1.0, 0.333_333_34, 0.199_998_53, 0.142_961_78, 0.108_532_88, 0.116_121_64];
 
-/// Returns `x` in lanes where `by` is NaN or not below the smallest normal number in magnitude, zero in other lanes.
+/// Returns `x`, with zero in lanes where the magnitude of `by` is below the smallest normal number. A NaN in `by` keeps
+/// `x`.
 #[inline(always)]
 #[must_use]
 pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
@@ -108,7 +109,7 @@ pub fn silu<L: Lanes>(isa: L::Isa, x: L) -> L {
 #[inline(always)]
 pub unsafe fn silu_in_place<L: Lanes>(isa: L::Isa, x: *mut f32, n: usize) {
     for i in (0..n).step_by(L::N) {
-        // SAFETY: vector `i` of `n` values (clause).
+        // SAFETY: the vector at `i` is within the `n` values (clause).
         unsafe { silu(isa, L::load(isa, x.add(i))).store(x.add(i)) };
     }
 }
@@ -120,7 +121,7 @@ pub unsafe fn silu_in_place<L: Lanes>(isa: L::Isa, x: *mut f32, n: usize) {
 #[inline(always)]
 pub unsafe fn table<L: Lanes>(isa: L::Isa, x: *const f32, n: usize, y: [*mut f32; 3]) {
     for i in (0..n).step_by(L::N) {
-        // SAFETY: vector `i` of `n` values, in each array (clause).
+        // SAFETY: the vector at `i` is within the `n` values of each array (clause).
         unsafe {
             let v = L::load(isa, x.add(i));
             exp(isa, v).store(y[0].add(i));

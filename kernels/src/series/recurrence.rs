@@ -23,7 +23,7 @@ fn step<L: Lanes>(isa: L::Isa, a: L, h: L, b: L) -> L {
 /// - The contract of the [`RecurrenceTile`].
 #[inline(always)]
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
-    // SAFETY: the same clause.
+    // SAFETY: the call needs only the clause of this function.
     unsafe {
         if tile.log {
             pass::<L, true>(isa, tile);
@@ -40,7 +40,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
 #[inline(always)]
 unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
     let wanted = !tile.out.first.is_null();
-    // SAFETY: rows of the tile's tokens, and the state, of `VECTORS` vectors each (clause).
+    // SAFETY: the rows of the tile's tokens and the state have `VECTORS` vectors each (clause).
     unsafe {
         let mut h = [L::splat(isa, 0.0); VECTORS];
         for v in 0..VECTORS {
@@ -63,13 +63,13 @@ unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
 }
 
 /// Computes the map of a tile, which combines the maps of all its tokens. Writes the factor to `product` and the addend
-/// to the tile's `state`, without reading it. Ignores the tile's `out`.
+/// to the tile's `state`, which is not read. Ignores the tile's `out`.
 ///
 /// # Safety
 /// - The contract of [`RecurrenceTile`]; `product` is writable for one value per channel of the tile.
 #[inline(always)]
 pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
-    // SAFETY: the same clauses.
+    // SAFETY: the calls need only the clauses of this function.
     unsafe {
         if tile.log {
             fold_of::<L, true>(isa, tile, product);
@@ -85,7 +85,7 @@ pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f
 /// - As for [`fold`].
 #[inline(always)]
 unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
-    // SAFETY: rows of the tile's tokens, the state and the product, of `VECTORS` vectors each (clauses).
+    // SAFETY: the rows of the tile's tokens, the state and the product have `VECTORS` vectors each (clauses).
     unsafe {
         let mut h = [L::splat(isa, 0.0); VECTORS];
         let mut all = [L::splat(isa, 1.0); VECTORS];
@@ -114,7 +114,7 @@ unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile,
 #[inline(always)]
 pub unsafe fn carry<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, state: *mut f32) {
     for v in 0..VECTORS {
-        // SAFETY: vector `v` of each (clause).
+        // SAFETY: each operand has vector `v` (clause).
         unsafe {
             let to = state.add(v * L::N);
             let (a, b) = (L::load(isa, a.add(v * L::N)), L::load(isa, b.add(v * L::N)));

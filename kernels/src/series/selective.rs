@@ -14,7 +14,7 @@ use elsa_core::series::functions::MOST_LOG;
 /// - `of` are coefficients of a tile with more than `token` tokens and more than `n` states.
 #[inline(always)]
 unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n: usize, v: usize) -> L {
-    // SAFETY: the coefficient of the token, or those of the channels (clause).
+    // SAFETY: the tile has coefficients for the token or for its channels (clause).
     unsafe {
         match of {
             Coefficients::Token(rows) => L::splat(isa, rows.row(token).add(n).read()),
@@ -23,8 +23,8 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Returns `true` if the factors of a vector of channels need more than a single exponential: if `delta` times a rate,
-/// from `least` to `most`, exceeds its range, or if a rate is `infinite`.
+/// Returns `true` if a single exponential is not enough for the factors of a vector of channels: because `delta` times
+/// a rate, from `least` to `most`, exceeds [`MOST_LOG`], or because a rate is `infinite`.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
     let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
@@ -32,7 +32,8 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
     infinite || delta.times(least).if_greater(limit, one, beyond).lane_sum() > 0.0
 }
 
-/// Returns the smallest and the largest rate of each channel in vector `v`, and `true` if a rate is infinite.
+/// Returns the smallest and the largest of zero and the rates, for each channel in vector `v`, and `true` if a rate is
+/// infinite.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`].
@@ -40,7 +41,7 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
 unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2], bool) {
     let (mut least, mut most) = (L::splat(isa, 0.0), L::splat(isa, 0.0));
     for n in 0..tile.states {
-        // SAFETY: rates of the tile's channels (clause).
+        // SAFETY: the tile has rates for its channels (clause).
         let a = unsafe { L::load(isa, tile.a.add((n * VECTORS + v) * L::N)) };
         least = least.if_greater(a, a, least);
         most = a.if_greater(most, a, most);
@@ -59,10 +60,10 @@ unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
     for v in 0..VECTORS {
         let lane = v * L::N;
-        // SAFETY: the same clause.
+        // SAFETY: the call needs only the clause of this function.
         let (bounds, infinite) = unsafe { rates::<L>(isa, tile, v) };
         for token in 0..tile.tokens {
-            // SAFETY: rows of the tile's tokens, its parameters and its state (clause).
+            // SAFETY: the rows are those of the tile's tokens, and the tile has parameters and a state (clause).
             unsafe {
                 let raw = L::load(isa, tile.delta.row(token).add(lane));
                 let raw = raw.plus(L::load(isa, tile.bias.add(lane)));
@@ -92,7 +93,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
 struct Token<L> {
     number: usize,
     v: usize,
-    /// Time step as given; `delta` is its effective value.
+    /// Time step plus bias, before any softplus; `delta` is the effective value.
     raw: L,
     delta: L,
     /// Effective time step times the input.
@@ -110,14 +111,14 @@ unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile
     let zero = L::splat(isa, 0.0);
     for n in 0..tile.states {
         let at = (n * VECTORS + of.v) * L::N;
-        // SAFETY: rates, coefficients and states of the tile's channels (clause).
+        // SAFETY: the tile has rates, coefficients and states for its channels (clause).
         unsafe {
             let (rate, state) = (L::load(isa, tile.a.add(at)), L::load(isa, tile.state.add(at)));
             let exponent = of.delta.times(rate);
             let (a, grows) = match LEAVES {
                 true => {
-                    // A time step that underflows is greater than zero, so its product with an infinite rate is
-                    // infinite.
+                    // A time step that underflows is in exact arithmetic greater than zero, so its product with an
+                    // infinite rate is infinite.
                     let given = of.raw.if_greater(L::splat(isa, f32::NEG_INFINITY), rate, exponent);
                     let vanished = of.delta.if_greater(zero, exponent, given);
                     let infinite = rate.abs().if_greater(L::splat(isa, f32::MAX), vanished, exponent);

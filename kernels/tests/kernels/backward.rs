@@ -46,7 +46,7 @@ fn check(kernel: &BackwardKernel, count: usize, [d, dv]: [usize; 2], form: Form)
     let padded = count.next_multiple_of(spec.tile_keys);
     let [q, up] = [(d, 1), (dv, 2)].map(|(dim, seed)| noise(rows * dim, seed));
     let [mut k, v] = [(d, 3), (dv, 4)].map(|(dim, seed)| noise(padded * dim, seed));
-    // No row attends key 1.
+    // With a bias, no row attends key 1.
     let masked = |i: usize, j: usize| form.biased && (j == 1 || (i + j).is_multiple_of(5));
     let bias: Vec<f32> = (0..count * rows)
         .map(|n| if masked(n % rows, n / rows) { f32::NEG_INFINITY } else { (n % 3) as f32 * 0.25 })
@@ -146,7 +146,7 @@ fn a_tile_and_a_block_match_f64() {
                 for (biased, cap, poisoned) in
                     [(false, 0.0, false), (true, 0.0, false), (true, 1.5, false), (true, 0.0, true)]
                 {
-                    // The NaN key is the second one.
+                    // The NaN key is the second one, which a block of a single key does not have.
                     let poisoned = poisoned && count > 1;
                     check(kernel, count, dims, Form { biased, cap, poisoned });
                 }

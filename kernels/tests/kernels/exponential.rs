@@ -81,7 +81,7 @@ fn possible(kernel: &Kernel) -> f64 {
         ((p.x - exact).abs() + p.off) / exact
     };
     let worst = (0..=POINTS).map(error).fold(0.0, larger);
-    // Adds the rounding of the fraction above the floor.
+    // Rounding the fraction above the floor adds at most this error.
     worst + if floor { std::f64::consts::LN_2 * (-25.0f64).exp2() } else { 0.0 }
 }
 
@@ -108,14 +108,14 @@ fn exponentials_keep_their_declared_errors() {
     let mut ran = 0;
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
         let s = &kernel.spec;
-        // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range; sparser in an
-        // emulator.
+        // The arguments are dense in [-1.5, 1.5], where every fraction occurs, and cover the remaining range in larger
+        // steps. An emulator gets fewer of them.
         let step = if cfg!(target_arch = "aarch64") { 5 } else { 1 };
         let dense = (0..3_000_000).step_by(step).map(|i| -1.5 + i as f32 * 1e-6);
         let wide = (0..1_000_000).step_by(step).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);
         let x: Vec<f32> = dense.chain(wide).filter(|x| *x <= 119.0).collect();
         let mut y = vec![0.0f32; x.len()];
-        // SAFETY: the kernel is present, both slices have `x.len()` values.
+        // SAFETY: the kernel is present, and both slices have `x.len()` values.
         unsafe { (kernel.primitives.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
         let (mut relative, mut at, mut units) = (0.0f64, 0.0f32, 0.0f64);
         for (x, y) in x.iter().zip(y) {

@@ -69,11 +69,12 @@ fn sums_are_those_of_the_sources() {
         let (template, arguments) = instance(kernel);
         let number = |i: usize| arguments[i].parse::<usize>().unwrap();
         let summation = match &*template {
-            // name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..: a lane has TN columns.
+            // Arguments: name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..; a lane has TN
+            // columns.
             "ATTENTION" | "ATTENTION_SERIAL" => {
                 Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
             }
-            // name, 16-bit elements, D, ..: a row takes a lane per four dims, at most 32 of the 128 lanes.
+            // Arguments: name, 16-bit elements, D, ..; a row uses one lane for four dims, at most 32 of the 128 lanes.
             "ATTEND_ROWS" => Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 },
             _ => panic!("{}: {template}", kernel.name),
         };
@@ -101,7 +102,7 @@ fn modules_are_what_an_old_driver_loads() {
         assert!(!packed.contains('\0'), "{}", kernel.name);
         assert!(packed.starts_with(".version 6.5\n.target sm_53\n"), "{}", kernel.name);
         assert!(packed.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);
-        // Everything except the registers' numbers.
+        // The texts are compared without the numbers of their registers.
         let generated = generated(kernel);
         let bare = |text: &str| {
             let mut bare = Vec::new();

@@ -2,8 +2,8 @@
 
 mod backward;
 mod exponential;
-// Miri looks for faults in unsafe code. These tests have none, and inflating the modules takes Miri longer than all
-// the rest.
+// Miri looks for faults in unsafe code. The tests of GPU kernels have no such code, and inflating the modules takes
+// Miri longer than all other tests.
 #[cfg(not(miri))]
 mod gpu;
 mod linear;

@@ -15,7 +15,7 @@ struct Numbers(Random);
 
 impl Numbers {
     /// Returns an element of an additive mask. In flavour 0 all elements are zero, in 1 all are masked, in 2 they are
-    /// small numbers, and in 3 anything.
+    /// small numbers, and in 3 they are numbers of any kind.
     fn element(&mut self, flavour: usize) -> f32 {
         match flavour {
             0 => [0.0, -0.0][self.0.below(2)],
@@ -176,7 +176,7 @@ fn biases_are_added_and_divided() {
         let a: Vec<f32> = (0..pairs).map(|i| x[i % x.len()]).collect();
         let b: Vec<f32> = (0..pairs).map(|i| x[i / x.len() % x.len()]).collect();
         let mut sum = vec![7.0f32; pairs];
-        // SAFETY: as many values on all sides, a multiple of the lanes; the kernel is present.
+        // SAFETY: all three arrays have `pairs` values, a multiple of the lanes; the kernel is present.
         unsafe { (kernel.add)(a.as_ptr(), b.as_ptr(), pairs, sum.as_mut_ptr()) };
         for ((a, b), found) in a.iter().zip(&b).zip(&sum) {
             let want = match (*a, *b) {
@@ -195,7 +195,7 @@ fn biases_are_added_and_divided() {
             let mut to = vec![7.0f32; 5 * lanes];
             let mut seen = Seen::Plain;
             let tile = SideTile { rows: rows.as_ptr(), keys: keys.as_ptr(), count: 5, bias: bias.as_ptr() };
-            // SAFETY: a side for each lane and each of five keys, whose biases are there; the kernel is present.
+            // SAFETY: each lane and each of five keys has a side, and each pair has a bias; the kernel is present.
             unsafe { (kernel.divide)(&tile, lanes, to.as_mut_ptr(), &mut seen) };
             let same = |key: usize, row: usize| rows[row] == keys[key];
             let count = (0..5 * lanes).filter(|i| same(i / lanes, i % lanes)).count();

@@ -55,7 +55,7 @@ fn rows_are_measured_whatever_their_length() {
     } else {
         &[1, 3, 4, 8, 15, 16, 17, 31, 32, 48, 63, 64, 65, 70, 128, 131, 256]
     };
-    // Replacement of the last but one element of the third row, if any.
+    // Values that replace the last but one element of the third row; `None` replaces nothing.
     let hostile = [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(3e4), Some(-0.0)];
     let hostile = &hostile[..if cfg!(miri) { 2 } else { hostile.len() }];
     let mut ran = 0;

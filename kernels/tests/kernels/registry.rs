@@ -22,7 +22,7 @@ fn present() -> Vec<&'static Kernel> {
 
 fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; x.len()];
-    // SAFETY: the kernel is present, both slices have `x.len()` values.
+    // SAFETY: the kernel is present, and both slices have `x.len()` values.
     unsafe { (kernel.primitives.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
     y
 }
@@ -67,7 +67,7 @@ fn merge_is_the_definition_bit_by_bit() {
                     let p = x.as_mut_ptr();
                     Sums { m: p, s: p.wrapping_add(w), w: p.wrapping_add(2 * w) }
                 };
-                // SAFETY: the kernel is present; both hold a state of `DIM` dims for `w` rows.
+                // SAFETY: the kernel is present; both arrays contain a state of `DIM` dims for `w` rows.
                 unsafe { (kernel.entries[vectors - 1].merge)(&sums(&mut earlier), &sums(&mut later), DIM) }
                 for i in 0..w {
                     let mut want = state(a, i);
@@ -92,7 +92,7 @@ fn f16_and_bf16_widen_exactly() {
         for n in [0usize, 1, 3, 4, 5, 15, 16, 17, 33] {
             let bits: Vec<u16> = (0..n as u16).map(|i| i.wrapping_mul(2047).wrapping_add(5)).collect();
             let mut y = vec![0.0f32; n];
-            // SAFETY: the kernel is present; both slices have `n` elements, one row.
+            // SAFETY: the kernel is present; both slices have one row of `n` elements.
             unsafe { (kernel.primitives.widen_f16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
             for (b, y) in bits.iter().zip(&y) {
                 let want = half::f16::from_bits(*b).to_f32();
@@ -105,7 +105,7 @@ fn f16_and_bf16_widen_exactly() {
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
             }
         }
-        // Every f16 number.
+        // The bits are those of every f16 number; Miri checks a selection.
         let bits: Vec<u16> = (0..=u16::MAX).step_by(if cfg!(miri) { 997 } else { 1 }).collect();
         let mut y = vec![0.0f32; bits.len()];
         // SAFETY: as above.
@@ -164,7 +164,8 @@ fn rows_are_converted_where_they_lie() {
 
 #[test]
 fn f32_narrows_to_the_nearest() {
-    // Every f16 number, the midpoints between neighbours, the f32 values adjacent to those, and odd values.
+    // The values are every f16 number, the midpoints between neighbours, the f32 values adjacent to midpoints, special
+    // values and random ones.
     let mut x: Vec<f32> = Vec::new();
     let stride = if cfg!(miri) { 997 } else { 1 };
     for bits in (0..0x7c00u16).step_by(stride) {
@@ -209,7 +210,7 @@ fn a_step_reads_what_it_may_and_no_mask_leaks() {
         for vectors in 1..=kernel.spec.vectors {
             for (d, dv) in [(4, 4), (8, 12), (64, 64), (68, 20), (128, 8), (192, 100)] {
                 for count in [1usize, 2, 7, 8, 9, 63, 64] {
-                    // Miri is slow and checks the small ones.
+                    // Miri is slow, and checks only the small tiles.
                     if cfg!(miri) && (d > 8 || count > 9) {
                         continue;
                     }
@@ -226,8 +227,8 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
     let query: Vec<f32> = (0..d * w).map(|i| value(i / w, i % w) / 8.0).collect();
     let mut keys: Vec<f32> = (0..count * d).map(|i| value(i / d, i % d + 3)).collect();
     let mut values: Vec<f32> = (0..count * dv).map(|i| value(i / dv + 5, i % dv)).collect();
-    // The last key is masked for even rows. If it is not the only key it holds NaN, with infinity as its
-    // value.
+    // The last key is masked for even rows. If there are other keys, the last one contains NaN, and its value contains
+    // infinity and NaN.
     let masked = count - 1;
     let poison = count > 1;
     if poison {
@@ -242,7 +243,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         KeyLayout::Rows => None,
         KeyLayout::Panels(r) => {
             let mut packed = vec![0.0; count.next_multiple_of(r) * d];
-            // SAFETY: the kernel is present; `count` rows of `d`, and room for whole panels.
+            // SAFETY: the kernel is present; there are `count` rows of `d` values, and room for whole panels.
             unsafe { (kernel.pack)(keys.as_ptr(), d, count, d, packed.as_mut_ptr()) }
             Some(packed)
         }
@@ -272,7 +273,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         cap: 0.0,
     };
     let entries = &kernel.entries[vectors - 1];
-    // SAFETY: the kernel is present and all pointers cover what the contracts of tile, block and sums require.
+    // SAFETY: the kernel is present, and all pointers are valid as the contracts of tile, block and sums require.
     unsafe {
         (entries.step)(&tile, &block, &sums, true);
         (entries.finish)(&sums, dv);
@@ -294,7 +295,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
                 let term = |(j, p): (&usize, &f64)| p / total * f64::from(values[j * dv + x]);
                 let want: f64 = attended.iter().zip(&p).map(term).sum();
                 let size: f64 = attended.iter().zip(&p).map(|jp| term(jp).abs()).sum();
-                // Scores below 8 in magnitude carry d roundings, sums `count`.
+                // A score, below 8 in magnitude, has the errors of `d` roundings, and a sum those of `count` roundings.
                 let bound = (8.0 * d as f64 + count as f64 + 16.0) * 6e-8 * size;
                 assert!((got - want).abs() <= bound, "{} row {i} dim {x}: {got} {want}", kernel.spec.name);
             }
@@ -326,7 +327,7 @@ fn backward_kernels_declare_what_they_are() {
     for kernel in BACKWARD {
         let spec = &kernel.spec;
         assert!(std::ptr::eq(backward_of(spec.set).unwrap(), *kernel));
-        // Products along rows take four steps at a time, and blocks have whole register tiles.
+        // Products along rows process four steps at a time, and blocks consist of whole register tiles.
         assert!(spec.panel.is_multiple_of(4) && spec.rows.is_multiple_of(spec.panel), "{}", spec.name);
         assert!(spec.panel.is_multiple_of(spec.lanes) && spec.block.is_multiple_of(spec.tile_keys));
         let tile = format!("backward_f32_q{}k{}__{}_exp2_", spec.rows, spec.tile_keys, spec.set.name());

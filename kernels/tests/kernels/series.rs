@@ -12,7 +12,7 @@ fn functions_are_as_accurate_as_declared() {
     for kernel in SERIES.iter().filter(|kernel| kernel.is_present()) {
         let mut worst = [0.0f64; 3];
         let (mut x, mut y) = (vec![0.0f32; COUNT], [vec![0.0f32; COUNT], vec![0.0; COUNT], vec![0.0; COUNT]]);
-        // Bit patterns in steps: every exponent with thousands of mantissas, both signs, and NaN.
+        // The bit patterns cover every exponent with thousands of mantissas, both signs, and NaN.
         let mut bits = (0..=u32::MAX).step_by(step);
         loop {
             let taken = x.iter_mut().zip(&mut bits).map(|(x, bits)| *x = f32::from_bits(bits)).count();
@@ -20,7 +20,7 @@ fn functions_are_as_accurate_as_declared() {
                 break;
             }
             let to = y.each_mut().map(|y| y.as_mut_ptr());
-            // SAFETY: `COUNT` values in each array, a whole number of vectors; the instruction set is present.
+            // SAFETY: each array has `COUNT` values, a whole number of vectors; the instruction set is present.
             unsafe { (kernel.functions)(x.as_ptr(), COUNT, to) };
             for i in 0..taken {
                 let at = f64::from(x[i]);
@@ -33,7 +33,7 @@ fn functions_are_as_accurate_as_declared() {
                         assert!(found == exact.signum() * f64::INFINITY || found.abs() >= 3.4e38);
                     } else if exact.abs() >= 1.2e-38 {
                         let lost = if n == 2 { f64::from(f32::MIN_POSITIVE) * at.abs() } else { 0.0 };
-                        // Softplus of arguments whose result is near the smallest exponential.
+                        // For arguments below LEAST_LOG, softplus may lose a result near the smallest exponential.
                         let lost = if n == 1 && x[i] < LEAST_LOG { 2e-38 } else { 1.8 * lost };
                         let error = ((found - exact).abs() - lost).max(0.0) / exact.abs();
                         assert!(!error.is_nan());

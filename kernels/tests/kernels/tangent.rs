@@ -16,7 +16,7 @@ fn tangents(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
         KeyLayout::Rows => 1,
         KeyLayout::Panels(r) => r,
     };
-    // Only the first dim of the only key is not zero, in rows and in panels alike.
+    // Only the first dim of the only key is not zero; its position is the same in rows and in panels.
     let mut keys = vec![0.0; d * rows];
     keys[0] = 1.0;
     let (mut weights, mut pad) = (vec![0.0; 32 * w], vec![0.0; 8 * d]);
@@ -54,7 +54,7 @@ fn its_error_is_what_the_bounds_count() {
         let allowed = tangent(kernel.spec.exp2_relative);
         let mut largest = 0.0f64;
         for start in (0..steps).step_by(w) {
-            // From 2^-10 to 2^5, either sign, densest around the change of the formula.
+            // The arguments reach from 2^-10 to 2^5 with either sign, and are densest where the formula changes.
             let x: Vec<f32> = (start..start + w)
                 .map(|i| {
                     let t = i as f32 / steps as f32;

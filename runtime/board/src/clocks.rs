@@ -155,7 +155,7 @@ impl Gpu {
     /// Returns how busy the GPU is, from 0 to 1.
     #[must_use]
     pub fn load(&self) -> Option<f64> {
-        // Thousandths.
+        // The file gives the load in thousandths.
         self.load.as_ref()?.over(1e3).filter(|load| (0.0..=1.0).contains(load))
     }
 }

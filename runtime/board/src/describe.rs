@@ -161,7 +161,7 @@ pub fn describe(root: &Root) -> Description {
         zones_left_out,
         rails: rails.iter().enumerate().map(|(place, rail)| reading(rail, whole.contains(&place))).collect(),
         total,
-        // An emulator of user programs answers for /proc/self, but not for the thread of the same process.
+        // An emulator of user programs intercepts /proc/self but not /proc/thread-self, whose `exe` is the emulator.
         emulated: root.target("proc/thread-self/exe").is_some_and(|exe| exe.starts_with("qemu-")),
         notes,
     }

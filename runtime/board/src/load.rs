@@ -50,7 +50,7 @@ impl Times {
         Some(Others {
             load: cores_of(self.busy.saturating_sub(before.busy).saturating_sub(own)),
             stolen: cores_of(self.stolen.saturating_sub(before.stolen)),
-            // A tick for each core, and one for the process.
+            // The error is one tick for each core, and one for the process.
             error: cores_of(cores as u64 + 1),
         })
     }
@@ -88,8 +88,8 @@ impl Load {
             line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         let cores = text.lines().filter(core).count().max(1);
-        // An emulator of user programs intercepts /proc/PID/stat and reports times of zero, but only under the plain
-        // path.
+        // An emulator of user programs reports times of zero in /proc/PID/stat, but does not recognise the path if it
+        // contains a dot.
         let process = Probe::open(root, &format!("proc/./{pid}/stat"));
         Some(Load { root: root.clone(), pid, machine, process, cores })
     }
@@ -218,7 +218,7 @@ mod tests {
         let after = Times { busy: 1250, stolen: 15, own: 300 };
         let others = after.since(before, Duration::from_secs(1), 2).unwrap();
         assert_eq!(others, Others { load: 0.5, stolen: 0.1, error: 0.03 });
-        // Counters that decrease, as waiting time can, are no load.
+        // Counters may decrease, as waiting time can. A decrease is not a load.
         assert_eq!(before.since(after, Duration::from_secs(1), 2).unwrap().load, 0.0);
         assert_eq!(after.since(before, Duration::ZERO, 2), None);
     }

@@ -50,7 +50,7 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// Comparison with the largest rise seen, for each part of the total.
+    /// For each part of the total, the comparison at the part's largest rise so far.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Number of slow samples per point of the history.
@@ -152,7 +152,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Sums are whole after every sample, so a panic elsewhere leaves them usable.
+        // The sums are consistent after every sample, so a panic elsewhere leaves them usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,7 +228,7 @@ impl Monitor {
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
-        // Written once, so that the memory of the process does not grow with the run.
+        // All points are written once now, so that the memory of the process does not grow during the run.
         let nothing = Point { seconds: f64::NAN, power: None, slow: Slow::default(), load: None };
         let mut course = vec![nothing; POINTS];
         std::hint::black_box(&mut course).clear();
@@ -287,7 +287,7 @@ impl Monitor {
                 cores: state.sources.cores(),
             };
             let Some(place) = state.tallies.iter().position(|(id, _)| *id == span.0) else {
-                // A span of another monitor.
+                // The span belongs to another monitor.
                 return Readings::default();
             };
             let (_, tally) = state.tallies.swap_remove(place);
@@ -378,7 +378,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hour = Duration::from_secs(3600);
         let monitor = Monitor::with_periods(&Root::new(folder.path()), 1, hour, hour);
-        // The thread takes its only samples first.
+        // Waits for the samples that the thread takes when it starts; the next ones are due in an hour.
         while monitor.latest().is_none() {
             std::thread::yield_now();
         }

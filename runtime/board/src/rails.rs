@@ -80,7 +80,7 @@ impl Rail {
         }
     }
 
-    /// Returns the resolution of the power in mW at the momentary voltage and current: the effect of one step of the
+    /// Returns the resolution of the power in mW at the present voltage and current: the effect of one step of the
     /// shunt voltage plus the effect of one step of the bus voltage. `None` if the system does not report the shunt.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
@@ -88,7 +88,7 @@ impl Rail {
             Channel::Power { volt, current, .. } => (volt.as_ref()?, current.as_ref()?),
             Channel::Product { volt, current } => (volt, current),
         };
-        // mV per milliohm is A.
+        // mV divided by milliohm gives A.
         let shunt_ma = SHUNT_STEP / self.shunt? * 1e3;
         Some(volt.over(1e3)? * shunt_ma + current.over(1.0)?.abs() * BUS_STEP)
     }
@@ -101,7 +101,7 @@ pub fn find(root: &Root) -> Vec<Rail> {
     for chip in root.entries(BUS) {
         let folder = format!("{BUS}/{chip}");
         if root.line(&format!("{folder}/name")).is_some_and(|name| name.contains("ina3221")) {
-            // The same chip may appear under both spellings.
+            // Only one IIO folder is read, because the same folder may appear under both spellings.
             let found = iio(root, &folder, &chip);
             rails.extend(if found.is_empty() { hwmon(root, &folder, &chip) } else { found });
         }
@@ -167,7 +167,7 @@ fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
                     chip: chip.to_owned(),
                     place: place(chip),
                     channel,
-                    // From microohm.
+                    // The file gives microohm.
                     shunt: shunt.map(|x| x as f64 / 1e3),
                     interval: interval.filter(|ms| *ms > 0).map(Duration::from_millis),
                 })
@@ -293,7 +293,7 @@ impl Meter {
             }
             Source::Counters { counters, .. } => {
                 let mut sum = Some(0u64);
-                // Every counter is read, so that the next call starts here for all of them.
+                // Every counter is read, so that the next call starts from this reading for all of them.
                 for counter in counters {
                     let energy = counter.advance();
                     sum = sum.and_then(|sum| sum.checked_add(energy?));
@@ -303,7 +303,7 @@ impl Meter {
                     self.last = Some((now, 0.0));
                     return None;
                 };
-                // From µJ.
+                // The counters are in µJ.
                 (energy as f64 / 1e3 / seconds, energy > 0)
             }
         };

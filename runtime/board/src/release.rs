@@ -3,8 +3,8 @@
 use super::root::Root;
 use serde::Serialize;
 
-/// L4T releases and their JetPack. JetPack 4.6 to 4.6.6 as in jetson_stats and jetson-containers; 5 and 6 as in
-/// jetson-containers. The JetPack of any other release is unknown, not guessed.
+/// L4T releases, each with the JetPack that contains it. JetPack 4.6 to 4.6.6 are listed as in jetson_stats and
+/// jetson-containers, 5 and 6 as in jetson-containers. The JetPack of any other release is unknown, not guessed.
 const JETPACKS: [(&str, &str); 27] = [
     ("32.4.2", "4.4 DP"),
     ("32.4.3", "4.4"),
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(power_mode(&root), None);
         write("var/lib/nvpmodel/status", "pmode:0003 fmode:quiet\n");
         assert_eq!(power_mode(&root).unwrap().to_string(), "3");
-        // A remark, another mode, and a name that is not the first.
+        // The name of mode 3 comes after a comment with a wrong name and after another mode.
         write(
             "etc/nvpmodel.conf",
             "# < POWER_MODEL ID=3 NAME=WRONG >\n< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_1 1\n\

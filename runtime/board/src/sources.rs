@@ -113,7 +113,7 @@ impl Sources {
             *power = rail.as_ref().and_then(Rail::milliwatts);
         }
         for core in &self.cores {
-            // A core that went off reports nothing.
+            // A core that has been switched off reports no clock.
             let Some(mhz) = core.mhz() else { continue };
             slow.on += 1;
             slow.slowest = Some(slow.slowest.map_or(mhz, |x| x.min(mhz)));

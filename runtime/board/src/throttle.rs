@@ -115,7 +115,7 @@ impl Throttle {
                 events += u64::from(now.wrapping_sub(before));
             }
         }
-        // No early exit at the first alarm: a read clears it, so all are read.
+        // Every alarm is read, even after one that is on, because reading clears an alarm.
         let on = |probe: &Probe| probe.number().is_some_and(|x| x > 0);
         let alarm = self.alarms.iter().fold(false, |any, probe| any | on(probe));
         let mut rested = self.cools();

@@ -54,7 +54,7 @@ fn watching_allocates_nothing() {
     let period = Duration::from_micros(200);
     let monitor = Monitor::with_periods(&Root::new(folder.path()), 7, period, period);
     let span = monitor.open();
-    // Waits for points of the thread, without allocating anything either.
+    // Waits until the thread has taken `many` points, without allocating anything itself.
     let points = |many: usize| {
         let time = || monitor.latest().map(|point| point.t_s);
         let start = Instant::now();
@@ -66,7 +66,7 @@ fn watching_allocates_nothing() {
             }
         }
     };
-    // Allocations at the thread's start are over with its first points.
+    // The thread allocates only at its start, before its first points.
     points(5);
     let counted = INSTRUMENTED_SYSTEM.stats();
     points(50);

@@ -14,7 +14,9 @@ use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
 /// Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules in every run (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bind(
     plan: elsa_plan,
@@ -23,22 +25,23 @@ pub unsafe extern "C" fn elsa_bind(
     outputs: *const elsa_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Attention>(plan, workspace, inputs, outputs, bound) })
 }
 
 /// Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
 ///
 /// # Safety
-/// *write*; *tensors* of elsa_bind, or of the function that bound the frame for another operator.
+/// The report is null or valid for writes, and nothing else uses it during the call (*write*). The memory of the
+/// tensors is as elsa_bind, or the function that bound the frame for another operator, requires (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::optional("report", report) }?;
         let frame = BOUNDS.get(bound.id)?;
         let Frame { plan, workspace, tensors, .. } = &*frame;
-        // SAFETY: *tensors* of the function that bound the frame.
+        // SAFETY: the caller keeps the clause *tensors* of the function that bound the frame.
         let done = unsafe {
             match tensors {
                 Named::Attention(i, o) => over::<Attention>(plan, workspace, i, o, None, true),

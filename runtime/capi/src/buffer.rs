@@ -13,8 +13,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 static BUFFERS: Table<Buffer> = Table::new("buffer");
 
-/// Live buffers: the address of the first byte is the key, the value contains the address of the end. A buffer has one
-/// entry for its host address and one for its address on the GPU.
+/// Live buffers by the address of their first byte, each with the address of its end. A buffer has one entry for its
+/// host address and one for its address on the GPU.
 static SPANS: RwLock<BTreeMap<usize, (usize, Arc<Buffer>)>> = RwLock::new(BTreeMap::new());
 
 /// Host buffer. Dropping it waits for the GPU.
@@ -70,7 +70,7 @@ pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
 /// A fork child must not use a buffer that its parent has page-locked.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_buffer_create(
     engine: elsa_engine,
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn elsa_buffer_create(
             spans.insert(start, (start.saturating_add(bytes), made.clone()));
         }
         drop(spans);
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         unsafe { put(buffer, elsa_buffer { id }) };
         Ok(())
     })
@@ -102,14 +102,14 @@ pub unsafe extern "C" fn elsa_buffer_create(
 /// Describes the addresses and size of a buffer.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_buffer_describe(
     buffer: elsa_buffer,
     info: *mut elsa_buffer_info,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let buffer = BUFFERS.get(buffer.id)?;
         room.fill(elsa_buffer_info {
@@ -126,7 +126,8 @@ pub unsafe extern "C" fn elsa_buffer_describe(
 
 /// Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
 /// list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
-/// nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
+/// nothing else uses the memory: neither the program itself, nor a workspace in it, nor elsa_states_merge or
+/// elsa_states_finish.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_buffer_destroy(buffer: elsa_buffer) -> elsa_status {
     call(|| {
@@ -155,7 +156,7 @@ mod tests {
         let options = elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..Default::default() };
         let mut buffers = [elsa_buffer::default(); 2];
         let mut info = [elsa_buffer_info::default(); 2];
-        // SAFETY: structs of this frame, in a thread that is alone with them.
+        // SAFETY: the pointers are to local structs that no other thread uses.
         unsafe {
             assert_eq!(crate::elsa_engine_create(&raw const options, &raw mut engine), ELSA_STATUS_OK);
             for (buffer, info) in buffers.iter_mut().zip(&mut info) {
@@ -165,7 +166,7 @@ mod tests {
         }
         let at = info.map(|info| info.data.addr());
         let weak = buffers.map(|buffer| Arc::downgrade(&BUFFERS.get(buffer.id).unwrap()));
-        // The last byte of the first buffer, and the first beyond the second.
+        // `q` is the last byte of the first buffer, and `k` begins just past the second buffer.
         let inputs = elsa_inputs { q: input(at[0] + 99), k: input(at[1] + 100), ..Default::default() };
         let held_of = |inputs: &elsa_inputs| held([inputs.q, inputs.k].map(|x| x.data.addr()).into_iter());
         let kept = held_of(&inputs);

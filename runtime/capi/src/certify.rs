@@ -40,7 +40,8 @@ fn certified(c: &Certified<'_>) -> elsa_certified {
 /// every element in the channel, or NaN if nothing is claimed. absolute may be null if count is 0.
 ///
 /// # Safety
-/// *write*; absolute is writable for count numbers.
+/// value is null or valid for writes, and nothing else uses it during the call (*write*); absolute is writable for
+/// count numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_workspace_certified(
     workspace: elsa_workspace,
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn elsa_workspace_certified(
     count: usize,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("value", value) }?;
         if count > 0 {
             aligned("absolute", absolute)?;
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn elsa_workspace_certified(
         let mut workspace = lock(&workspace)?;
         let found = workspace_of::<Attention>(&mut workspace)?.certified()?;
         for channel in 0..count.min(found.channels().len()) {
-            // SAFETY: the clause on absolute.
+            // SAFETY: absolute is writable for count numbers (clause of this function), and channel < count.
             unsafe { absolute.add(channel).write(found.absolute(channel).unwrap_or(f64::NAN)) };
         }
         room.fill(certified(&found));

@@ -157,7 +157,7 @@ fn mask(argument: &'static str, mask: &elsa_mask) -> Result<Option<MaskView>, Fa
     }
 }
 
-/// Converts the bias: a tensor or a table; both are an error.
+/// Converts the bias, which is either a tensor or a table. If both are given, returns an error.
 fn bias(tensor: &elsa_mask, table: &elsa_table) -> Result<Option<BiasView>, Fault> {
     let tensor = mask("bias", tensor)?;
     if *table == elsa_table::default() {
@@ -226,7 +226,7 @@ fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
-/// Converts the type of most tensors and the type of the gates, which must be f32 or the type of the others.
+/// Converts the element type of most tensors and that of the gates, which must be f32 or the same as the first.
 pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
     let most = dtype("dtype", most)?;
     match dtype("gate_dtype", gates)? {
@@ -346,7 +346,8 @@ struct SeriesOptions {
     method: Option<convolution::Method>,
 }
 
-/// Converts the options of one of these operators; parts or a method are an error if the operator does not have them.
+/// Converts the options of a recurrence, a selective scan or a convolution. Returns an error if they set parts or a
+/// method and the operator has none.
 fn series_options(
     o: &elsa_series_options,
     has_parts: bool,

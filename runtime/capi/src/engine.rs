@@ -30,7 +30,9 @@ pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 /// a call of this library.
 ///
 /// # Safety
-/// *read*, *write*, *hook*: parallel_for is null or a function that obeys these rules.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). parallel_for is
+/// null or a function that obeys the rules above (*hook*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_engine_create(
     options: *const elsa_engine_options,
@@ -38,13 +40,13 @@ pub unsafe extern "C" fn elsa_engine_create(
 ) -> elsa_status {
     call(|| {
         aligned("engine", engine)?;
-        // SAFETY: *read*.
+        // SAFETY: the caller keeps the clause *read*.
         let options = unsafe { take_or_default("options", options) }?;
-        // SAFETY: *read*, *hook*.
+        // SAFETY: the caller keeps the clauses *read* and *hook*.
         let (cores, host) = unsafe { (lend::cores(&options)?, lend::host(&options)) };
         let options = convert::engine_options(&options)?.cores(cores).host(host);
         let id = ENGINES.insert(Engine::new(&options)?)?;
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         unsafe { put(engine, elsa_engine { id }) };
         Ok(())
     })
@@ -53,14 +55,14 @@ pub unsafe extern "C" fn elsa_engine_create(
 /// Describes the devices and limits of an engine.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_engine_describe(
     engine: elsa_engine,
     info: *mut elsa_engine_info,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let engine = ENGINES.get(engine.id)?;
         let device = engine.device();

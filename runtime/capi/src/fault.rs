@@ -30,7 +30,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(status: elsa_status, what: &dyn fmt::Display) -> Fault {
-        // Written before the cell is borrowed, since a Display may call back.
+        // The text is formatted before the cell is borrowed, because formatting may itself store a message.
         let text = Text::of(what);
         let _ = LAST.try_with(|last| {
             if let Ok(mut last) = last.try_borrow_mut() {
@@ -185,7 +185,7 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
                 _ => "of an unknown kind",
             };
             let fault = Fault::new(ELSA_STATUS_PANIC, &format_args!("panic: {text}"));
-            // The drop of a payload may panic, too. The payload of that panic is leaked.
+            // Dropping the payload may panic, too. The payload of that second panic is leaked.
             if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
                 std::mem::forget(second);
             }

@@ -1,4 +1,4 @@
-//! Bound frames, the objects that their handles name.
+//! Bound frames: the objects behind the handles of type elsa_bound.
 
 use crate::buffer::Held;
 use crate::handles::Table;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
 
-/// Inputs and outputs of a frame, in the caller's structs.
+/// Copies of the caller's input and output structs, with one variant per operator.
 #[derive(Debug)]
 pub(crate) enum Named {
     Attention(elsa_inputs, elsa_outputs),
@@ -35,7 +35,8 @@ impl Frame {
     }
 }
 
-// SAFETY: *tensors* of the function that bound it: whichever thread runs it, the memory is valid and nothing else uses it.
+// SAFETY: the memory is valid and nothing else uses it, whichever thread runs the frame (clause *tensors* of the
+// function that bound it).
 unsafe impl Send for Frame {}
-// SAFETY: as above; a run holds the lock of the workspace.
+// SAFETY: the same clause holds, and a run holds the lock of the workspace.
 unsafe impl Sync for Frame {}

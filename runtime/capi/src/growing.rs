@@ -24,7 +24,7 @@ pub(crate) unsafe trait Growing: Copy {
 
 macro_rules! growing {
     ($($name:ident)*) => {
-        // SAFETY: declared so in `types`; the tests below find no padding.
+        // SAFETY: the struct is declared as the clauses require in `types`; the tests below find no padding.
         $(unsafe impl Growing for $name {
             const NAME: &'static str = stringify!($name);
         }
@@ -32,7 +32,7 @@ macro_rules! growing {
         impl Default for $name {
             /// Sets the size; every other field is zero.
             fn default() -> $name {
-                // SAFETY: zero bytes are a value of a `Growing`.
+                // SAFETY: all zero bytes are a valid value of a `Growing` (clause of the trait).
                 let zero: $name = unsafe { MaybeUninit::zeroed().assume_init() };
                 $name { size: size_of::<$name>(), ..zero }
             }
@@ -77,9 +77,9 @@ growing! {
 /// Reads the size that the caller has stored in a struct. `pointer` must have passed [`aligned`].
 ///
 /// # Safety
-/// *read* for the first field.
+/// The crate's clause *read* for the first field.
 unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, Fault> {
-    // SAFETY: the first field of a `Growing` is its size, a `usize`; *read*.
+    // SAFETY: the first field of a `Growing` is its size, a `usize`, and is readable (clause *read*).
     let size = unsafe { pointer.cast::<usize>().read() };
     let (name, known) = (T::NAME, size_of::<T>());
     if (known..=MOST).contains(&size) {
@@ -100,21 +100,21 @@ fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
     )
 }
 
-/// Copies the fields that this library knows.
+/// Copies the fields of the caller's struct that this library knows.
 ///
 /// # Safety
-/// *read*, for the number of bytes that the struct gives as its size.
+/// The crate's clause *read* for the number of bytes that the struct gives as its size.
 pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Result<T, Fault> {
     aligned(argument, pointer)?;
-    // SAFETY: *read*.
+    // SAFETY: the caller keeps the clause *read*.
     let size = unsafe { size(argument, pointer) }?;
     for at in size_of::<T>()..size {
-        // SAFETY: within the struct's size (*read*).
+        // SAFETY: byte `at` is within the size that the struct gives (clause *read*).
         if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
             return Err(newer::<T>(argument, size, "and a field that this library does not know is set"));
         }
     }
-    // SAFETY: *read*, and `size` found at least as many bytes.
+    // SAFETY: the struct is readable (clause *read*), and `size` has checked that it is at least as large as `T`.
     Ok(unsafe { pointer.read() })
 }
 
@@ -126,7 +126,7 @@ pub(crate) unsafe fn take_or_default<T: Growing + Default>(
     argument: &str,
     pointer: *const T,
 ) -> Result<T, Fault> {
-    // SAFETY: the clause of this function.
+    // SAFETY: the caller keeps the clause of this function.
     if pointer.is_null() { Ok(T::default()) } else { unsafe { take(argument, pointer) } }
 }
 
@@ -140,10 +140,11 @@ impl<T: Growing> Room<T> {
     /// Checks the pointer and the size.
     ///
     /// # Safety
-    /// *write*, for the number of bytes that the struct gives as its size, until the value is dropped.
+    /// The crate's clause *write* for the number of bytes that the struct gives as its size, until the value is
+    /// dropped.
     pub(crate) unsafe fn new(argument: &str, pointer: *mut T) -> Result<Room<T>, Fault> {
         aligned(argument, pointer)?;
-        // SAFETY: *write*, which includes reading.
+        // SAFETY: the struct is valid for writes and reads (clause *write*).
         let size = unsafe { size(argument, pointer.cast_const()) }?;
         if size > size_of::<T>() {
             return Err(newer::<T>(argument, size, "which this library does not know how to fill"));
@@ -156,14 +157,15 @@ impl<T: Growing> Room<T> {
     /// # Safety
     /// As for [`Room::new`].
     pub(crate) unsafe fn optional(argument: &str, pointer: *mut T) -> Result<Option<Room<T>>, Fault> {
-        // SAFETY: the clause of this function.
+        // SAFETY: the caller keeps the clause of this function.
         if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }
     }
 
     /// Writes every field except the size, which keeps the caller's value.
     pub(crate) fn fill(self, value: T) {
         let word = size_of::<usize>();
-        // SAFETY: `new` found as many bytes as a value has, and its clause makes them writable.
+        // SAFETY: `new` has checked that the struct is at least as large as `T`, and its clause makes the struct
+        // writable.
         unsafe {
             let from = (&raw const value).cast::<u8>().add(word);
             ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), size_of::<T>() - word);
@@ -225,7 +227,7 @@ mod tests {
         let known = size_of::<elsa_chunk>();
         let mut longer = [chunk(known + 8), chunk(0)];
         (longer[1].key_offset, longer[1].key_total) = (0, 0);
-        // SAFETY: an array of two has more bytes than the size says.
+        // SAFETY: the array of two structs has more bytes than its first size field states.
         let read = unsafe { take("chunk", longer.as_ptr()) }.unwrap();
         assert_eq!((read.key_offset, read.key_total), (5, 7));
         longer[1].size = 1;
@@ -241,7 +243,7 @@ mod tests {
     fn other_sizes_are_refused() {
         for size in [0, 1, size_of::<elsa_chunk>() - 1, MOST + 1, usize::MAX] {
             let mut given = chunk(size);
-            // SAFETY: a size that is refused leads to no access beyond it.
+            // SAFETY: `given` is a complete struct, and nothing beyond it is accessed if its size field is invalid.
             let (read, write) = unsafe { (take("c", &raw const given), Room::new("c", &raw mut given)) };
             assert_eq!(read.unwrap_err().status, ELSA_STATUS_ARGUMENT, "{size}");
             assert_eq!(write.unwrap_err().status, ELSA_STATUS_ARGUMENT, "{size}");

@@ -17,15 +17,15 @@ struct Hook {
     user: *mut c_void,
 }
 
-// SAFETY: *hook* of elsa_engine_create: any thread may call it with its pointer.
+// SAFETY: any thread may call the hook with its pointer (clause *hook* of elsa_engine_create).
 unsafe impl Send for Hook {}
-// SAFETY: as above.
+// SAFETY: the same clause.
 unsafe impl Sync for Hook {}
 
 impl ParallelFor for Hook {
     fn parallel_for(&self, workers: usize, task: HostTask) {
         let context = ptr::without_provenance_mut(task.number());
-        // SAFETY: *hook*. The context is a number that is never followed.
+        // SAFETY: the hook may be called (clause *hook*). The context is a number that is never dereferenced.
         unsafe { (self.call)(self.user, workers, Some(share), context) }
     }
 }
@@ -37,7 +37,7 @@ extern "C" fn share(context: *mut c_void, worker: usize) {
 
 /// Returns the threads that the host lends; `None` if the options have no hook.
 ///
-/// # Safety
+/// The clause *hook* of elsa_engine_create.
 /// *hook* of elsa_engine_create.
 pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> {
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
@@ -46,7 +46,7 @@ pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> 
 /// Copies the list of cores that the worker threads run on.
 ///
 /// # Safety
-/// *read*: the list is readable for the number of entries in the options.
+/// The crate's clause *read*: the list is readable for the number of entries in the options.
 pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, Fault> {
     let count = options.core_count;
     if count == 0 {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, 
     if count > MOST_CORES {
         return Err(Fault::argument(format_args!("core_count: {count}; allowed: at most {MOST_CORES}")));
     }
-    // SAFETY: not null, aligned and of at most that many entries; *read*.
+    // SAFETY: the list is not null, is aligned, and is readable for `count` entries (clause *read*).
     let cores = unsafe { slice::from_raw_parts(options.cores, count) };
     Ok(cores.iter().map(|core| usize::try_from(*core).unwrap_or(usize::MAX)).collect())
 }

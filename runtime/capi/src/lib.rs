@@ -27,7 +27,7 @@
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
-// Comments are those of elsa.h, plain text: [rows] is a shape and no link.
+// The comments are also those of elsa.h, in plain text, where [rows] is a shape and not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod bound;

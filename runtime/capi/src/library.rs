@@ -53,13 +53,13 @@ pub extern "C" fn elsa_last_error() -> *const c_char {
 /// Checks whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_backend_present(backend: elsa_backend, present: *mut u32) -> elsa_status {
     call(|| {
         aligned("present", present)?;
         let yes = convert::backend(backend)?.is_none_or(Backend::is_present);
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         unsafe { put(present, u32::from(yes)) };
         Ok(())
     })

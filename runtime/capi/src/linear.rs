@@ -17,7 +17,8 @@ use std::ffi::c_void;
 /// plan, each with its own workspace.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_plan_create(
     engine: elsa_engine,
@@ -25,21 +26,21 @@ pub unsafe extern "C" fn elsa_linear_plan_create(
     options: *const elsa_linear_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { create::<Linear>(engine, problem, options, plan) })
 }
 
 /// Describes the choices of a plan of linear attention.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_plan_describe(
     plan: elsa_plan,
     info: *mut elsa_linear_info,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
         let plan = plan_of::<Linear>(&plan)?;
@@ -60,7 +61,9 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
 /// present_state must be present.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_run(
     plan: elsa_plan,
@@ -69,7 +72,7 @@ pub unsafe extern "C" fn elsa_linear_run(
     outputs: *const elsa_linear_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { run::<Linear>(plan, workspace, inputs, outputs, report) })
 }
 
@@ -77,7 +80,10 @@ pub unsafe extern "C" fn elsa_linear_run(
 /// elsa_run_device apply; cu_seqlens is in host memory.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+/// stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_run_device(
     plan: elsa_plan,
@@ -87,14 +93,16 @@ pub unsafe extern "C" fn elsa_linear_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*, and the one on the stream.
     call(|| unsafe { run_device::<Linear>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules in every run (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_bind(
     plan: elsa_plan,
@@ -103,6 +111,6 @@ pub unsafe extern "C" fn elsa_linear_bind(
     outputs: *const elsa_linear_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Linear>(plan, workspace, inputs, outputs, bound) })
 }

@@ -41,7 +41,7 @@ impl Tensors {
     /// # Safety
     /// For `'a`, the list is readable and nothing writes to it.
     unsafe fn cu_seqlens<'a>(&self) -> Option<&'a [i64]> {
-        // SAFETY: the clause of this function; `check` makes the list of i64.
+        // SAFETY: the list is readable by the clause of this function, and `check` has made it a list of i64.
         self.cu_seqlens.map(|list| unsafe { list.read() })
     }
 }
@@ -54,7 +54,7 @@ fn check(
 ) -> Result<Tensors, Fault> {
     let fields = fields(inputs, outputs);
     let in_place = problem.spec().in_place;
-    // Every problem has an output; a frame may leave it out.
+    // Every problem has an output, but a frame may omit it.
     let memory = |operand| (problem.memory(operand), operand == Operand::Output);
     let present = (Operand::PresentState, outputs.present_state.data);
     let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
@@ -81,8 +81,8 @@ unsafe fn host<'a>(
     let tensors = check(problem, inputs, outputs)?;
     let at = |operand| &tensors.operands[operand];
     let dtype = |operand| problem.dtype_of(operand);
-    // SAFETY: the clause of this function. `check` has made the buffers for elements of the operands' types, states being
-    // of f32, and has found no output that overlaps anything.
+    // SAFETY: the memory is valid by the clause of this function. `check` has made each buffer for elements of its
+    // operand's type, which is f32 for states, and has found no output that overlaps other memory.
     let (read, written) = unsafe {
         let read = Inputs {
             query: at(Operand::Query).elements(dtype(Operand::Query)),
@@ -157,7 +157,7 @@ impl Called for Linear {
         (): (),
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        // SAFETY: *tensors*.
+        // SAFETY: the caller keeps the clause *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs) }?;
         crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
@@ -168,7 +168,7 @@ impl OnDevice for Linear {
         plan
     }
 
-    // The bounds are in host memory.
+    // `cu_seqlens` is in host memory, unlike the tensors.
     unsafe fn device<'a>(
         plan: &LinearPlan,
         inputs: &elsa_linear_inputs,
@@ -184,7 +184,7 @@ impl OnDevice for Linear {
             decay: optional(Operand::Decay),
             beta: optional(Operand::Beta),
             past_state: optional(Operand::PastState),
-            // SAFETY: the clause of this function.
+            // SAFETY: the caller keeps the clause of this function.
             cu_seqlens: unsafe { tensors.cu_seqlens() },
         };
         let written = LinearDeviceOutputs {

@@ -17,9 +17,9 @@ struct Sink {
     process: u32,
 }
 
-// SAFETY: *callback* of elsa_log_set: any thread may call it with its pointer.
+// SAFETY: any thread may call the callback with its pointer (clause *callback* of elsa_log_set).
 unsafe impl Send for Sink {}
-// SAFETY: as above.
+// SAFETY: the same clause.
 unsafe impl Sync for Sink {}
 
 /// The logger of the process, which forwards to [`SINK`].
@@ -62,8 +62,8 @@ impl Log for Forward {
         let current = sink().clone();
         if let Some(current) = current {
             let _ = WITHIN.try_with(|within| within.set(true));
-            // SAFETY: *callback* of elsa_log_set, which waits for the reference that is held here; the text ends in a
-            // zero byte and lives as long as the call.
+            // SAFETY: the callback may be called until it is replaced (clause *callback* of elsa_log_set), and
+            // elsa_log_set waits until `current` is dropped. The text ends in a zero byte and outlives the call.
             unsafe { (current.callback)(current.user, level(record.level()), text.as_ptr()) };
             let _ = WITHIN.try_with(|within| within.set(false));
             let held = sink();
@@ -104,7 +104,7 @@ unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_vo
     let new = callback.map(|callback| Arc::new(Sink { callback, user, process }));
     let mut held = sink();
     log::set_max_level(if new.is_some() { filter } else { LevelFilter::Off });
-    // Calls that a parent of this process had under way at a fork never return here.
+    // Calls of the callback that were running in the parent process at a fork never return in this process.
     if let Some(old) = std::mem::replace(&mut *held, new).filter(|old| old.process == process) {
         while Arc::strong_count(&old) > 1 {
             held = RETURNED.wait(held).unwrap_or_else(PoisonError::into_inner);
@@ -125,6 +125,6 @@ pub unsafe extern "C" fn elsa_log_set(
     callback: elsa_log_callback,
     user: *mut c_void,
 ) -> elsa_status {
-    // SAFETY: the clauses of this function.
+    // SAFETY: the caller keeps the clauses of this function.
     call(|| unsafe { set(level, callback, user) })
 }

@@ -12,7 +12,8 @@ use std::ffi::c_void;
 /// integers already is an ELSA_MASK_BOOL.
 ///
 /// # Safety
-/// *read*: from holds count elements of the source type; *write*: to has room for count converted elements.
+/// from holds count elements of the source type, and nothing writes there during the call (*read*). to has room for
+/// count converted elements, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_mask_convert(
     source: elsa_mask_source,
@@ -36,7 +37,8 @@ pub unsafe extern "C" fn elsa_mask_convert(
         };
         let (to, from) = (buffer("to", to, size_made)?, buffer("from", from.cast_mut(), size)?);
         apart([(true, to), (false, from)].into_iter())?;
-        // SAFETY: *read*, *write*; the buffers were made for elements of these sizes, and share no byte.
+        // SAFETY: the caller keeps the clauses *read* and *write*; the buffers have been checked for elements of these
+        // sizes and share no byte.
         unsafe {
             match source {
                 ELSA_MASK_SOURCE_I32 => convert(from.read(), to.write(), |x: i32| attended(x.into())),

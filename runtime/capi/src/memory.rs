@@ -23,7 +23,7 @@ impl Given {
 
 impl From<elsa_input> for Given {
     fn from(input: elsa_input) -> Given {
-        // What comes from here is only read.
+        // An input is only read, although its pointer becomes a mutable one here.
         Given { data: input.data.cast_mut(), bytes: input.bytes }
     }
 }
@@ -40,8 +40,8 @@ impl From<elsa_integers> for Given {
     }
 }
 
-/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only if there are no
-/// elements.
+/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. The address is null only if there
+/// are no elements.
 ///
 /// `present` is a flag because an `Option` would initialise only its tag for `None`. A compiler that reads `elements`
 /// before the tag then makes memory checkers report a jump that depends on uninitialised memory.
@@ -106,8 +106,8 @@ impl Buffer {
         Ok(Buffer::ABSENT)
     }
 
-    /// Checks the memory that a frame names for a past tensor stored in the memory of the present tensor: null with 0
-    /// bytes, or the address of the present.
+    /// Checks the memory that a frame names for a past tensor stored in the memory of the present tensor. It must be
+    /// null with 0 bytes, or have the address of the present tensor.
     pub(crate) fn within(
         name: &'static str,
         given: Given,
@@ -149,8 +149,8 @@ impl Buffer {
         if self.elements == 0 {
             return &[];
         }
-        // SAFETY: not null, aligned and long enough (`Buffer`); readable by the clause of this function. Every
-        // pattern of bits is a T, which is a number here.
+        // SAFETY: the address is not null, is aligned and has enough elements (`Buffer`), and is readable by the clause
+        // of this function. `T` is a number, so every pattern of bits is a `T`.
         unsafe { slice::from_raw_parts(self.data.cast(), self.elements) }
     }
 
@@ -160,15 +160,15 @@ impl Buffer {
         if self.elements == 0 {
             return &mut [];
         }
-        // SAFETY: not null, aligned and long enough (`Buffer`); writable by the clause of this function. Every
-        // pattern of bits is a T, which is a number here.
+        // SAFETY: the address is not null, is aligned and has enough elements (`Buffer`), and is writable by the clause
+        // of this function. `T` is a number, so every pattern of bits is a `T`.
         unsafe { slice::from_raw_parts_mut(self.data.cast(), self.elements) }
     }
 
     /// # Safety
     /// As for [`Buffer::read`], with the size of `dtype`.
     pub(crate) unsafe fn elements<'a>(&self, dtype: DType) -> Elements<'a> {
-        // SAFETY: the clause of this function.
+        // SAFETY: the caller keeps the clause of this function.
         unsafe {
             match dtype {
                 DType::F32 => Elements::F32(self.read::<f32>()),
@@ -181,7 +181,7 @@ impl Buffer {
     /// # Safety
     /// As for [`Buffer::write`], with the size of `dtype`.
     pub(crate) unsafe fn elements_mut<'a>(&self, dtype: DType) -> ElementsMut<'a> {
-        // SAFETY: the clause of this function.
+        // SAFETY: the caller keeps the clause of this function.
         unsafe {
             match dtype {
                 DType::F32 => ElementsMut::F32(self.write::<f32>()),

@@ -7,8 +7,9 @@ use elsa_core::operands::{Operand, Operands};
 use std::ffi::c_void;
 
 /// Checks the address and the size of each operand, in the order of `fields`. `memory` returns the memory that an
-/// operand needs, and whether a frame may leave the operand out. `within` returns the present tensor in whose memory a
-/// past operand is stored, and its address, which the frame may pass for the past.
+/// operand needs, and `true` if a frame may omit the operand. For a past operand that is stored in the memory of a
+/// present tensor, `within` returns that tensor and its address; the frame may pass the same address for the past
+/// operand.
 pub(crate) fn buffers<O: Operand>(
     fields: &[(O, Given)],
     output: O,
@@ -33,7 +34,7 @@ pub(crate) fn buffers<O: Operand>(
     Ok(operands)
 }
 
-/// Returns whether each operand is written, and its memory, in the order of `fields`.
+/// Iterates over the operands in the order of `fields`: `true` if the operand is written, and its memory.
 pub(crate) fn in_order<O: Operand>(
     fields: &[(O, Given)],
     operands: &Operands<O, Buffer>,

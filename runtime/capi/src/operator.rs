@@ -57,10 +57,11 @@ pub(crate) trait Called: Sized {
     /// Collects the tensors of a frame.
     fn named(read: Self::Read, written: Self::Written) -> Named;
 
-    /// Checks tensors in host memory and binds them. With `runs` it also runs them, waits, and returns the report.
+    /// Checks tensors in host memory and binds them. With `runs` it also runs the bound frame, waits, and returns the
+    /// report.
     ///
     /// # Safety
-    /// *tensors*.
+    /// The crate's clause *tensors*.
     unsafe fn bind(
         plan: &Self::Plan,
         workspace: &mut Self::Workspace,
@@ -145,7 +146,7 @@ pub(crate) fn fill(room: Option<Room<elsa_report>>, report: Option<elsa_report>)
 /// Creates a plan.
 ///
 /// # Safety
-/// *read*, *write*.
+/// The crate's clauses *read* and *write*.
 pub(crate) unsafe fn create<O: Called>(
     engine: elsa_engine,
     problem: *const O::Described,
@@ -154,10 +155,10 @@ pub(crate) unsafe fn create<O: Called>(
 ) -> Result<(), Fault> {
     aligned("plan", plan)?;
     let engine = ENGINES.get(engine.id)?;
-    // SAFETY: *read*.
+    // SAFETY: the caller keeps the clause *read*.
     let (problem, options) = unsafe { (take("problem", problem)?, take_or_default("options", options)?) };
     let id = PLANS.insert(O::create(&engine, &problem, &options)?)?;
-    // SAFETY: *write*.
+    // SAFETY: the caller keeps the clause *write*.
     unsafe { put(plan, elsa_plan { id }) };
     Ok(())
 }
@@ -166,7 +167,7 @@ pub(crate) unsafe fn create<O: Called>(
 /// report.
 ///
 /// # Safety
-/// *tensors*.
+/// The crate's clause *tensors*.
 pub(crate) unsafe fn over<O: Called>(
     planned: &Planned,
     workspace: &Mutex<Space>,
@@ -178,7 +179,7 @@ pub(crate) unsafe fn over<O: Called>(
     let (plan, mut workspace) = (plan_of::<O>(planned)?, lock(workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(read, written);
-    // SAFETY: *tensors*.
+    // SAFETY: the caller keeps the clause *tensors*.
     let report = unsafe { O::bind(plan, workspace, read, written, part, runs) }?;
     Ok(report.map(|report| report_of(O::kernel(plan, report.backend), &report)))
 }
@@ -186,7 +187,7 @@ pub(crate) unsafe fn over<O: Called>(
 /// Runs a plan over the tensors of a call, by handles and pointers. The report may be null.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// The crate's clauses *read*, *write* and *tensors*.
 pub(crate) unsafe fn run<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -194,11 +195,11 @@ pub(crate) unsafe fn run<O: Called>(
     outputs: *const O::Written,
     report: *mut elsa_report,
 ) -> Result<(), Fault> {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     let (room, inputs, outputs) =
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-    // SAFETY: *tensors*.
+    // SAFETY: the caller keeps the clause *tensors*.
     let done = unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), true) }?;
     fill(room, done);
     Ok(())
@@ -208,7 +209,8 @@ pub(crate) unsafe fn run<O: Called>(
 /// The report may be null.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// The crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream` is null or has
+/// not been destroyed.
 pub(crate) unsafe fn run_device<O: OnDevice>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -217,14 +219,14 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> Result<(), Fault> {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     let (room, inputs, outputs) =
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     let (plan, mut workspace) = (plan_of::<O>(&plan)?, lock(&workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(&inputs, &outputs);
-    // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
+    // SAFETY: the caller keeps the clause *tensors* and the one on the stream. `device` rejects outputs that overlap.
     unsafe {
         let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
         let plan = O::of_runtime(plan);
@@ -232,7 +234,7 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
         let stream = (!own).then(|| RawStream::new(stream));
         let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
         let done = bound.run();
-        // A failed run may have enqueued part of its work.
+        // The call waits even if the run failed, because a failed run may have enqueued part of its work.
         let waited = if own { bound.wait() } else { Ok(()) };
         let done = done?;
         waited?;
@@ -244,7 +246,7 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
 /// Binds tensors to a plan and a workspace, and checks them.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// The crate's clauses *read* and *write*, and *tensors* for every run.
 pub(crate) unsafe fn bind<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
@@ -254,13 +256,13 @@ pub(crate) unsafe fn bind<O: Called>(
 ) -> Result<(), Fault> {
     aligned("bound", bound)?;
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-    // SAFETY: *read*.
+    // SAFETY: the caller keeps the clause *read*.
     let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
     let held = hold::<O>(&inputs, &outputs);
-    // SAFETY: *tensors*.
+    // SAFETY: the caller keeps the clause *tensors*.
     unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), false) }?;
     let id = BOUNDS.insert(Frame::new(plan, workspace, O::named(inputs, outputs), held))?;
-    // SAFETY: *write*.
+    // SAFETY: the caller keeps the clause *write*.
     unsafe { put(bound, elsa_bound { id }) };
     Ok(())
 }

@@ -15,7 +15,8 @@ use elsa_runtime::Attention;
 /// Any number of threads may use a plan, each with its own workspace.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_plan_create(
     engine: elsa_engine,
@@ -23,18 +24,18 @@ pub unsafe extern "C" fn elsa_plan_create(
     options: *const elsa_plan_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { create::<Attention>(engine, problem, options, plan) })
 }
 
 /// Describes the choices of a plan and the bytes that it needs.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_plan_info) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
         let state_workspace_bytes = match &*plan {
@@ -59,10 +60,11 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
 }
 
 /// Writes the certificate of an attention plan for runs on a back end: the published error bound, compared with the
-/// operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's.
+/// operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's back
+/// end.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_plan_certificate(
     plan: elsa_plan,
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
     certificate: *mut elsa_certificate,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("certificate", certificate) }?;
         let plan = PLANS.get(plan.id)?;
         let plan = plan_of::<Attention>(&plan)?;

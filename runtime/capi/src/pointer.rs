@@ -19,16 +19,16 @@ pub(crate) fn aligned<T>(argument: &str, pointer: *const T) -> Result<(), Fault>
 /// Checks the pointer and borrows its target.
 ///
 /// # Safety
-/// *read*.
+/// The crate's clause *read*.
 pub(crate) unsafe fn get<'a, T>(argument: &str, pointer: *const T) -> Result<&'a T, Fault> {
     aligned(argument, pointer)?;
-    // SAFETY: not null and aligned; *read*.
+    // SAFETY: the pointer is not null, is aligned, and is readable (clause *read*).
     Ok(unsafe { &*pointer })
 }
 
 /// # Safety
-/// *write*, and `pointer` has passed [`aligned`].
+/// The crate's clause *write*, and `pointer` has passed [`aligned`].
 pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) {
-    // SAFETY: the clause of this function.
+    // SAFETY: the caller keeps the clause of this function.
     unsafe { pointer.write(value) }
 }

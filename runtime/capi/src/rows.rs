@@ -69,7 +69,7 @@ pub(crate) struct Reader {
     user: *mut c_void,
 }
 
-// SAFETY: *callbacks*: another thread may call it with its pointer.
+// SAFETY: another thread may call the callback with its pointer (clause *callbacks*).
 unsafe impl Send for Reader {}
 
 /// Write callback with its first argument, and the number of units whose outputs it has received.
@@ -99,7 +99,8 @@ impl RowSource<Operand> for Reader {
         let Some(place) = excerpt.place() else { return Ok(()) };
         let to = to.get_mut(place).ok_or_else(|| outside(excerpt))?;
         let (rows, bytes) = (rows_of(operand, excerpt), to.len());
-        // SAFETY: *callbacks*. The memory is writable for its bytes, and nothing else uses it before the call returns.
+        // SAFETY: the callback may be called (clause *callbacks*). The memory is writable for its bytes, and nothing
+        // else uses it before the call returns.
         let code = unsafe { (self.call)(self.user, &raw const rows, to.as_mut_ptr().cast(), bytes) };
         done("read", code, excerpt)
     }
@@ -110,7 +111,8 @@ impl RowSink<Operand> for Writer {
         let Some(place) = excerpt.place() else { return Ok(()) };
         let from = from.get(place).ok_or_else(|| outside(excerpt))?;
         let rows = rows_of(operand, excerpt);
-        // SAFETY: *callbacks*. The memory is readable for its bytes, and nothing writes there before the call returns.
+        // SAFETY: the callback may be called (clause *callbacks*). The memory is readable for its bytes, and nothing
+        // writes there before the call returns.
         let code = unsafe { (self.call)(self.user, &raw const rows, from.as_ptr().cast(), from.len()) };
         done("write", code, excerpt)
     }

@@ -16,7 +16,9 @@ use std::ffi::c_void;
 /// present.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_run(
     plan: elsa_plan,
@@ -25,7 +27,7 @@ pub unsafe extern "C" fn elsa_run(
     outputs: *const elsa_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { run::<Attention>(plan, workspace, inputs, outputs, report) })
 }
 
@@ -33,11 +35,12 @@ pub unsafe extern "C" fn elsa_run(
 /// The states must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish
 /// converts them to the output. In all other respects, the rules of elsa_run apply.
 ///
-/// With a chunk, the keys of the call are part of key_total keys and start at key key_offset; the queries are part of
-/// query_total queries and start at query query_offset. key_lengths, causal diagonals and windows refer to all of these
-/// keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row that
-/// attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not supported
-/// for problems with a past, a present or packed sequences. Without a chunk (null), the call has all keys and queries.
+/// chunk may place the keys of the call among key_total keys, starting at key key_offset, and its queries among
+/// query_total queries, starting at query query_offset. key_lengths, causal diagonals and windows then refer to all of
+/// these keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row
+/// that attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not
+/// supported for problems with a past, a present or packed sequences. If chunk is null, the call has all keys and
+/// queries.
 ///
 /// # Safety
 /// As for elsa_run.
@@ -51,13 +54,13 @@ pub unsafe extern "C" fn elsa_partial(
     report: *mut elsa_report,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *read*, *write*.
+        // SAFETY: the caller keeps the clauses *read* and *write*.
         let (room, inputs, outputs) = unsafe {
             (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
         };
         let chunk = match chunk.is_null() {
             true => None,
-            // SAFETY: *read*.
+            // SAFETY: the caller keeps the clause *read*.
             false => Some(unsafe { take("chunk", chunk) }?),
         };
         let chunk = chunk.map(|c| Chunk {
@@ -70,19 +73,19 @@ pub unsafe extern "C" fn elsa_partial(
         if outputs.state_m.data.is_null() {
             return Err(Fault::null("state_m"));
         }
-        // SAFETY: *tensors*.
+        // SAFETY: the caller keeps the clause *tensors*.
         let done = unsafe { over::<Attention>(&plan, &workspace, &inputs, &outputs, chunk, true) }?;
         fill(room, done);
         Ok(())
     })
 }
 
-/// Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
-/// memory too. Its entries are not checked: an entry outside the table counts as the first or last of the table. The
-/// other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait.
-/// If stream is null, the call uses its own stream and always waits before it returns, even on failure; the device's
-/// default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no
-/// fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
+/// Runs a GPU plan over tensors in GPU memory, or in buffers addressed by their device_data, without a copy. bias_index
+/// is in GPU memory too. Its entries are not checked: an entry outside the table counts as the first or last of the
+/// table. The other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does
+/// not wait. If stream is null, the call uses its own stream and always waits before it returns, even on failure; the
+/// device's default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There
+/// is no fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
 /// work outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
@@ -93,7 +96,10 @@ pub unsafe extern "C" fn elsa_partial(
 /// elsa_workspace_certified describes that launch.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+/// stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_run_device(
     plan: elsa_plan,
@@ -103,6 +109,6 @@ pub unsafe extern "C" fn elsa_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*, and the one on the stream.
     call(|| unsafe { run_device::<Attention>(plan, workspace, inputs, outputs, stream, report) })
 }

@@ -19,7 +19,8 @@ use std::ffi::c_void;
 /// ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_plan_create(
     engine: elsa_engine,
@@ -27,7 +28,7 @@ pub unsafe extern "C" fn elsa_recurrence_plan_create(
     options: *const elsa_series_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { create::<Recurrence>(engine, problem, options, plan) })
 }
 
@@ -36,7 +37,9 @@ pub unsafe extern "C" fn elsa_recurrence_plan_create(
 /// present_state must be present.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_run(
     plan: elsa_plan,
@@ -45,7 +48,7 @@ pub unsafe extern "C" fn elsa_recurrence_run(
     outputs: *const elsa_series_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { run::<Recurrence>(plan, workspace, inputs, outputs, report) })
 }
 
@@ -53,7 +56,10 @@ pub unsafe extern "C" fn elsa_recurrence_run(
 /// rules of elsa_run_device apply.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+/// stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_run_device(
     plan: elsa_plan,
@@ -63,14 +69,16 @@ pub unsafe extern "C" fn elsa_recurrence_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*, and the one on the stream.
     call(|| unsafe { run_device::<Recurrence>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules in every run (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_bind(
     plan: elsa_plan,
@@ -79,7 +87,7 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
     outputs: *const elsa_series_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Recurrence>(plan, workspace, inputs, outputs, bound) })
 }
 
@@ -87,7 +95,8 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
 /// select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_plan_create(
     engine: elsa_engine,
@@ -95,14 +104,16 @@ pub unsafe extern "C" fn elsa_selective_plan_create(
     options: *const elsa_series_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { create::<Selective>(engine, problem, options, plan) })
 }
 
 /// Runs a plan of a selective scan, like elsa_recurrence_run.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_run(
     plan: elsa_plan,
@@ -111,14 +122,17 @@ pub unsafe extern "C" fn elsa_selective_run(
     outputs: *const elsa_series_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { run::<Selective>(plan, workspace, inputs, outputs, report) })
 }
 
-/// Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
+/// Runs a plan of a selective scan over tensors in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+/// stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_run_device(
     plan: elsa_plan,
@@ -128,14 +142,16 @@ pub unsafe extern "C" fn elsa_selective_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*, and the one on the stream.
     call(|| unsafe { run_device::<Selective>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules in every run (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_bind(
     plan: elsa_plan,
@@ -144,7 +160,7 @@ pub unsafe extern "C" fn elsa_selective_bind(
     outputs: *const elsa_series_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Selective>(plan, workspace, inputs, outputs, bound) })
 }
 
@@ -152,7 +168,8 @@ pub unsafe extern "C" fn elsa_selective_bind(
 /// options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_plan_create(
     engine: elsa_engine,
@@ -160,14 +177,16 @@ pub unsafe extern "C" fn elsa_convolution_plan_create(
     options: *const elsa_series_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { create::<Convolution>(engine, problem, options, plan) })
 }
 
 /// Runs a plan of a causal convolution, like elsa_recurrence_run.
 ///
 /// # Safety
-/// *read*, *write*, *tensors*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_run(
     plan: elsa_plan,
@@ -176,14 +195,17 @@ pub unsafe extern "C" fn elsa_convolution_run(
     outputs: *const elsa_series_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { run::<Convolution>(plan, workspace, inputs, outputs, report) })
 }
 
-/// Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
+/// Runs a plan of a causal convolution over tensors in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+/// stream is null or has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_run_device(
     plan: elsa_plan,
@@ -193,14 +215,16 @@ pub unsafe extern "C" fn elsa_convolution_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*, and the one on the stream.
     call(|| unsafe { run_device::<Convolution>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* for every run.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+/// the memory that their structs describe, under the same rules in every run (*tensors*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_bind(
     plan: elsa_plan,
@@ -209,21 +233,21 @@ pub unsafe extern "C" fn elsa_convolution_bind(
     outputs: *const elsa_series_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*, *tensors*.
+    // SAFETY: the caller keeps the clauses *read*, *write* and *tensors*.
     call(|| unsafe { bind::<Convolution>(plan, workspace, inputs, outputs, bound) })
 }
 
 /// Describes the choices of a plan of a recurrence, a selective scan or a convolution.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_series_plan_describe(
     plan: elsa_plan,
     info: *mut elsa_series_info,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
         let (division, convolves) = match &*plan {

@@ -1,4 +1,4 @@
-//! Tensors in calls of the per-channel operators: from pointers to checked slices, or to GPU addresses.
+//! Conversion of the tensors of the per-channel operators: from pointers to checked slices, or to GPU addresses.
 
 use crate::convert;
 use crate::fault::Fault;
@@ -20,12 +20,12 @@ use elsa_runtime::{
     SeriesDeviceOutputs,
 };
 
-/// Returns the address of a tensor on a device, if the frame has the tensor.
+/// Returns the device address of a tensor; `None` if the frame does not have the tensor.
 fn address(buffer: &Buffer) -> Option<u64> {
     buffer.map(|buffer| buffer.data as u64)
 }
 
-/// Returns a series on a device, if the frame has the series.
+/// Returns the device address and the element type of a series; `None` if the frame does not have the series.
 fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
     buffer.map(|buffer| DeviceElements { address: buffer.data as u64, dtype })
 }
@@ -86,8 +86,8 @@ macro_rules! called {
                 use $module::{Inputs, Operand};
                 let (tensors, dtype) = typed.tensors(inputs, written)?;
                 let at = |operand| &tensors[operand];
-                // SAFETY: *tensors*. `buffers` has made the buffers for elements of these types, and has found no output that
-                // overlaps anything.
+                // SAFETY: the caller keeps the clause *tensors*. `buffers` has made each buffer for elements of its
+                // operand's type, and has found no output that overlaps other memory.
                 let (inputs, outputs) = unsafe {
                     let inputs = Inputs::of(
                         |operand| at(operand).map(|series| series.elements(dtype(operand))),

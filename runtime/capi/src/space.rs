@@ -37,7 +37,7 @@ impl Space {
 pub(crate) fn lock(workspace: &Mutex<Space>) -> Result<MutexGuard<'_, Space>, Fault> {
     match workspace.try_lock() {
         Ok(guard) => Ok(guard),
-        // A run overwrites anything that an earlier one has left.
+        // A call that panicked does no harm: a run overwrites anything that an earlier one has left in the workspace.
         Err(TryLockError::Poisoned(guard)) => Ok(PoisonError::into_inner(guard)),
         Err(TryLockError::WouldBlock) => Err(Fault::new(
             ELSA_STATUS_BUSY,

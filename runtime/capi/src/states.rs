@@ -41,7 +41,7 @@ fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
 /// The arrays of `states` are aligned and readable: `m` and `s` for `rows` values, `w` for `rows * dim`.
 unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) -> Result<(), Fault> {
     for row in 0..rows {
-        // SAFETY: row < rows, and the clause of this function. Without a dim the pointer of w may be null.
+        // SAFETY: row < rows (clause of this function). If dim is 0, the pointer of w may be null and is not used.
         let found = unsafe {
             let w = match dim {
                 0 => &[],
@@ -110,17 +110,17 @@ unsafe fn merge(
             apart(output, other, false)?;
         }
     }
-    // SAFETY: the clause of this function; the checks above found the arrays aligned.
+    // SAFETY: the caller keeps the clause of this function, and the checks above found the arrays aligned.
     unsafe {
         known("earlier", rows, dim, earlier)?;
         known("later", rows, dim, later)?;
     }
     for row in 0..rows {
-        // SAFETY: row < rows, and the clause of this function; the checks above found the arrays aligned and apart.
+        // SAFETY: row < rows (clause of this function); the checks above found the arrays aligned, and outputs apart.
         let (ma, sa, mb, sb) =
             unsafe { (*earlier.m.add(row), *earlier.s.add(row), *later.m.add(row), *later.s.add(row)) };
         let joined = NaturalMerge::of((ma, sa), (mb, sb));
-        // SAFETY: row * dim + i < rows * dim, and as above.
+        // SAFETY: row * dim + i < rows * dim (clause of this function); the same checks apply.
         unsafe {
             for i in row * dim..row * dim + dim {
                 *merged.w.add(i) = joined.w(*earlier.w.add(i), *later.w.add(i));
@@ -155,11 +155,11 @@ unsafe fn finish(
         apart(lse_span, input, false)?;
     }
     apart(out_span, lse_span, false)?;
-    // SAFETY: the clause of this function; the checks above found the arrays aligned.
+    // SAFETY: the caller keeps the clause of this function, and the checks above found the arrays aligned.
     unsafe { known("states", rows, dim, states)? };
     for row in 0..rows {
-        // SAFETY: row < rows, row * dim + i < rows * dim, and the clause of this function; the checks above found
-        // the arrays aligned and apart.
+        // SAFETY: row < rows and row * dim + i < rows * dim (clause of this function); the checks above found the
+        // arrays aligned, and outputs apart.
         unsafe {
             let (m, s) = (*states.m.add(row), *states.s.add(row));
             for i in row * dim..row * dim + dim {
@@ -196,7 +196,9 @@ unsafe fn finish(
 /// always produces the same bits.
 ///
 /// # Safety
-/// *read*, *write*: m and s for rows f32 values, w for rows * dim.
+/// The structs and the arrays of earlier and later are valid for reads, and those of merged for writes: m and s for
+/// rows f32 values, w for rows * dim. Nothing else writes to the inputs or uses the outputs during the call (*read*,
+/// *write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_states_merge(
     rows: usize,
@@ -206,7 +208,7 @@ pub unsafe extern "C" fn elsa_states_merge(
     merged: *const elsa_states_out,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *read*, *write*.
+        // SAFETY: the caller keeps the clauses *read* and *write*.
         unsafe { merge(rows, dim, get("earlier", earlier)?, get("later", later)?, get("merged", merged)?) }
     })
 }
@@ -216,7 +218,8 @@ pub unsafe extern "C" fn elsa_states_merge(
 /// rejects are rejected here too.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_states_finish(
     rows: usize,
@@ -225,6 +228,6 @@ pub unsafe extern "C" fn elsa_states_finish(
     out: *mut f32,
     lse: *mut f32,
 ) -> elsa_status {
-    // SAFETY: *read*, *write*.
+    // SAFETY: the caller keeps the clauses *read* and *write*.
     call(|| unsafe { finish(rows, dim, get("states", states)?, out, lse) })
 }

@@ -34,7 +34,8 @@ static STREAMS: Table<Stream> = Table::new("stream");
 /// program or its callbacks.
 ///
 /// # Safety
-/// *read*, *write*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_stream_create(
     engine: elsa_engine,
@@ -45,9 +46,9 @@ pub unsafe extern "C" fn elsa_stream_create(
     call(|| {
         aligned("stream", stream)?;
         let engine = ENGINES.get(engine.id)?;
-        // SAFETY: *read*.
+        // SAFETY: the caller keeps the clause *read*.
         let problem = convert::problem(&unsafe { take("problem", problem) }?)?;
-        // SAFETY: *read*.
+        // SAFETY: the caller keeps the clause *read*.
         let options = unsafe { take_or_default("options", options) }?;
         let options = convert::stream_options(&options)?;
         let fallback = engine.backend() == Backend::Cuda;
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn elsa_stream_create(
             ));
         }
         let id = STREAMS.insert(Stream { plan: engine.stream(&problem, &options)?, fallback })?;
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         unsafe { put(stream, elsa_stream { id }) };
         Ok(())
     })
@@ -67,14 +68,14 @@ pub unsafe extern "C" fn elsa_stream_create(
 /// Describes the choices of a stream and its memory account.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_stream_describe(
     stream: elsa_stream,
     info: *mut elsa_stream_info,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *write*.
+        // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let stream = STREAMS.get(stream.id)?;
         let (plan, account) = (&stream.plan, stream.plan.account());
@@ -143,7 +144,9 @@ fn report_of(done: &StreamReport) -> elsa_stream_report {
 /// memory account except fixed_bytes.
 ///
 /// # Safety
-/// *read*, *write*, *callbacks*.
+/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The callbacks may
+/// be called as described above and obey these rules (*callbacks*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_stream_run(
     stream: elsa_stream,
@@ -151,14 +154,14 @@ pub unsafe extern "C" fn elsa_stream_run(
     report: *mut elsa_stream_report,
 ) -> elsa_status {
     call(|| {
-        // SAFETY: *read*, *write*.
+        // SAFETY: the caller keeps the clauses *read* and *write*.
         let (room, data) = unsafe { (Room::optional("report", report)?, take("data", data)?) };
         let stream = STREAMS.get(stream.id)?;
         let mut source = Reader::new(&data).ok_or_else(|| Fault::null("read"))?;
         let mut sink = Writer::new(&data).ok_or_else(|| Fault::null("write"))?;
         let plan = &stream.plan;
         let lists = [data.key_lengths, data.cu_seqlens_q, data.cu_seqlens_k];
-        // SAFETY: *read*.
+        // SAFETY: the caller keeps the clause *read*.
         let lengths = unsafe { tensors::lengths(plan.problem(), lists) }?;
         let (done, failed) = match plan.run(&lengths, &mut source, &mut sink, data.first_unit) {
             Ok(done) => (report_of(&done), None),

@@ -42,7 +42,7 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.
 /// Checked memory of a frame.
 struct Tensors {
     operands: Operands<Buffer>,
-    /// `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
+    /// The lists `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k`, in this order.
     lists: [Buffer; 3],
 }
 
@@ -57,7 +57,7 @@ impl Tensors {
     /// # Safety
     /// For `'a`, the lists are readable and nothing writes to them.
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
-        // SAFETY: the clause of this function.
+        // SAFETY: the caller keeps the clause of this function.
         unsafe { lengths_of(&self.lists) }
     }
 }
@@ -87,14 +87,14 @@ fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fa
 /// For `'a`, the lists are readable for their entries and nothing writes to them.
 pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -> Result<Lengths<'a>, Fault> {
     let lists = lists(problem, given)?;
-    // SAFETY: the clause of this function.
+    // SAFETY: the caller keeps the clause of this function.
     Ok(unsafe { lengths_of(&lists) })
 }
 
 /// # Safety
 /// For `'a`, the lists are readable and nothing writes to them.
 unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
-    // SAFETY: the clause of this function; `lists` makes lists of i64.
+    // SAFETY: the lists are readable by the clause of this function, and `lists` has made them lists of i64.
     let [keys, cu_seqlens_q, cu_seqlens_k] =
         lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
     Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
@@ -116,7 +116,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             "state_m, state_s, state_w: some are null; allowed: all or none"
         )));
     }
-    // Every problem has these; a frame may leave some of them out.
+    // Every problem has these operands, but a frame may omit them.
     let optional =
         |operand: Operand| matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
     let within = |operand| match operand {
@@ -146,8 +146,8 @@ unsafe fn host<'a>(
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
     let at = |operand| &tensors.operands[operand];
-    // SAFETY: the clause of this function. `check` has sized each buffer for its element type: `dtype`, that of the
-    // mask or of the bias, f32 or i64. It has found no output that overlaps anything.
+    // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for its element type:
+    // `dtype`, the type of the mask or of the bias, f32 or i64. It has found no output that overlaps other memory.
     let (read, written) = unsafe {
         let mask = |buffer: &Buffer, kind| match kind {
             MaskKind::Bool => MaskElements::Bool(buffer.read()),
@@ -235,7 +235,7 @@ impl Called for Attention {
         chunk: Option<Chunk>,
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        // SAFETY: *tensors*.
+        // SAFETY: the caller keeps the clause *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs, chunk) }?;
         crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
@@ -246,7 +246,7 @@ impl OnDevice for Attention {
         plan
     }
 
-    // The lists are in host memory.
+    // The lists of lengths are in host memory, unlike the tensors.
     unsafe fn device<'a>(
         plan: &Plan,
         inputs: &elsa_inputs,
@@ -257,7 +257,7 @@ impl OnDevice for Attention {
         let read = DeviceInputs {
             mask: optional(Operand::Mask),
             bias_index: optional(Operand::BiasIndex),
-            // SAFETY: the clause of this function.
+            // SAFETY: the caller keeps the clause of this function.
             lengths: unsafe { tensors.lengths() },
             ..DeviceInputs::of(optional)
         };
@@ -281,7 +281,8 @@ mod tests {
     use elsa_core::series::{convolution, recurrence, selective};
     use elsa_core::{attention, linear};
 
-    /// The fields of the input and output structs are exactly the operands of the operators and the lists of lengths.
+    /// Checks that the fields of the input and output structs are exactly the operators' operands and the lists of
+    /// lengths.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
         let abi: &'static str = include_str!("../abi.txt");

@@ -1,4 +1,4 @@
-//! Text for C: of a fixed size, or kept for the life of the process.
+//! Text for C: in a buffer of fixed size, or in memory that is never freed.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::{self, Write};
@@ -18,7 +18,7 @@ impl<const N: usize> Text<N> {
 
     pub(crate) fn of(what: &dyn fmt::Display) -> Text<N> {
         let mut text = Text::new();
-        // `write_str` below never fails; if the Display fails, its partial text stays.
+        // `write_str` below never fails. If the `Display` implementation fails, its partial text stays.
         let _ = write!(text, "{what}");
         text
     }

@@ -1,14 +1,14 @@
-//! The arguments of the kernels of the per-channel operators. The twins of `kernels/cuda/series/call.cuh` and of the
-//! structures in the kernels there, field for field.
+//! Launch arguments of the per-channel kernels. The structures match those of `kernels/cuda/series/call.cuh` and of the
+//! kernels in the same folder, field by field.
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Flag: each part is folded to a map, which is written to `maps`.
+/// Flag: each part is folded to a map `h ← a h + b`, which is written to `maps`.
 pub const FOLD: i32 = 1;
-/// Flag: the state is carried over the maps of all parts except the last. In `maps`, the states before the parts
-/// replace the factors.
+/// Flag: the state is carried through the maps of all parts except the last. In `maps`, the state before each part
+/// replaces the factor of the part.
 pub const CARRY: i32 = 2;
 /// Flag: tokens are processed from the last to the first.
 pub const REVERSE: i32 = 4;
@@ -108,7 +108,7 @@ pub struct RecurrenceArgs {
     pub past: u64,
     /// States after the last token, f32 `[batch][channel]`.
     pub present: u64,
-    /// Factors of the parts, then their addends, if there are several parts, f32 `[2][batch][part][channel]`.
+    /// Factors of the parts, followed by their addends, f32 `[2][batch][part][channel]`; used only with several parts.
     pub maps: u64,
 }
 
@@ -172,7 +172,8 @@ pub struct SelectiveArgs {
     pub past: u64,
     /// States after the last token, f32 `[batch][channel][state]`.
     pub present: u64,
-    /// Factors of the parts, then their addends, if there are several parts, f32 `[2][batch][part][channel][state]`.
+    /// Factors of the parts, followed by their addends, f32 `[2][batch][part][channel][state]`; used only with several
+    /// parts.
     pub maps: u64,
 }
 
@@ -188,7 +189,8 @@ pub struct ConvolutionArgs {
     pub by_channels: Divisor,
     /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Number of tiles in all sequences and blocks, or of channels in all sequences with [`STATES`]; one per warp.
+    /// Number of items, one per warp: the tiles of all sequences and blocks, or with [`STATES`] the channels of all
+    /// sequences.
     pub items: i32,
     /// Number of blocks of [`OUTPUTS`](super::OUTPUTS) tokens per sequence.
     pub blocks: i32,
@@ -216,7 +218,7 @@ pub struct ConvolutionArgs {
     pub present: u64,
 }
 
-// The device twins assert the same sizes and offsets.
+// The structures in the device code assert the same sizes and offsets.
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<SeriesTensor>() == 56 && size_of::<Parts>() == 24);

@@ -3,7 +3,7 @@
 //! | operator | launches |
 //! |---|---|
 //! | recurrence or selective scan, one part | one |
-//! | recurrence or selective scan, several parts | one with [`FOLD`], all parts except the last; one with [`CARRY`], one listed part; one with all parts |
+//! | recurrence or selective scan, several parts | one with [`FOLD`] over all parts except the last; one with [`CARRY`] and one listed part; one over all parts |
 //! | convolution | one for the outputs; one with [`STATES`] for the present state |
 
 mod args;
@@ -16,7 +16,7 @@ pub(super) use table::KERNELS;
 
 use elsa_core::series::bound::Precision;
 
-/// Accuracy of the exponential, softplus and silu in these kernels, which are the functions of the CPU kernels.
+/// Accuracy of the exponential, softplus and silu in these kernels. The CPU kernels compute the same functions.
 pub const PRECISION: Precision = Precision { exp: 1.8e-7, softplus: 3e-7, silu: 3e-7 };
 
 /// Channels per warp in recurrences and convolutions.

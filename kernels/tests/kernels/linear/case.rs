@@ -93,7 +93,7 @@ impl Case {
                 };
                 let gate = log.exp();
                 for s in row {
-                    // By selection, for any contents of the state.
+                    // A gate of −∞ clears by selection, whether or not the state is finite.
                     *s = if log == f64::NEG_INFINITY { [0.0; 2] } else { [s[0] * gate, s[1] * gate] };
                 }
             }
@@ -155,7 +155,7 @@ impl Case {
         };
         let betas = lay(&self.betas, 1, 1, 1);
         let mut outputs = vec![1.0f32; tokens * group * width];
-        // Width and first column of each strip, its offset, and its row stride.
+        // Each strip is described by its first column, width, offset and row stride; `widths` are the possible widths.
         let widths: &[usize] = match self.strips {
             Strips::Narrow => &[lanes],
             _ if self.delta => &[kernel.spec.delta_columns, wide, lanes],
@@ -188,7 +188,7 @@ impl Case {
             elsewhere.clone_from(&states);
             states.fill(f32::NAN);
         }
-        // Rooms have their exact size, so that AddressSanitizer sees accesses beyond.
+        // Rooms have their exact size, so that AddressSanitizer detects accesses beyond their ends.
         let size = head_room(block.min(tokens), dim, group, self.per, self.delta, pass);
         let mut room = vec![f32::NAN; size];
         let mut strip_rooms = vec![f32::NAN; strip_room(pass, strips[0].1)];
@@ -215,7 +215,7 @@ impl Case {
                 pass,
             };
             let mut segment = Segment::EMPTY;
-            // SAFETY: the kernel is present; rows of every token, and a room of the required size.
+            // SAFETY: the kernel is present, the head has rows for every token, and the room has the required size.
             unsafe { (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment) };
             assert!((1..=head.tokens).contains(&segment.tokens), "{}", segment.tokens);
             for &(c, width_of, place, stride) in &strips {
@@ -246,7 +246,7 @@ impl Case {
                     group_stride: width as isize,
                     add: true,
                     keep: true,
-                    // Invalid memory, which is allowed.
+                    // The pointers are invalid, which is allowed for prefetching.
                     ahead: Ahead {
                         queries: std::ptr::dangling(),
                         query_stride: 1 << 20,
@@ -254,7 +254,7 @@ impl Case {
                         key_stride: -(1 << 20),
                     },
                 };
-                // SAFETY: the kernel is present; strips are `dim` rows, and columns of every token are there.
+                // SAFETY: the kernel is present, strips have `dim` rows, and the columns have rows for every token.
                 unsafe { (kernel.recur)(&strip, &segment, &columns) };
             }
             t += segment.tokens;
@@ -285,7 +285,7 @@ impl Case {
     pub fn check(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool, what: &str) {
         let (out, last) = self.run(kernel, pass, block, reversed);
         let (want, state) = self.reference();
-        // Adding ones rounds outputs.
+        // The kernel adds outputs to ones, which rounds them.
         for (got, want, floor, kind) in [(&out, &want, 1e-6, "output"), (&last, &state, 1e-30, "state")] {
             assert_eq!(got.len(), want.len());
             for (i, (got, want)) in got.iter().zip(want).enumerate() {

@@ -73,7 +73,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
                     ("not a number", f32::NAN),
                 ] {
                     for every in [1, 7] {
-                        // Fifty steps of e make 5e21, whose square is still a number.
+                        // Fifty gates of e make a factor of 5e21, whose square is still an f32 number.
                         let mut case = base.clone();
                         for (i, g) in case.gates.iter_mut().enumerate() {
                             if i % every == every / 2 {
@@ -84,7 +84,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
                             continue;
                         }
                         case.check(kernel, pass, block, false, what);
-                        // The previous contents of a cleared state are gone, even if not finite.
+                        // A cleared state keeps nothing of its previous contents, even if they are not finite.
                         if gate == f32::NEG_INFINITY && (per == Gates::PerHead || every == 1) {
                             case.past[0] = f32::NAN;
                             case.past[9] = f32::INFINITY;
@@ -169,7 +169,7 @@ fn a_steady_gate_keeps_its_precision() {
     for kernel in present().into_iter().filter(|k| k.spec.fused) {
         for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
             let mut case = Case::new([4, 1], 4096, 1, per, delta);
-            // The fourth power has an error of 5e-8 as an f32 number.
+            // As an f32 number, the fourth power of this gate has an error of 5e-8.
             case.gates.fill(-3.2e-4);
             if delta {
                 case.betas.fill(0.0);
@@ -178,7 +178,7 @@ fn a_steady_gate_keeps_its_precision() {
             let (_, last) = case.run(kernel, 4, 4, false);
             for (got, want) in last.iter().zip(case.reference().1) {
                 let error = (f64::from(*got) - want[0]).abs();
-                // Two roundings for each of 1024 segments, which do not all have the same direction.
+                // Each of the 1024 segments rounds twice, and not always in the same direction.
                 let limit = 1e-5 * want[0].abs();
                 assert!(error <= limit, "{} {per:?}: {got} {want:?}", kernel.spec.name);
             }
@@ -193,7 +193,8 @@ fn a_large_gate_hides_no_small_one() {
     for kernel in present() {
         for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
             let mut case = Case::new([8, 5], 60, 1, per, delta);
-            // Less than half a unit of the last place of 27, and together a hundred times the tolerance.
+            // One gate is less than half a unit in the last place of 27; all gates together are a hundred times the
+            // tolerance.
             case.gates.fill(-0.9e-6);
             case.gates[..if per == Gates::PerDim { 8 } else { 1 }].fill(-27.0);
             case.values[5..].fill(0.0);
@@ -275,7 +276,7 @@ fn readings_and_factors_are_products() {
                     }
                 }
             }
-            // Rows with their own factors: one clears and one makes numbers vanish.
+            // Each row has its own factor: one clears its row, and one makes numbers vanish.
             let (high, rest) = ([0.5, CLEARS, 1.0, 0.25f32], [1e-7, 1e-7, 1e-7, 1e-7f32]);
             let mut state = noise(4 * width, 3);
             state[width] = f32::NAN;
@@ -283,7 +284,7 @@ fn readings_and_factors_are_products() {
             state[3 * width] = 3.0 * f32::MIN_POSITIVE;
             let before = state.clone();
             let factors = Factors { high: high.as_ptr(), rest: rest.as_ptr(), per_dim: true };
-            // SAFETY: the kernel is present; four rows, and a factor for each.
+            // SAFETY: the kernel is present; there are four rows, and a factor for each.
             unsafe {
                 let to = state.as_mut_ptr();
                 (kernel.multiply)(&factors, (to, width), (to, width), 4, width);
@@ -372,7 +373,7 @@ fn exponentials_are_as_exact_as_declared() {
         let steps = if cfg!(miri) { 10 } else { 20_000 };
         let mut largest = 0.0f64;
         for step in 0..=steps {
-            // Sums up to 2^40 in either direction.
+            // The exponentials of these gates reach from 2^-40 to 2^40.
             let gate = (step as f32 / steps as f32 * 2.0 - 1.0) * 27.7;
             let keys = [1.0f32; 4];
             let mut room = vec![0.0; head_room(1, 4, 0, Gates::PerHead, false, 1)];
@@ -395,7 +396,8 @@ fn exponentials_are_as_exact_as_declared() {
                 pass: 1,
             };
             let mut segment = Segment::EMPTY;
-            // SAFETY: the kernel is present; one token, and a room of the required size. The results are in it.
+            // SAFETY: the kernel is present; there is one token, and the room has the required size. The results are in
+            // it.
             let got = unsafe {
                 (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment);
                 [segment.up.read(), segment.down.read()]
@@ -444,7 +446,7 @@ fn a_state_that_decays_ends_at_zero() {
                 let (out, last) = case.run(kernel, pass, 64, false);
                 assert!(last.iter().all(|s| *s == 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
                 assert!(out.iter().all(|y| y.is_finite()), "{}", kernel.spec.name);
-                // Values next to nothing are still present.
+                // Tiny numbers that stay normal do not vanish.
                 case.past.fill(3.0 * f32::MIN_POSITIVE);
                 (case.tokens, case.betas) = (1, vec![0.0; 300]);
                 case.gates.fill(-0.5);
@@ -473,7 +475,7 @@ fn a_state_that_decays_costs_no_more_than_another() {
                 };
                 (0..9).map(time).fold(f64::INFINITY, f64::min)
             };
-            // The first stays normal; the second is subnormal soon.
+            // A state that starts at 1e-34 soon becomes subnormal; one that starts at 1 stays normal.
             let ratio = || least(1e-34) / least(1.0);
             let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 2.0).collect();
             println!("{} {per:?} delta {delta}: {:.2}", kernel.spec.name, ratio());

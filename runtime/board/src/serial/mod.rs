@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(Port::parse("/dev/ttyTHS1"), port("/dev/ttyTHS1", 115_200));
         assert_eq!(Port::parse("/dev/ttyTHS1:921600"), port("/dev/ttyTHS1", 921_600));
         assert_eq!(Port::parse("/dev/by-path/pci:1/port"), port("/dev/by-path/pci:1/port", BAUD));
-        // The file of the whole name.
+        // If the complete text is the name of a file, it contains no rate.
         let folder = tempfile::tempdir().unwrap();
         let colon = folder.path().join("usb:9600");
         let text = colon.to_str().unwrap();

@@ -86,7 +86,7 @@ pub struct Sink {
     /// Queue to the writing thread; `None` while closing.
     queue: Option<SyncSender<Frame>>,
     made: u64,
-    /// Longest time between two written bytes after which a port still counts as working.
+    /// Longest time between two written bytes for which a port still counts as working.
     pause: Duration,
     shared: Arc<Shared>,
 }
@@ -142,7 +142,7 @@ impl Sink {
             }
             state = self.shared.wait(state, end - now);
         }
-        // From here on the thread begins no frame.
+        // From now on, the thread does not begin another frame.
         state.abandoned = true;
         let State { sent, reconnects, .. } = *state;
         Sent { sent, dropped: self.made.saturating_sub(sent), reconnects }
@@ -181,7 +181,7 @@ impl Line {
                 break;
             }
         }
-        // A process that ends discards the bytes that the port has not transmitted.
+        // Waits for the port, because bytes that it has not transmitted are lost when the process ends.
         if let Some(tty) = &mut self.tty
             && let Err(e) = tty.flush()
         {
@@ -199,7 +199,7 @@ impl Line {
                 }
                 continue;
             };
-            // The zero ends a frame that the reader may hold from another connection.
+            // The zero byte ends an incomplete frame that the reader may have received before the port was reopened.
             if (!self.fresh || write(tty, &[0], shared)) && write(tty, frame, shared) {
                 self.fresh = false;
                 return true;

@@ -97,7 +97,7 @@ fn what_is_within_the_limits_or_unknown_is_clean() {
     };
     assert!(texts(&jetson(), &clean, true).is_empty());
     assert!(texts(&jetson(), &Readings::default(), true).is_empty());
-    // A time so short that the ticks say nothing.
+    // The time is so short that whole ticks prove nothing.
     let short =
         Readings { others: Some(Others { load: 2.9, stolen: 0.0, error: 3.0 }), ..Readings::default() };
     assert!(texts(&jetson(), &short, true).is_empty());
@@ -122,7 +122,7 @@ fn a_machine_is_waited_for_until_it_is_quiet() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        // A look may fall between two changes of the files.
+        // A check may fall between two changes of the files and find no load, so it is repeated.
         let disturbed = |_| quiet(&monitor, &machine, &limits, Duration::ZERO).err();
         let mark = (0..1000).filter_map(disturbed).flatten().find(|mark| mark.process.is_some());
         assert_eq!(mark.and_then(|mark| mark.process), Some((77, "make".into())));
@@ -162,7 +162,7 @@ fn the_largest_rise_is_the_finding() {
     let _ = monitor.idle(Duration::ZERO);
     assert!(cell(1700, 200).is_empty(), "too little to show anything");
     let found = cell(4649, 1153);
-    // How many samples a mean has differs from run to run, and with it the last digits.
+    // The number of samples in a mean differs from run to run, and so do its last digits.
     let near = |x: f64, y: f64| (x - y).abs() < 1e-6;
     assert!(
         matches!(&found[..], [Inclusion { part: "GPU", total_mw, part_mw }]

@@ -15,7 +15,7 @@ fn described(tree: &Tree) -> Description {
     describe(&tree.root())
 }
 
-/// Finds the temperature of the hottest zone as a program does that trusts every file.
+/// Finds the temperature of the hottest zone as a program that trusts every file does.
 fn naive_hottest(tree: &Tree) -> f64 {
     let root = tree.root();
     let names = root.entries("sys/devices/virtual/thermal");
@@ -34,7 +34,7 @@ fn a_power_chip_that_says_100_degrees_is_no_zone() {
         assert!(found.zones.iter().all(|zone| zone.name != "PMIC-Die"));
         assert_eq!(naive_hottest(&tree), 100.0);
     }
-    // On a Xavier it says 50 °C, which no range of temperatures would catch.
+    // On a Xavier, PMIC-Die reports 50 °C, which no range of plausible temperatures excludes.
     let tree = tree::xavier();
     let (zones, left_out) = zones::find(&tree.root());
     assert_eq!(zones::hottest(&zones).unwrap().1, 35.0);
@@ -48,7 +48,7 @@ fn a_sensor_that_is_off_has_no_temperature() {
     let off = found.zones.iter().find(|zone| zone.name == "cv0-thermal").unwrap();
     assert_eq!(off.temp_c, None);
     assert_eq!(tree.number("sys/class/thermal/thermal_zone1/temp"), -256_000.0);
-    // It would spoil a coldest zone and a mean; and a sensor that is off the other way would be the hottest.
+    // A sensor that is off would spoil the lowest temperature and the mean with −256 °C, and the highest with 256 °C.
     tree.put("sys/class/thermal/thermal_zone1/temp", "256000\n");
     let (zones, _) = zones::find(&tree.root());
     let (place, celsius) = zones::hottest(&zones).unwrap();
@@ -91,7 +91,7 @@ fn gpus_are_found_by_their_name_in_the_device_tree() {
         assert_eq!(*found, Some((name.to_owned(), mhz)));
     }
     assert_eq!(found[4], None);
-    // The first device with a clock is another, and by the folder's name a Nano and an Orin are alike.
+    // The first device with a clock is not the GPU, and the GPU's folder has similar names on a Nano and an Orin.
     assert_eq!(tree::tx2().root().entries("sys/class/devfreq")[0], "15340000.vic");
     assert_eq!(described(&tree::tx2()).gpu_load, Some(0.42));
 }
@@ -104,7 +104,7 @@ fn the_memory_clock_is_found_where_each_board_has_it() {
         [Some(1866.0), Some(1600.0), Some(2133.0)]
     );
     assert!(!tree::nano().root().path("sys/kernel/debug/bpmp").exists());
-    // The power mode limits it below the chip's maximum.
+    // The power mode limits the memory clock below the chip's maximum.
     let tree = tree::tx2();
     tree.put("sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "1331200000\n");
     assert_eq!(described(&tree).emc.unwrap().max_mhz, Some(1331.2));
@@ -122,15 +122,15 @@ fn closed_files_are_no_zeros_and_say_why() {
     );
     assert!(!note.contains(tree.folder().to_str().unwrap()), "{note}");
     assert_eq!(Sources::find(&tree.root(), OWN).slow().emc, None);
-    // A program that reads an unreadable file as 0 reports a clock.
+    // A program that reads an unreadable file as 0 would report a clock of 0.
     assert_eq!(tree.root().number("sys/kernel/debug/bpmp/debug/clk/emc/rate").unwrap_or(0), 0);
-    // A PC has no such clock, and nothing is said of it.
+    // A PC has no such clock, and no note mentions it.
     assert!(described(&tree::pc()).notes.iter().all(|note| !note.contains("memory")));
 }
 
 #[test]
 fn the_total_counts_nothing_twice() {
-    // Its input rail alone: neither its parts, nor the carrier, nor the folder's other spelling.
+    // Only the input rail counts: not the rails that it feeds, not the carrier's, and not the folder's other spelling.
     let tree = tree::tx2();
     let found = described(&tree);
     assert_eq!(found.total, ["VDD_IN"]);
@@ -145,7 +145,7 @@ fn the_total_counts_nothing_twice() {
         .map(|rail| rail.name.as_str())
         .collect();
     assert_eq!(carrier, ["VDD_MUX", "VDD_5V0_IO_SYS", "VDD_1V8_IO"]);
-    // Both spellings alone.
+    // Each spelling is found alone.
     for spelling in ["iio:device1", "iio_device"] {
         let tree = tree::tx2();
         tree.remove("sys/bus/i2c/devices/0-0041/iio:device1");
@@ -153,7 +153,7 @@ fn the_total_counts_nothing_twice() {
         std::fs::rename(folder.join("iio_device"), folder.join(spelling)).unwrap();
         assert_eq!(described(&tree).total, ["VDD_IN"], "{spelling}");
     }
-    // Without the module's chips nothing is measured that counts.
+    // No rail counts towards the total if the module's chips are missing.
     let tree = tree::tx2();
     for chip in ["0-0040", "0-0041"] {
         tree.remove(&format!("sys/bus/i2c/devices/{chip}/name"));
@@ -170,10 +170,10 @@ fn without_an_input_the_total_is_the_sum_of_the_module() {
     let power = Meter::find(&tree.root()).unwrap().read(now).unwrap().milliwatts;
     let expected = 19.136 * (100.0 + 40.0 + 80.0 + 0.0 + 16.0 + 100.0);
     assert!((power - expected).abs() < 1e-6, "{power}");
-    // The seventh channel adds currents a second time.
+    // The seventh channel would count the currents a second time.
     let sums = 2.0 * 0.040 * 9000.0;
     assert!(found.rails.iter().all(|rail| !rail.name.contains("sum")) && sums > 100.0);
-    // Nor is a channel a rail that is not connected.
+    // A channel that is not connected is not a rail, either.
     let orin = described(&tree::orin());
     let names: Vec<&str> = orin.rails.iter().map(|rail| rail.name.as_str()).collect();
     assert_eq!(names, ["VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC", "VDDQ_VDD2_1V8AO"]);
@@ -200,10 +200,10 @@ fn parts_are_rails_of_the_module_below_its_input() {
 
 #[test]
 fn power_moves_in_steps_of_the_chip() {
-    // 40 µV across 10 mΩ are 4 mA, at 19.064 V; and 8 mV at 86 mA.
+    // A step is 4 mA (40 µV across 10 mΩ) at 19.064 V, plus 8 mV at 86 mA.
     let step = Meter::find(&tree::tx2().root()).unwrap().step().unwrap();
     assert!((step - (19.064 * 4.0 + 0.086 * 8.0)).abs() < 1e-9, "{step}");
-    // 5 mΩ are 8 mA, at 4.984 V; and 8 mV at 1856 mA.
+    // A step is 8 mA (40 µV across 5 mΩ) at 4.984 V, plus 8 mV at 1856 mA.
     let step = Meter::find(&tree::orin().root()).unwrap().step().unwrap();
     assert!((step - (4.984 * 8.0 + 1.856 * 8.0)).abs() < 1e-9, "{step}");
     let tree = tree::tx2();
@@ -219,7 +219,7 @@ fn repeated_readings_are_no_readings() {
     let at = |ms: u64| start + Duration::from_millis(ms);
     let mut fresh = 0;
     for tick in 0..100 {
-        // A new conversion every tenth reading.
+        // Every tenth reading is a new conversion.
         tree.put(
             "sys/bus/i2c/devices/0-0041/iio_device/in_power0_input",
             format!("{}\n", 1600 + tick / 10 % 2),
@@ -247,14 +247,15 @@ fn energy_counters_wrap_and_overlap() {
         set(folder, 171_150);
     }
     set("intel-rapl:0:1", 262_143_100_000);
-    // The package went over its range by 171150 after 328850; the memory took 100000: 600 mJ in 0.1 s.
+    // The package used 328850 µJ before its counter wrapped and 171150 µJ afterwards, the memory 100000 µJ: 600 mJ in
+    // 0.1 s.
     let power = meter.read(start + Duration::from_millis(100)).unwrap();
     assert!((power.milliwatts - 6000.0).abs() < 1e-6 && power.fresh, "{power:?}");
     let naive = 171_150.0 - 262_143_000_000.0 + 100_000.0;
     assert!(naive < 0.0);
     let power = meter.read(start + Duration::from_millis(200)).unwrap();
     assert_eq!((power.milliwatts, power.fresh), (0.0, false));
-    // A read that fails: neither its time nor its energy is counted.
+    // If a read fails, the time and the energy until the next successful read are not counted.
     tree.put("sys/class/powercap/intel-rapl:0/energy_uj", "");
     assert_eq!(meter.read(start + Duration::from_millis(300)), None);
     set("intel-rapl:0", 271_150);
@@ -262,7 +263,7 @@ fn energy_counters_wrap_and_overlap() {
     set("intel-rapl:0", 371_150);
     let power = meter.read(start + Duration::from_millis(500)).unwrap();
     assert!((power.milliwatts - 1000.0).abs() < 1e-6, "{power:?}");
-    // Counters that only root reads.
+    // Only root can read the counters.
     for folder in ["intel-rapl:0", "intel-rapl:0:1"] {
         tree.remove(&format!("sys/class/powercap/{folder}/energy_uj"));
         tree.link(&format!("sys/class/powercap/{folder}/energy_uj"), "energy_uj");
@@ -286,12 +287,12 @@ fn a_counter_of_events_that_wraps_has_counted() {
     tree.put(file, "1\n");
     assert_eq!(throttle.look().events, 2);
     assert!(tree.number(file) < before, "a program that asks whether it grew sees nothing");
-    // A driver that prints it with a sign.
+    // Some drivers print the counter as a signed number.
     tree.put(file, "-1\n");
     assert_eq!(throttle.look().events, u64::from(u32::MAX) - 1);
     tree.put(file, "0\n");
     assert_eq!(throttle.look().events, 1);
-    // A counter that cannot be read for once loses nothing.
+    // A counter that once cannot be read loses no events.
     tree.put(file, "");
     assert_eq!(throttle.look().events, 0);
     tree.put(file, "5\n");
@@ -327,7 +328,7 @@ fn fixed_clocks_are_told_by_their_limits() {
     let told = [tree::tx2(), tree::nano(), tree::xavier(), tree::orin(), tree::pc()]
         .map(|tree| described(&tree).jetson_clocks);
     assert_eq!(told, [Some(false), Some(true), Some(true), Some(true), None]);
-    // Any of them that moves says no.
+    // One clock that is not fixed makes the result `Some(false)`.
     let moves = [
         ("sys/devices/system/cpu/cpu2/cpufreq/scaling_min_freq", "0102000\n"),
         ("sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq", "0102000\n"),
@@ -339,7 +340,7 @@ fn fixed_clocks_are_told_by_their_limits() {
         tree.put(file, value);
         assert_eq!(described(&tree).jetson_clocks, Some(false), "{file}");
     }
-    // One that cannot be read leaves it open.
+    // A limit that cannot be read makes the result unknown.
     let tree = tree::nano();
     tree.remove("sys/devices/system/cpu/cpu2/cpufreq/scaling_min_freq");
     assert_eq!(described(&tree).jetson_clocks, None);

@@ -137,7 +137,7 @@ impl Tree {
             self.put(&format!("{folder}/curr{n}_max_alarm"), "0\n");
             self.put(&format!("{folder}/curr{n}_crit_alarm"), "0\n");
         }
-        // The sum of the shunts is a sum of voltages, without currents.
+        // Channel 7 is the sum of the others: of their shunt voltages and of their currents.
         self.put(&format!("{folder}/in7_label"), "sum of shunt voltages\n");
         self.put(&format!("{folder}/in7_input"), "40\n");
         self.put(&format!("{folder}/curr7_input"), "9000\n");
@@ -203,7 +203,7 @@ pub fn tx2() -> Tree {
     tree.cooling(&[("pwm-fan", 3), ("cpu-balanced", 0), ("gpu-balanced", 0)]);
     tree.core(0, true, [345_600, 345_600, 2_035_200]);
     for denver in [1, 2] {
-        // Stale files of a core that is off.
+        // A core that is off keeps its files, with stale contents.
         tree.core(denver, false, [115_200, 115_200, 2_035_200]);
     }
     for core in 3..6 {
@@ -230,7 +230,7 @@ pub fn tx2() -> Tree {
             ("VDD_SYS_DDR", 19064, 9, 173, 10),
         ],
     );
-    // The other spelling of the same folder.
+    // The same folder also appears under its other spelling.
     tree.link("sys/bus/i2c/devices/0-0041/iio:device1", "iio_device");
     let carrier = [("VDD_MUX", 19040, 160, 3046, 20), ("VDD_5V0_IO_SYS", 5008, 100, 500, 5)];
     tree.iio("0-0042", "iio:device2", &carrier);
@@ -303,7 +303,7 @@ pub fn orin() -> Tree {
         tree.core(core, true, [1_728_000; 3]);
     }
     tree.device("17000000.gpu", "gpu", [1_020_000_000; 3], Some(990));
-    // A folder that even root cannot enter.
+    // A link to itself simulates a closed folder, even for tests that run as root.
     tree.link("sys/kernel/debug", "debug");
     tree.hwmon("1-0040", 1, &[("VDD_IN", 4984, 1856), ("VDD_CPU_GPU_CV", 4984, 200), ("VDD_SOC", 4984, 320)]);
     tree.hwmon("1-0041", 2, &[("NC", 4984, 5000), ("VDDQ_VDD2_1V8AO", 4984, 50), ("NC", 0, 0)]);

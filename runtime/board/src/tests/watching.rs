@@ -28,14 +28,14 @@ fn energy_is_power_over_time_less_what_the_idle_board_takes() {
         tally.power(start + ms(40 * tick + 40), Power { milliwatts: 2040.0, fresh: true });
     }
     let facts = Facts { idle_mw: Some(1500.0), step_mw: None, ..Facts::default() };
-    // The last 200 ms have no reading: the mean holds for them.
+    // The last 200 ms have no reading, so the mean power is assumed for them.
     let (readings, _) = tally.readings(start + ms(1000), 50, facts);
     assert_eq!(readings.power_readings, 40);
     close(readings.power_mw, 2030.0);
     close(readings.energy_mj, 2030.0 / 50.0);
     close(readings.energy_net_mj, 530.0 / 50.0);
     close(readings.power_quantum_mw, 40.0);
-    // The step of the chip counts where it is known.
+    // If the step of the chip is known, it is the resolution.
     let (readings, _) = tally.readings(start + ms(1000), 50, Facts { step_mw: Some(76.0), ..facts });
     close(readings.power_quantum_mw, 76.0);
     // An unknown idle power is not subtracted, and without calls there is no energy per call.
@@ -76,13 +76,13 @@ fn throttling_is_denied_by_those_who_can() {
     assert_eq!(told(&tree::orin(), quiet), Throttling::NotSeen);
     assert_eq!(told(&tree::xavier(), quiet), Throttling::NotSeen);
     assert_eq!(told(&tree::pc(), quiet), Throttling::NotSeen);
-    // Counts no events, and one core is below its highest clock: it may be held down or idle.
+    // A TX2 counts no events, and one of its cores is below its highest clock: held down, or idle.
     assert_eq!(told(&tree::tx2(), quiet), Throttling::Unknown);
     assert_eq!(told(&tree::nano(), quiet), Throttling::Unknown, "neither counters nor cooling devices");
     let tx2 = tree::tx2();
     tx2.core(0, true, [2_035_200; 3]);
     assert_eq!(told(&tx2, quiet), Throttling::NotSeen);
-    // Sources that cannot be read deny nothing.
+    // A source that cannot be read does not rule out throttling.
     for file in ["sys/class/hwmon/hwmon3/oc2_event_cnt", "sys/class/hwmon/hwmon3/oc3_event_cnt"] {
         let orin = tree::orin();
         orin.core(0, true, [345_600, 345_600, 2_035_200]);
@@ -133,7 +133,7 @@ fn clocks_have_means_extremes_and_changes() {
     close(readings.cpu_mhz, 700.0);
     assert_eq!(readings.cpu_range_mhz, Some((1200.0, 2000.0)));
     assert_eq!(readings.cpu_limits_mhz, Some((2035.0, 1200.0)));
-    // 1990 after 2000 is no change.
+    // A clock of 1990 after 2000 does not count as a change.
     assert_eq!((readings.clock_changes, readings.cores_on), (1, (3, 4)));
     assert_eq!((zone, readings.temp_c), (Some(4), Some(44.0)));
     assert_eq!((readings.gpu_mhz, readings.emc_range_mhz), (None, None));
@@ -147,7 +147,7 @@ fn a_board_is_watched_while_it_computes() {
     close(idle.power_mw, 4.984 * 1856.0);
     let span = monitor.open();
     let current = "sys/bus/i2c/devices/1-0040/hwmon/hwmon1/curr1_input";
-    // A reading counts when it differs, so each is seen before the next.
+    // A reading counts only if it differs from the last, so the monitor must see each value before the next is written.
     for tick in 0..30 {
         let milliamperes = 2856 + tick % 2;
         tree.put(current, format!("{milliamperes}\n"));
@@ -172,7 +172,7 @@ fn a_board_is_watched_while_it_computes() {
     close(readings.energy_net_mj, (mw - idle.power_mw.unwrap()) * readings.seconds / 10.0);
     assert_eq!((readings.throttled, readings.throttle_events), (Throttling::Seen, 5));
     assert_eq!((readings.temp_c, readings.temp_zone.as_deref()), (Some(61.5), Some("tj-thermal")));
-    // 3000 ticks more on the cores, 200 of them of the process itself.
+    // The cores were busy for 3000 more ticks; the process itself used 200 of them.
     close(readings.others.map(|others| others.load), 28.0 / readings.seconds);
     let busiest = readings.busiest.clone().unwrap();
     assert_eq!((busiest.pid, busiest.name.as_str()), (77, "cc1 (plus)"));
@@ -191,7 +191,7 @@ fn a_board_is_watched_while_it_computes() {
     let trace = monitor.trace(f64::NEG_INFINITY, 0.0);
     assert!(trace.len() >= 5 && trace.windows(2).all(|pair| pair[0].t_s < pair[1].t_s));
     assert!(trace.iter().all(|point| point.cpu_mhz == Some(1728.0) && point.power_mw.is_some()));
-    // A second stretch knows nothing of the first.
+    // A second span contains nothing of the first.
     let span = monitor.open();
     let again = monitor.close(span, 0);
     assert_eq!((again.throttled, again.busiest), (Throttling::NotSeen, None));
@@ -267,7 +267,7 @@ fn hostile_files_make_no_hostile_numbers() {
             for file in &files {
                 tree::overwrite(file, contents);
             }
-            // Files that are open, and those that a new start finds.
+            // Reads through the files that are already open, and through those that a new start opens.
             let now = start + ms(n);
             let found = crate::describe(&tree.root());
             let mut again = Sources::find(&tree.root(), OWN);

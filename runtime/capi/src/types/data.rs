@@ -7,7 +7,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_input {
-    /// The first element.
+    /// Address of the first element.
     pub data: *const c_void,
     /// Number of readable bytes from data on.
     pub bytes: usize,
@@ -18,7 +18,7 @@ pub struct elsa_input {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_output {
-    /// The first element.
+    /// Address of the first element.
     pub data: *mut c_void,
     /// Number of writable bytes from data on.
     pub bytes: usize,
@@ -29,7 +29,7 @@ pub struct elsa_output {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_integers {
-    /// The first entry.
+    /// Address of the first entry.
     pub data: *const i64,
     /// Number of entries.
     pub count: usize,
@@ -100,11 +100,11 @@ pub struct elsa_outputs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_in {
-    /// References, one per row; minus infinity for a row that attends no key.
+    /// References m, one per row; minus infinity for a row that attends no key.
     pub m: *const f32,
-    /// Sums, one per row.
+    /// Sums S, one per row.
     pub s: *const f32,
-    /// Weighted sums, [rows, d_v].
+    /// Weighted sums W, [rows, d_v].
     pub w: *const f32,
 }
 
@@ -112,10 +112,10 @@ pub struct elsa_states_in {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_out {
-    /// References, one per row.
+    /// References m, one per row.
     pub m: *mut f32,
-    /// Sums, one per row.
+    /// Sums S, one per row.
     pub s: *mut f32,
-    /// Weighted sums, [rows, d_v].
+    /// Weighted sums W, [rows, d_v].
     pub w: *mut f32,
 }

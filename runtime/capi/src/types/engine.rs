@@ -37,7 +37,7 @@ pub struct elsa_bound {
 }
 
 /// Task that computes one worker's share of the work. The host calls it once for each worker number below the count
-/// passed to its hook. It returns when the share is complete, and never unwinds.
+/// passed to its hook. The task returns when the share is complete, and never unwinds.
 pub type elsa_parallel_task = Option<unsafe extern "C" fn(context: *mut c_void, worker: usize)>;
 
 /// Hook through which a host lends its own threads. It must call task(context, worker) once for each worker below

@@ -3,7 +3,7 @@
 use super::numbers::*;
 use std::ffi::{c_char, c_void};
 
-/// Size of a reason in bytes, including the terminating zero.
+/// Size of a reason text in bytes, including the terminating zero.
 pub const ELSA_REASON_BYTES: usize = 256;
 /// Size of a device name in bytes, including the terminating zero.
 pub const ELSA_NAME_BYTES: usize = 128;
@@ -115,10 +115,10 @@ pub struct elsa_buffer {
 pub struct elsa_buffer_info {
     /// sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
     pub size: usize,
-    /// First byte, aligned to 64 bytes.
+    /// Address of the first byte, a multiple of 64.
     pub data: *mut c_void,
-    /// First byte in the address space of the engine's GPU, for elsa_run_device; null if the GPU cannot
-    /// access it.
+    /// Address of the first byte for the engine's GPU, to be used with elsa_run_device; null if the GPU cannot access
+    /// the memory.
     pub device_data: *mut c_void,
     /// Number of bytes.
     pub bytes: usize,
@@ -152,9 +152,9 @@ pub struct elsa_certificate {
     pub half_chain: usize,
     /// Number of additions on the longest path from a key to the output.
     pub additions: usize,
-    /// L(n, B), ELSA equation 6.
+    /// Depth L(n, B) of ELSA equation 6.
     pub published_depth: usize,
-    /// u L(n, B) with the unit roundoff u of f32, ELSA equation 7, relative to the 2-norm of the output.
+    /// Bound u L(n, B) of ELSA equation 7, with the unit roundoff u of f32, relative to the 2-norm of the output.
     pub published_bound: f64,
     /// Error added by rounding the output, relative to each element.
     pub output_rounding: f64,

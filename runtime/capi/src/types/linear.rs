@@ -4,9 +4,9 @@ use super::data::{elsa_input, elsa_integers, elsa_output};
 use super::numbers::*;
 use super::problem::elsa_view;
 
-/// Update rule of a head's state S, f32 [d_k, d_v], for a token with key k, value v, gate a = exp(decay) and rate beta. The
-/// rules are those of LinearAttention in ONNX opset 27. A gate of zero, from a decay of -inf, clears what it multiplies,
-/// including infinities and NaN.
+/// Update rule of a head's state S, f32 [d_k, d_v], for a token with key k, value v, gate a = exp(decay) and rate beta.
+/// The rules are those of LinearAttention in ONNX opset 27. A gate of zero, from a decay of -inf, clears the state or
+/// the rows that it multiplies, including infinities and NaN.
 pub type elsa_rule = u32;
 /// S <- S + k v'.
 pub const ELSA_RULE_LINEAR: elsa_rule = 0;
@@ -41,7 +41,7 @@ pub const ELSA_FORM_RECURRENT: elsa_form = 1;
 pub const ELSA_FORM_CHUNK: elsa_form = 2;
 /// One pass over chunks of tokens.
 pub const ELSA_FORM_FUSED_CHUNK: elsa_form = 3;
-/// Each token against all earlier tokens, in time quadratic in the number of tokens.
+/// Products of each token with all earlier tokens, in time quadratic in the number of tokens.
 pub const ELSA_FORM_PARALLEL: elsa_form = 4;
 /// Scan over parts of the sequence; each part is then computed from the state before it.
 pub const ELSA_FORM_SCAN: elsa_form = 5;
@@ -100,7 +100,7 @@ pub struct elsa_linear_problem {
     pub scale: f32,
     /// Non-zero to normalize queries and keys to unit length first: x / sqrt(sum of x^2 + normalize).
     pub has_normalize: u32,
-    /// Term added to the sum of squares.
+    /// Term added to the sum of squares if has_normalize is set.
     pub normalize: f32,
     /// Must be zero.
     pub reserved: u32,
@@ -121,7 +121,7 @@ pub struct elsa_linear_options {
     pub reserved: u32,
     /// Tokens per chunk: a multiple of 8 from 8 to 256; 0 selects the size with the lowest predicted time.
     pub chunk: usize,
-    /// Parts of a sequence for ELSA_FORM_SCAN: 2 to 256; 0 derives the number from the tokens.
+    /// Parts of a sequence for ELSA_FORM_SCAN: 2 to 256; 0 derives the number of parts from the number of tokens.
     pub parts: usize,
     /// Maximum bytes of workspace; 0 means no limit. A plan that does not fit is rejected, and the message gives
     /// the required bytes.

@@ -137,8 +137,8 @@ pub const ELSA_MASK_SOURCE_I64: elsa_mask_source = 2;
 pub const ELSA_MASK_SOURCE_F64: elsa_mask_source = 3;
 
 /// Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements:
-/// queries; outputs on the CPU; keys and values between the first and the last that any row of the sequence may attend
-/// by length, causality and window; and all elements of mask and bias.
+/// queries; outputs on the CPU; keys and values from the first to the last that length, causality and window allow any
+/// row of the sequence to attend; and all elements of mask and bias.
 pub type elsa_certified_flags = u32;
 /// A query is NaN.
 pub const ELSA_CERTIFIED_Q_NAN: elsa_certified_flags = 1;

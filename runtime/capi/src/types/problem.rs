@@ -40,8 +40,8 @@ pub struct elsa_mask {
 /// Table of relative position biases, [entries, heads] in row-major order, as in Swin. The entry of a pair of query and
 /// key selects the term added to its score. All zeros means no table.
 ///
-/// With has_index, bias_index of the inputs holds the entry of each pair. Otherwise the problem must have windows. For
-/// windows of h rows by w tokens, entries is (2 h - 1) (2 w - 1), and the entry of query token (r, c) and key token
+/// If has_index is set, bias_index of the inputs holds the entry of each pair. Otherwise the problem must have windows.
+/// For windows of h rows by w tokens, entries is (2 h - 1) (2 w - 1), and the entry of query token (r, c) and key token
 /// (r', c') is (r - r' + h - 1) (2 w - 1) + (c - c' + w - 1).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct elsa_table {
     pub heads: usize,
 }
 
-/// Windows of a picture, each of which is a sequence of the batch. Sizes are rows and columns, in tokens. All zeros
+/// Windows of a picture; each window is a sequence of the batch. Sizes are rows and columns, in tokens. All zeros
 /// means no windows.
 ///
 /// Token i of a window is at (i / w, i % w). Sequence b is window b % n of a picture, in row-major order, where n = (H

@@ -34,7 +34,8 @@ pub const ELSA_CONVOLUTION_FFT: elsa_convolution_method = 2;
 /// of head c / dim. Thus [batch, tokens, channels] in memory is ELSA_LAYOUT_BNHD with one head, and [batch, channels,
 /// tokens] is ELSA_LAYOUT_BHND with one head per channel and a dim of 1. States are dense f32 [batch, channels].
 ///
-/// A factor of zero, or a logarithm of -inf, clears the state whatever it holds; a NaN poisons it.
+/// A factor of zero, or a logarithm of -inf, clears any state, even one that is not finite. A NaN factor poisons the
+/// state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_recurrence_problem {
@@ -124,7 +125,7 @@ pub struct elsa_convolution_problem {
     pub order: elsa_taps,
     /// Non-zero if all channels share one filter.
     pub shared: u32,
-    /// Non-zero to output x / (1 + exp(-x)) of each sum x.
+    /// Non-zero to output x / (1 + exp(-x)) for each sum x.
     pub silu: u32,
     /// Non-zero to process tokens from last to first. The past state then follows the last token, and its last input is
     /// the one nearest to that token.
