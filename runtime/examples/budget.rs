@@ -1,14 +1,15 @@
-//! Compares the speed of runs with an error budget with that of exact runs, in several cases: no block of keys may be
+//! Measures how much faster plans with an error budget run than exact plans. The cases: no block of keys may be
 //! skipped; every other block may be skipped; a mask falls with the distance between query and key, causal or not; an
-//! additive mask permits no skips. Also measures runs whose tiles pass the norm gate, without and with an additive
-//! mask, and with a budget in addition, compared with the budget alone.
+//! additive mask permits no skips. Also measures plans whose tiles pass the norm gate: without and with an additive
+//! mask compared with exact plans, and together with a budget compared with the budget alone.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. Runs use one thread, on
-//! every back end of this machine unless one is named. A round times one exact call and one call of the other plan, in
-//! alternating order. The time is the thread's processor time, which other programs hardly disturb, or the device's
-//! time on a GPU. A line contains the median of the ratios of the two times (above one if the other plan is faster),
-//! their quartiles, the milliseconds of the exact call, the share of skipped blocks, the share of blocks skipped before
-//! their first product, and the share of rows that passed the gate. A GPU has no gate.
+//! the named back end, or on every back end of this machine in turn. A round times one call of the first plan and one
+//! call of the plan compared with it, in alternating order. The time is the thread's processor time, which other
+//! programs hardly disturb, or the device's time on a GPU. A line contains the median of the ratios of the two times
+//! (above one if the compared plan is faster), their quartiles, the milliseconds of the first plan's call, the share of
+//! skipped blocks, the share of blocks skipped before their first product, and the share of rows that passed the gate.
+//! A GPU has no gate.
 
 use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
@@ -100,7 +101,7 @@ fn main() -> Result<(), Failure> {
             let Some(other) = other else { continue };
             let [exact, within] = [engine.plan(problem, &one)?, engine.plan(problem, &other)?];
             let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
-            // The first dim of a key sets the level of its block.
+            // The first element of a key determines the level of the scores of its block.
             let level = |i: usize| if i / d / BLOCK % 2 == 1 { low } else { 0.0 };
             let k: Vec<f32> =
                 (0..view.count()).map(|i| if i % d == 0 { level(i) } else { wave(i + 7) }).collect();
@@ -115,7 +116,7 @@ fn main() -> Result<(), Failure> {
                     let b = time(&within, &mut other, tensors, mask, &mut y)?;
                     (time(&exact, &mut one, tensors, mask, &mut y)?, b)
                 };
-                // The first round warms up.
+                // Round 0 is the warm-up and does not count.
                 if round > 0 {
                     ratios.push(a / b);
                     spent.push(a * 1e3);

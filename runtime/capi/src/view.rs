@@ -32,7 +32,7 @@ pub unsafe extern "C" fn elsa_view_init(
                 return Err(Fault::argument(format_args!("layout: {found}; allowed: one of ELSA_LAYOUT_*")));
             }
         };
-        // SAFETY: *write*.
+        // SAFETY: the caller guarantees *write*.
         unsafe { put(view, elsa_view { shape: v.shape(), strides: v.strides() }) };
         Ok(())
     })

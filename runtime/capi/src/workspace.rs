@@ -30,7 +30,7 @@ pub unsafe extern "C" fn elsa_workspace_create(
             Planned::Convolution(of) => Space::Convolution(of.plan.workspace()?.into()),
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: *write*.
+        // SAFETY: the caller guarantees *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
     })
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
         if count > isize::MAX as usize / size_of::<elsa_plan>() {
             return Err(Fault::argument(format_args!("count: {count}; allowed: that of plans")));
         }
-        // SAFETY: not null and aligned; *read*.
+        // SAFETY: the pointer is not null and is aligned, and the caller guarantees *read*.
         let handles = unsafe { std::slice::from_raw_parts(plans, count) };
         let plans = handles.iter().map(|plan| PLANS.get(plan.id)).collect::<Result<Vec<_>, _>>()?;
         let made = match plans.first().map(Arc::as_ref) {
@@ -73,16 +73,16 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
             Some(Planned::Convolution(_)) => shared::<Convolution>(&plans),
         }?;
         let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: *write*.
+        // SAFETY: the caller guarantees *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
     })
 }
 
-/// Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
-/// alignment. The first workspace_bytes of the memory are cleared and used, and the rest is not touched. The memory
-/// must stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use
-/// it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+/// Creates a workspace in memory of the caller, which must have at least the workspace_bytes of the plan's
+/// elsa_plan_info, with any alignment. The first workspace_bytes of the memory are cleared and used; any further bytes
+/// are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the
+/// calls and bound frames that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
 /// *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
-        // SAFETY: the clause on memory.
+        // SAFETY: the caller guarantees the clause on memory.
         let made = unsafe {
             match &*PLANS.get(plan.id)? {
                 Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?.into()),
@@ -112,17 +112,18 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: *write*.
+        // SAFETY: the caller guarantees *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
     })
 }
 
-/// Creates a workspace in GPU memory of the caller: at least workspace_bytes of the plan's elsa_plan_info, or
-/// state_workspace_bytes for runs that output states or omit out, aligned to 256 bytes; null with 0 bytes for a plan
-/// that needs none. elsa_run_device with this workspace allocates no GPU memory; elsa_run does, for the tensors that it
-/// copies. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the calls and
-/// bound frames that use it have ended; destroying the handle then waits for enqueued work.
+/// Creates a workspace in GPU memory of the caller, which must be aligned to 256 bytes and have at least the
+/// workspace_bytes of the plan's elsa_plan_info, or state_workspace_bytes for runs that output states or omit out. For
+/// a plan that needs none, pass null with 0 bytes. elsa_run_device with this workspace allocates no GPU memory;
+/// elsa_run does, for the tensors that it copies. The memory must stay valid, and nothing else may use it, until the
+/// handle is destroyed and the calls and bound frames that use it have ended; destroying the handle then waits for
+/// enqueued work.
 ///
 /// If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
 /// them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
     call(|| {
         aligned("workspace", workspace)?;
         let address = device_memory.addr() as u64;
-        // SAFETY: the clause on memory.
+        // SAFETY: the caller guarantees the clause on memory.
         let made = unsafe {
             match &*PLANS.get(plan.id)? {
                 Planned::Attention(plan) => {
@@ -158,17 +159,17 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: *write*.
+        // SAFETY: the caller guarantees *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
     })
 }
 
 /// Warms up a plan by running it over internal zero tensors, so that its first run in this workspace takes as long as
-/// later ones and allocates nothing. The kernels of every kind of run are loaded and have been launched, the GPU has
-/// memory for copies of tensors and states (even if later tensors need no copy), and threads have been woken. It takes
-/// the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
-/// caller.
+/// later ones and allocates nothing. The warm-up loads and launches the kernels of every kind of run, allocates GPU
+/// memory for copies of tensors and states (even if later tensors need no copy), and wakes the threads. It takes the
+/// time of one or two runs, and temporarily allocates tensors like those of a run. It does not access the caller's
+/// tensors.
 ///
 /// If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
 /// reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up

@@ -31,11 +31,11 @@ const SOURCES: [&str; 23] = [
     "series",
 ];
 
-/// Header that users may include on its own.
+/// A header that users may include without the others.
 struct Part {
     name: &'static str,
     what: &'static str,
-    /// Header that it includes.
+    /// Name of the header that this one includes; `None` if it includes none.
     over: Option<&'static str>,
     /// Prefixes, without `elsa_`, of the types and functions in this header. A constant is in the header of its type.
     begins: &'static [&'static str],

@@ -1,6 +1,7 @@
-//! States of parts of the keys, merged and finished by the C functions, compared with the softmax of the same scores in
-//! f64: references up to 10^9 and beyond, parts without keys, and poisoned parts. Also the arrays of these calls: rows
-//! keep their places, an output may be an input, and any other overlap is refused.
+//! Merges and finishes states of parts of the keys with the C functions, and compares the results with the softmax of
+//! the same scores in f64. The states have references up to 10^9 and beyond, parts without keys, and poisoned parts.
+//! Also checks how these calls treat their arrays: rows keep their places, an output may be an input, and any other
+//! overlap is refused.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +22,7 @@ const U: f64 = 5.960_464_477_539_063e-8;
 /// A key: its score in base-2 units, as a kernel computes it, and its value.
 type Key = (f32, [f32; DIM]);
 
-/// States of one row in natural-log units, in the caller's memory.
+/// State of one row, in natural-log units, in arrays that the C functions read and write.
 #[derive(Clone, Debug)]
 struct Row {
     m: [f32; 1],
@@ -59,7 +60,7 @@ fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
     let mut out = if in_place { earlier.clone() } else { nan };
     let to = out.write();
     let from = if in_place { out.read() } else { earlier.read() };
-    // SAFETY: *read*, *write*: arrays of one row, which live until the call is over.
+    // SAFETY: the arrays have one row and live until the call has returned (*read*, *write*).
     let status = unsafe { elsa_states_merge(1, DIM, &from, &later.read(), &to) };
     assert_eq!(status, ELSA_STATUS_OK);
     out
@@ -68,14 +69,14 @@ fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
 /// Returns the output and the log-sum-exp of a row.
 fn finished(row: &Row) -> ([f32; DIM], f32) {
     let (mut out, mut lse) = ([f32::NAN; DIM], f32::NAN);
-    // SAFETY: *read*, *write*: arrays of one row, which live until the call is over.
+    // SAFETY: the arrays have one row and live until the call has returned (*read*, *write*).
     let status = unsafe { elsa_states_finish(1, DIM, &row.read(), out.as_mut_ptr(), &mut lse) };
     assert_eq!(status, ELSA_STATUS_OK);
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys. `tests/tests/crossing/laws.rs` derives the error of a state; the output
-/// of the library adds two roundings, and each merge adds one.
+/// Panics unless the state is that of the keys, within the error that `tests/tests/crossing/laws.rs` derives for a
+/// state. The output of the library adds two roundings, and each merge adds one.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);
     let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();
@@ -104,8 +105,8 @@ fn check(row: &Row, keys: &[Key], merges: usize) {
         let allowed = 2.0 * error * spread + floor * mass;
         assert!((f64::from(out[x]) - y).abs() <= allowed, "{row:?}: column {x} is {}, not {y}", out[x]);
     }
-    // The sum that reference and S represent together: log S against the rest of the logarithm after the
-    // reference.
+    // The reference and S together represent the sum of all weights, so log S must equal the logarithm of this sum
+    // minus the reference.
     let (m, s) = (f64::from(row.m[0]), f64::from(row.s[0]));
     let left = max.mul_add(LN_2, -m) + max * 2.319_046_813_846_3e-17 + sum.ln();
     let spacing = f64::from(row.m[0].abs().next_up() - row.m[0].abs());
@@ -151,7 +152,7 @@ fn states_of_parts_merge_at_any_magnitude() {
             own
         });
         check(&forwards, &all, rows.len());
-        // The other bracketing: from the end.
+        // Merges in the other order: from the last part to the first.
         let last = rows.len() - 1;
         let backwards =
             rows[..last].iter().rev().fold(rows[last].clone(), |sum, row| merged(row, &sum, false));
@@ -180,7 +181,7 @@ fn garbage_beside_no_key_stays_outside() {
 
 /// Returns the message of a call that refused its arguments; `None` if the call succeeded.
 fn refusal(status: elsa_status) -> Option<String> {
-    // SAFETY: a string of the library's, which lives until the thread's next call.
+    // SAFETY: the string belongs to the library and lives until the thread's next call.
     let message = || unsafe { CStr::from_ptr(elsa_last_error()) }.to_str().unwrap().to_owned();
     (status != ELSA_STATUS_OK).then(|| {
         assert_eq!(status, ELSA_STATUS_ARGUMENT);
@@ -188,7 +189,8 @@ fn refusal(status: elsa_status) -> Option<String> {
     })
 }
 
-/// Number of rows in the calls below. All arrays of a call are in one [`Memory`], and an index says where each begins.
+/// Number of rows in the calls below. All arrays of a call are in one [`Memory`]; each is given by the index of its
+/// first element.
 const ROWS: usize = 2;
 /// Number of elements of `m`, `s` and `w` together.
 const STATE: usize = ROWS * (2 + DIM);
@@ -212,7 +214,7 @@ impl Memory {
     fn merge(&mut self, earlier: [usize; 3], later: [usize; 3], merged: [usize; 3]) -> Option<String> {
         let memory = self.0.as_mut_ptr();
         let (a, b, to) = (read(memory, earlier), read(memory, later), write(memory, merged));
-        // SAFETY: *read*, *write*: arrays inside the memory, which nothing else uses.
+        // SAFETY: the arrays are inside the memory, which nothing else uses (*read*, *write*).
         refusal(unsafe { elsa_states_merge(ROWS, DIM, &a, &b, &to) })
     }
 
@@ -220,7 +222,7 @@ impl Memory {
         let at = self.0.as_mut_ptr();
         let from = read(at, states);
         let lse = lse.map_or(null_mut(), |lse| at.wrapping_add(lse));
-        // SAFETY: *read*, *write*: arrays inside the memory, which nothing else uses.
+        // SAFETY: the arrays are inside the memory, which nothing else uses (*read*, *write*).
         refusal(unsafe { elsa_states_finish(ROWS, dim, &from, at.wrapping_add(out), lse) })
     }
 
@@ -230,7 +232,7 @@ impl Memory {
     }
 }
 
-/// Returns the indices of `m`, `s` and `w` of states that are stored one after the other from `at` on.
+/// Returns the indices at which `m`, `s` and `w` begin, for states that are stored without gaps from index `at` on.
 fn dense(at: usize) -> [usize; 3] {
     [at, at + ROWS, at + 2 * ROWS]
 }
@@ -308,15 +310,15 @@ fn addresses_and_sizes_that_are_refused() {
         (long, 1, &a, "earlier.m: "),
         (half, half, &a, "rows, dim: "),
     ] {
-        // SAFETY: *read*, *write*: rejected arrays are neither read nor written.
+        // SAFETY: the call rejects the arrays and neither reads nor writes them (*read*, *write*).
         let refused = refusal(unsafe { elsa_states_merge(rows, dim, earlier, &b, &to) }).unwrap();
         assert!(refused.starts_with(want), "{refused}");
         assert!(rows != long || refused.ends_with("as many as can be addressed"), "{refused}");
     }
-    // Without elements there is nothing to point at.
-    // SAFETY: *read*, *write*: no element is read or written.
+    // Null pointers are accepted if there are no rows.
+    // SAFETY: the call neither reads nor writes an element (*read*, *write*).
     assert_eq!(refusal(unsafe { elsa_states_merge(0, DIM, &none, &none, &nowhere) }), None);
-    // SAFETY: as above.
+    // SAFETY: the call neither reads nor writes an element (*read*, *write*).
     assert_eq!(refusal(unsafe { elsa_states_finish(0, DIM, &none, null_mut(), null_mut()) }), None);
 }
 
@@ -327,8 +329,8 @@ fn poison_without_a_reference_stays_poison() {
     assert!(out.iter().all(|x| x.is_nan()) && lse.is_nan(), "{out:?} {lse}");
 }
 
-/// A row that neither a run nor a merge can produce is refused, in `earlier`, in `later` and in `states` of the finish.
-/// The message gives its array and row number, and nothing is written.
+/// A row that neither a run nor a merge can produce is refused, both when states are merged (in `earlier` and `later`)
+/// and when they are finished. The message gives the array and the index of the row, and nothing is written.
 #[test]
 fn states_that_no_run_writes_are_refused() {
     const INF: f32 = f32::INFINITY;
@@ -350,19 +352,19 @@ fn states_that_no_run_writes_are_refused() {
         let bad = Row { m: [m], s: [s], w };
         for (name, a, b) in [("earlier", &bad, &good), ("later", &good, &bad)] {
             let mut out = untouched.clone();
-            // SAFETY: *read*, *write*: arrays of one row.
+            // SAFETY: the arrays have one row and live until the call has returned (*read*, *write*).
             let status = unsafe { elsa_states_merge(1, DIM, &a.read(), &b.read(), &out.write()) };
             let message = refusal(status).expect(words);
             assert!(message.starts_with(&format!("{name}{words}")), "{message}");
             assert_eq!(out.bits(), untouched.bits());
         }
         let (mut out, mut lse) = ([5.0; DIM], 5.0);
-        // SAFETY: *read*, *write*: arrays of one row.
+        // SAFETY: the arrays have one row and live until the call has returned (*read*, *write*).
         let status = unsafe { elsa_states_finish(1, DIM, &bad.read(), out.as_mut_ptr(), &mut lse) };
         assert!(refusal(status).expect(words).starts_with(&format!("states{words}")));
         assert_eq!((out, lse), ([5.0; DIM], 5.0));
     }
-    // Non-finite values produce such a W next to a finite sum.
+    // Non-finite values can produce a NaN in W while the sum stays finite.
     let odd = Row { w: [f32::NAN, INF, 1.0], ..good };
     assert!(merged(&odd, &Row::of(&[]), false).w[0].is_nan());
 }

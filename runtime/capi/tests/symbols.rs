@@ -72,7 +72,7 @@ fn fields(header: &str) -> Vec<String> {
 fn the_list_of_the_abi_has_the_fields_of_the_header_in_its_order() {
     let (header, list) = (headers(), read("abi.txt"));
     let declared = fields(&header);
-    // The name of the struct, offset and size, the declaration.
+    // A line has the name of the struct, the offset, the size and the declaration.
     let listed = list.lines().filter_map(|line| line.strip_prefix("field ")?.split_once(' '));
     let listed = listed.filter_map(|(name, rest)| Some((name, rest.splitn(3, ' ').nth(2)?)));
     let listed: Vec<String> = listed.map(|(name, field)| format!("{name} {field}")).collect();

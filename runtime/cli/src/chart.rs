@@ -2,28 +2,28 @@
 
 use askama::Template;
 
-/// Size of a picture in its own units, which are the pixels of a small screen.
+/// Width and height of a picture in SVG units, which are the pixels of a small screen.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
-/// Number of colours. The last one is faint.
+/// Number of curve colours. The last one is faint.
 pub const COLORS: usize = 8;
-/// Width of the margins for labels: left, top, right and bottom.
+/// Widths of the margins for labels: left, top, right and bottom.
 pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
 
 /// A mark of an axis.
 #[derive(Debug, PartialEq)]
 pub struct Tick {
-    /// Position along the axis.
+    /// Position along the axis, in SVG units.
     pub at: f64,
     /// Number at the mark.
     pub label: String,
 }
 
-/// A point that was measured.
+/// A measured point.
 #[derive(Debug, PartialEq)]
 pub struct Dot {
-    /// Distance from the left.
+    /// Distance from the left edge of the picture.
     pub x: f64,
-    /// Distance from the top.
+    /// Distance from the top edge of the picture.
     pub y: f64,
     /// Tooltip.
     pub tip: String,
@@ -75,7 +75,7 @@ pub struct Scale {
 
 impl Scale {
     /// Creates a scale that shows all finite numbers, with positions from `begin` to `end`. `None` if there are no
-    /// finite numbers, or if the scale is logarithmic and one of them is not positive.
+    /// finite numbers, or if the scale is logarithmic and a number is not positive.
     #[must_use]
     pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool, begin: f64, end: f64) -> Option<Scale> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -107,7 +107,8 @@ impl Scale {
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
         if self.logarithmic {
-            // 1, 2 and 5, or powers of ten, or a few of them.
+            // Marks at 1, 2 and 5 times powers of ten; if these are too many, at powers of ten; if these are still too
+            // many, at equal steps.
             let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
             for steps in [&[1.0, 2.0, 5.0][..], &[1.0]] {
                 let all: Vec<f64> = decades
@@ -180,8 +181,8 @@ impl Raw {
     }
 }
 
-/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scale of an axis logarithmic, and
-/// `dots` marks the points.
+/// Draws curves; `None` if no curve has two points. `x_log` and `y_log` make the scale of the axis logarithmic, and
+/// `dots` marks each point with a dot.
 #[must_use]
 pub fn chart(
     title: String,

@@ -74,7 +74,7 @@ impl Command {
     /// Runs the command.
     ///
     /// # Errors
-    /// The errors of the command.
+    /// Returns an error if the command fails.
     pub fn run(&self) -> Result<(), Error> {
         match self {
             Command::Demo(args) => demo::demo(args),

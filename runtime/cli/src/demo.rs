@@ -1,7 +1,7 @@
 //! `elsa demo`: a twenty-second tour of the workloads that this machine computes, with their speed and accuracy.
 //!
 //! Every workload has the shape of a real model. A slow machine makes fewer calls, with the same shapes. The bound on
-//! each output comes from the run itself, and 64 rows of the output are compared with f64.
+//! each output is computed from the run itself, and 64 rows of the output are compared with the oracle's in f64.
 
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
@@ -19,7 +19,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Number of rows of each output that are compared with f64.
+/// Number of rows of each output that are compared with the oracle in f64.
 const ROWS: usize = 64;
 /// Time for the timed calls of a workload. At least [`FEWEST`] calls are made, even if they take longer.
 const TIME: Duration = Duration::from_millis(700);
@@ -51,9 +51,9 @@ struct Row {
     name: &'static str,
     ms: f64,
     gflops: f64,
-    /// Bytes of the tensors and the workspace.
+    /// Size in bytes of the tensors and the workspace.
     bytes: usize,
-    /// Bytes of the tensors and of a matrix of all scores in f32.
+    /// Size in bytes that the tensors and a matrix of all scores in f32 would have.
     materialised: usize,
     /// Relative L2 error over the compared rows.
     error: f64,

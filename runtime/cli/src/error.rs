@@ -71,7 +71,8 @@ pub enum Error {
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// An engine or a plan that cannot be made. The message starts with the argument, or with an environment variable.
+    /// An engine or a plan that cannot be made. The message starts with the argument or the environment variable at
+    /// fault.
     #[error("{}", dashed(&flag::plan(.0)))]
     Plan(#[from] PlanError),
     /// Data that cannot be bound. The message starts with the argument.
@@ -96,12 +97,12 @@ pub enum Error {
     /// A failed write to standard output.
     #[error("standard output: {0}")]
     Print(#[from] std::io::Error),
-    /// A serial port that cannot be used. The message of `source` starts with the port.
+    /// A serial port that cannot be used. The message of `source` starts with the name of the port.
     #[error("{argument}: {source}")]
     Port {
         /// The argument; a flag includes its dashes.
         argument: &'static str,
-        /// The error of the port.
+        /// The error that the port reported.
         source: PortError,
     },
     /// A serial line that lost or damaged records.
@@ -109,7 +110,7 @@ pub enum Error {
     Line {
         /// The port.
         port: String,
-        /// Description of the losses and damage, with numbers.
+        /// Description of the losses and damage, with the numbers of records.
         what: String,
     },
     /// Memory that the system refused.
@@ -131,20 +132,20 @@ pub enum Error {
         /// The invalid content.
         found: String,
     },
-    /// A file that is not a model, or that is a model that cannot be rewritten.
+    /// A file that is not a model, or a model that cannot be rewritten.
     #[error("{}: {}: {source}", dashed(argument), path.display())]
     Model {
         /// The argument.
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error of the model.
+        /// The fault in the model.
         source: ModelError,
     },
-    /// A GPU whose events do not report times.
+    /// A GPU whose events do not report times, so that nothing can be measured.
     #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
     Untimed,
-    /// Measurements that are slower than those that they were compared with.
+    /// Measurements that are slower than those in the table to which they were compared.
     #[error("slower: {0}")]
     Slower(String),
     /// Cells of a benchmark that were refused or disturbed.
@@ -206,8 +207,8 @@ impl Error {
     }
 }
 
-/// Adds the dashes to a flag, or to a message that starts with one. Arguments that are not flags have names in capitals
-/// and are returned unchanged.
+/// Adds the dashes to a flag, or to a message that starts with a flag. Arguments that are not flags have names in
+/// capitals; text that starts with such a name is returned unchanged.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {

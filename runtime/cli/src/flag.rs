@@ -43,13 +43,13 @@ pub fn flag(argument: &'static str) -> &'static str {
     }
 }
 
-/// Returns the message of an error about an argument, which it names by its flag.
+/// Returns the message of an error about an argument. The message names the argument by its flag.
 #[must_use]
 pub fn problem(e: ArgumentError) -> String {
     e.renamed(flag).to_string()
 }
 
-/// Returns the message of an error about a plan, which names arguments by their flags.
+/// Returns the message of an error about a plan. The message names arguments by their flags.
 #[must_use]
 pub fn plan(e: &PlanError) -> String {
     if let PlanError::Option(e) = e {
@@ -58,7 +58,7 @@ pub fn plan(e: &PlanError) -> String {
     e.to_string().replacen("host_budget", "host-budget", 1)
 }
 
-/// Returns the message of an error about the tensors of a call, which names them by their flags.
+/// Returns the message of an error about the tensors of a call. The message names tensors by their flags.
 #[must_use]
 pub fn bind(e: &BindError) -> String {
     match e {

@@ -1,11 +1,11 @@
-//! Untrusted text on a terminal, in a log or in a report: names of files, devices, processes and rows, with any
+//! Escapes untrusted text for a terminal, a log or a report. Names of files, devices, processes and rows can have any
 //! content.
 //!
 //! Such a text may contain escape sequences that clear a screen, line ends that forge a line, and characters that
-//! reverse the order of others or have no width. Each of them is written as a JSON escape, `\n` or `\u202e`, so that it
-//! is visible and a JSON object keeps its meaning. [`one_line`] escapes text that belongs within a line. In all other
-//! text, the line ends come from the tool and are kept: [`Shown`] escapes standard output ([`stdout`]), and [`page`]
-//! escapes reports.
+//! reverse the order of others or have no width. Each of these characters is written as a JSON escape, such as `\n` or
+//! `\u202e`, so that it is visible and a JSON object keeps its meaning. [`one_line`] escapes text that belongs within a
+//! line. In all other text, the line ends come from the tool and are kept: [`Shown`] escapes standard output
+//! ([`stdout`]), and [`page`] escapes reports.
 
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
@@ -26,7 +26,7 @@ fn escape(c: char, to: &mut String) {
         '\r' => to.push_str("\\r"),
         '\t' => to.push_str("\\t"),
         _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(to, "\\u{unit:04x}");
         }),
     }
@@ -62,7 +62,7 @@ pub fn stdout() -> Shown<Stdout> {
 #[derive(Debug)]
 pub struct Shown<W: Write> {
     to: W,
-    /// First bytes of a UTF-8 character whose other bytes have not been written yet.
+    /// First bytes of an incomplete UTF-8 character, kept until its other bytes are written.
     begun: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl<W: Write> Write for Shown<W> {
         for chunk in all.utf8_chunks() {
             shown.push_str(&page(chunk.valid()));
             let broken = chunk.invalid();
-            // Only the end of the text may be the first part of a character.
+            // Only invalid bytes at the end of the text can be the first part of a character.
             if all.ends_with(broken) && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
                 self.begun.extend_from_slice(broken);
             } else if !broken.is_empty() {

@@ -43,8 +43,8 @@ fn example(text: &str) -> Option<String> {
     Some(format!("Example:\n{}", lines.take(count).collect::<String>().trim_end()))
 }
 
-/// Joins the lines of each paragraph, so that they are wrapped at the width of the terminal. A line that is indented,
-/// or that follows a line that ends with a colon, remains separate.
+/// Joins the lines of each paragraph, so that they are wrapped at the width of the terminal. An indented line, or a
+/// line that follows a colon at the end of the previous line, remains separate.
 fn flowing(text: &str) -> String {
     let (mut out, mut joins) = (String::new(), false);
     for line in text.lines() {
@@ -119,7 +119,7 @@ mod tests {
         each(&mut built(), "elsa", &mut |name, command| {
             for flag in command.get_arguments() {
                 let heading = flag.get_help_heading();
-                // Flags of a command itself have no heading.
+                // Flags that belong to a command itself, and not to a shared group, have no heading.
                 let own = ["json", "force", "certificate", "html", "out", "save", "y"];
                 assert!(heading.is_none() || !own.contains(&flag.get_id().as_str()), "{name}: {flag}");
                 for (group, flags) in groups {

@@ -29,8 +29,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads the files of `args` and checks everything about them that can be checked. `present` says whether present
-    /// keys and whether present values are written.
+    /// Reads the files of `args` and checks everything about them that can be checked. The two elements of `present`
+    /// are `true` if present keys and present values are written, respectively.
     ///
     /// # Errors
     /// Returns an error for the first argument or header that is not allowed.
@@ -51,11 +51,11 @@ impl Job {
         })
     }
 
-    /// Loads a job like [`Job::load`], with tensors from `read`, which receives the operand and its flag. With `chunk`,
-    /// the tensors are part of a longer sequence, to which the key lengths refer.
+    /// Loads a job like [`Job::load`], but calls `read` with each operand and its flag to load the tensor. With
+    /// `chunk`, the tensors are part of a longer sequence, to which the key lengths refer.
     ///
     /// # Errors
-    /// As [`Job::load`].
+    /// Returns the errors of [`Job::load`].
     pub fn load_by(
         args: &ProblemArgs,
         present: [bool; 2],
@@ -139,7 +139,7 @@ impl Job {
         let tokens = spec.past_tokens();
         let present_shape = |new: &View, tensor: &Tensor, past| {
             let past = tensors[past].as_ref().map(|past| past.shape().len());
-            // As many axes as the past has, or the new tokens.
+            // A present tensor has as many axes as its past tensor or, without a past, as the tensor of new tokens.
             let rank = past.unwrap_or(tensor.shape().len() + usize::from(layout == Layout::Bnc));
             let [b, h, n, d] = new.shape();
             [b, h, n.saturating_add(tokens), d][4 - rank.clamp(2, 4)..].to_vec()
@@ -197,7 +197,7 @@ impl Job {
         self.lengths.borrow()
     }
 
-    /// Returns fingerprints of the input files, which differ for other files and for later versions of these files.
+    /// Returns fingerprints of the input files. They change if a file is replaced or modified.
     #[must_use]
     pub fn stamps(&self) -> Vec<String> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
@@ -257,7 +257,7 @@ impl Job {
     }
 }
 
-/// Returns the windows that the flags define. Without `--picture`, each window is a picture of its own.
+/// Returns the windows that the flags define. Without `--picture`, each window is a separate picture.
 fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     let needs = |argument, needed: &str| Error::Argument {
         argument,
@@ -316,8 +316,8 @@ fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Opti
     Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
-/// Requires that the given numbers of heads equal those of views. Each entry has the flag, its number, the view and the
-/// flag of the view's tensor.
+/// Requires that the given numbers of heads equal those of the views. Each entry has the flag of the number, the number
+/// if given, the view, and the flag of the view's tensor.
 ///
 /// # Errors
 /// Returns an error for the first number that differs.

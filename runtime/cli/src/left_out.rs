@@ -18,7 +18,7 @@ pub struct LeftOut {
     pub lambda: Option<f32>,
     /// Number of rows and number of keys in a block.
     pub tile: [usize; 2],
-    /// Largest share `D / (S + D)` of its weights that a row skipped.
+    /// Largest share of skipped weights, `D / (S + D)`, in a row.
     pub worst: f64,
     /// Share of skipped weights that at most one row in a hundred exceeds.
     pub p99: f64,
@@ -33,9 +33,10 @@ pub struct LeftOut {
     /// Share of the blocks that were skipped before any of their products was computed. If it is not zero, `D` and the
     /// log-sum-exp are upper bounds.
     pub unseen: f64,
-    /// Share of the rows, counted over all blocks, that were skipped.
+    /// Share of rows that were skipped, counted over the rows of all blocks.
     pub row_sparsity: f64,
-    /// Share of the computed blocks in which no row was rescaled; `None` for runs on a GPU, which does not count them.
+    /// Share of the computed blocks in which no row was rescaled; `None` for runs on a GPU, which does not count these
+    /// blocks.
     pub rescale_skip_rate: Option<f64>,
     /// Number of rows of the run.
     pub rows: u64,

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `elsa demo` | [`mod@demo`]: the speed, memory and accuracy of this machine on real workloads |
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
-//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: states of one part of the work; all parts merged. Also for `elsa backward --task` |
-//! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
+//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: the states of one task; the states of all tasks, merged. Also gradients of `elsa backward --task` |
+//! | `elsa backward` | [`mod@backward`]: gradients, with the output of a forward pass from files or computed first |
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
-//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
-//! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
+//! | `elsa verify` | [`verify`]: an answer compared with the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
+//! | `elsa bench` | [`mod@bench`]: latency, with every answer checked |
 //! | `elsa info` | [`info`]: the hardware of the [`machine`] and its board ([`elsa_board`]), the engine's choices and the reasons |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: the records that a benchmark sends over a [serial](elsa_board::serial) line |
@@ -18,7 +18,7 @@
 //! Each command is a module with its flags and its help text. Flags that several commands share are in [`args`].
 //! [`job`] makes a problem from flags and files, [`elsa_files`] reads and writes the files, and [`signals`] makes sure
 //! that no half-written file remains. [`elsa_board`] watches the machine while it computes. [`command`] depends on the
-//! commands, and these depend on the shared modules. There are no dependencies in the opposite direction.
+//! commands, and the commands depend on the shared modules. There are no dependencies in the opposite direction.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 success; 2 wrong
 //! request; 3 failure of the device or the system; 4 verification failed, or a comparison found a slowdown; 5 disturbed
@@ -73,8 +73,8 @@ use std::io::Write;
 /// Environment variable that selects which messages are logged.
 const LOG: &str = "ELSA_LOG";
 
-/// Returns `true` if every comma-separated part of `text` is a level or `module=level`. The logger would accept any
-/// other word as the name of a module, and then log nothing else.
+/// Returns `true` if every comma-separated part of `text` is a level or `module=level`. The logger would read any other
+/// word as the name of a module, and log only the messages of this module.
 fn is_log_filter(text: &str) -> bool {
     let level = |text: &str| text.trim().parse::<log::LevelFilter>().is_ok();
     text.split(',').all(|part| level(part.split_once('=').map_or(part, |(_, level)| level)))
@@ -92,7 +92,7 @@ pub fn prepare(name: &'static str) {
     };
     let mut logger = env_logger::Builder::new();
     logger.parse_filters(&filter);
-    // Log messages contain names of files and devices.
+    // Log messages contain names of files and devices, so they are escaped.
     logger.format(|to, record| {
         let text = foreign::one_line(&record.args().to_string());
         writeln!(to, "[{:<5} {}] {text}", record.level(), record.target())
@@ -108,8 +108,8 @@ pub fn prepare(name: &'static str) {
     }
 }
 
-/// Parses `arguments`, which start with the program's name, executes the command line by `run`, and returns the exit
-/// status.
+/// Parses `arguments`, which start with the program's name, calls `run` with the parsed command line, and returns the
+/// exit status.
 pub fn main<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     run: impl FnOnce(&C) -> Result<(), Error>,
@@ -121,7 +121,7 @@ pub fn main<C: Parser>(
         Ok(cli) => run(&cli),
         Err(e) if !e.use_stderr() => e.print().map_err(Error::Print),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // The status reports the error even if this text cannot be printed.
+            // The exit status reports the error even if the help text cannot be printed.
             let _ = e.print();
             return error::REQUEST;
         }

@@ -23,7 +23,7 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// Returns the name of the processor, or on ARM the names of its kinds of cores.
+/// Returns the name of the processor; on ARM, the names of its kinds of cores.
 #[must_use]
 pub fn cpu_model() -> Option<String> {
     model_of(&fs::read_to_string("/proc/cpuinfo").ok()?)
@@ -37,7 +37,7 @@ fn model_of(cpuinfo: &str) -> Option<String> {
     if let Some(name) = values("model name").first() {
         return Some((*name).to_string());
     }
-    // ARM reports numbers. A board may have two kinds of cores.
+    // ARM reports the numbers of implementers and parts. A board may have two kinds of cores.
     let mut names: Vec<String> = Vec::new();
     for (implementer, part) in values("CPU implementer").into_iter().zip(values("CPU part")) {
         let name = match (implementer, part) {

@@ -6,12 +6,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::process::ExitCode;
 
-// Counts allocations, so that `elsa bench` can report the allocations of a run.
+// This allocator counts allocations, so that `elsa bench` can report those of a run.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Number of stack bytes that the tool reserves at its start. If memory is short, the system ends a process whose stack
-/// cannot grow, and no error can be handled.
+/// Number of bytes of the stack for which the tool requests memory at its start. If memory is short later, the system
+/// ends a process whose stack cannot grow, and the process cannot report an error.
 const STACK: usize = 256 << 10;
 
 /// Touches [`STACK`] bytes of the stack, so that the system provides their pages.

@@ -1,4 +1,4 @@
-//! The f64 oracle, row by row, and the comparison of outputs with it, within the bounds of
+//! The oracle, which computes rows in f64, and the comparison of outputs with it, within the bounds of
 //! [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::{RowId, for_rows, output_row};
@@ -11,7 +11,7 @@ use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
 
-/// Limit of scores and scaled queries. Beyond it, intermediate results may overflow f32.
+/// Limit of scores and scaled queries. Above it, intermediate results may overflow f32.
 const SCORES: f64 = 1.1e38;
 
 /// Largest finite f16.
@@ -22,7 +22,7 @@ const HALF: f64 = 65_504.0;
 pub struct Bounded<'e, 'a> {
     /// Data about the execution of the run.
     pub executed: &'e Executed,
-    /// Share of its weights that each row skipped; `None` for runs under the exact schedule.
+    /// For each row, the share of its weights that the run skipped; `None` for runs under the exact schedule.
     pub shares: Option<&'a [f32]>,
 }
 
@@ -39,7 +39,7 @@ pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     arithmetic: Arithmetic,
-    /// Probability of every key of the sequence, the past included. Zero for keys that are not attended.
+    /// Probability of every key of the sequence, including the past. Zero for keys that are not attended.
     pub p: Vec<f64>,
     /// Bound on the error of each score, in natural-log units.
     pub delta: Vec<f64>,
@@ -47,11 +47,11 @@ pub struct Oracle<'a> {
     pub y: Vec<f64>,
     /// Bounds on the error of each output component.
     pub bounds: Vec<Bounds>,
-    /// `Σ p_j |v_j|` of each component: the sum of absolute terms.
+    /// For each component, the sum of absolute terms `Σ p_j |v_j|`.
     pub terms: Vec<f64>,
     /// Largest `Σ_c |q_c k_jc|`, times the scale, over the keys that the row attends.
     pub score: f64,
-    /// `true` if a run may leave the range of its arithmetic in this row, and then return an infinity or NaN.
+    /// `true` if a run may leave the range of its arithmetic in this row, and may then return an infinity or NaN.
     pub beyond_range: bool,
     components: Vec<Component>,
     shares: Option<&'a [f32]>,
@@ -59,7 +59,8 @@ pub struct Oracle<'a> {
     ln_p: Vec<f64>,
 }
 
-/// Returns key `j` of a sequence: the tensor that contains it, and the index of its first element there.
+/// Finds key `j` of a sequence. Returns the tensor that contains the key, and the index of its first element in this
+/// tensor.
 #[must_use]
 pub fn key<'a>(
     problem: &Problem,
@@ -75,7 +76,8 @@ pub fn key<'a>(
     }
 }
 
-/// Returns value `j` of a sequence: the tensor that contains it, and the index of its first element there.
+/// Finds value `j` of a sequence. Returns the tensor that contains the value, and the index of its first element in
+/// this tensor.
 #[must_use]
 pub fn value<'a>(
     problem: &Problem,
@@ -99,7 +101,7 @@ impl<'a> Oracle<'a> {
         Oracle::bounded(problem, inputs, Bounded::by(executed))
     }
 
-    /// Creates the oracle of a problem, with the bounds for the run that the last argument describes.
+    /// Creates the oracle of a problem, with error bounds for the run that the last argument describes.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,
@@ -124,12 +126,12 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Computes all fields for a row: its exact output, and the bounds with the numbers that they depend on.
+    /// Computes all fields for a row: its exact output, the error bounds, and the numbers on which the bounds depend.
     pub fn row(&mut self, row: RowId) {
         self.compute(row, true);
     }
 
-    /// Computes only `p`, `delta` and the exact output of a row. The bounds of its components are meaningless
+    /// Computes only `p`, `delta` and the exact output of a row. The bounds of the output's components are meaningless
     /// afterwards.
     pub fn probabilities(&mut self, row: RowId) {
         self.compute(row, false);
@@ -172,13 +174,14 @@ impl<'a> Oracle<'a> {
         let kv_head = problem.kv_head(head);
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
-        // A row by another schedule has its own bounds, or was computed again by the exact one.
+        // Under another schedule, a row either skips keys and has bounds for this, or was computed again under the
+        // exact schedule. Its bounds cover both cases.
         let left = self.shares.map(|shares| {
             let at = (s.batch * problem.heads() + head) * spec.query.tokens() + s.query0 + query;
             f64::from(shares.get(at).copied().unwrap_or(f32::NAN))
         });
         let mut bounds = match left {
-            // The sum of the kept keys is within the range; that of all keys is larger by the share left out.
+            // The sum over the kept keys is within the range; the sum over all keys is larger, by the skipped share.
             Some(left) => Row::frozen(arithmetic, &self.ln_p, (1.0 - left).ln() - LN_RANGE),
             None => Row::new(arithmetic, &self.ln_p),
         };
@@ -211,7 +214,7 @@ impl<'a> Oracle<'a> {
                 if let (Some(component), Some(key)) = (of_again.get_mut(c), &key_again) {
                     component.absorb(key, v);
                 }
-                // A weight of zero keeps an infinite value from the terms, not from the answer.
+                // A weight of zero keeps an infinite value out of the terms, but not out of the output.
                 self.terms[c] += if key.p == 0.0 { 0.0 } else { key.p * v.abs() };
                 largest = f64::max(largest, if v.is_finite() { v.abs() } else { 0.0 });
             }
@@ -235,14 +238,15 @@ impl<'a> Oracle<'a> {
         let scale = f64::from(problem.scale()).abs();
         let query = q.iter().map(|q| f64::from(*q).abs()).fold(0.0, f64::max) * scale;
         let weight = f64::from(HEADROOM).exp2();
-        // Sums in f16 hold products before the scale.
+        // Sums in f16 are of products that have not been scaled yet.
         let half = if scale < 1.0 { self.score / scale } else { self.score };
         self.beyond_range = query.max(self.score) >= SCORES
             || self.p.len() as f64 * weight * largest >= f64::from(f32::MAX)
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Returns `true` if `x` is acceptable as component `c` of the row, where `x` or the exact component is not finite.
+    /// Returns `true` if `x` is acceptable as component `c` of the row, for components where `x` or the exact value is
+    /// not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -250,7 +254,7 @@ impl<'a> Oracle<'a> {
             return false;
         }
         if y.is_finite() {
-            // Values beyond the output's type are infinite there.
+            // Values outside the range of the output's type are rounded to infinity.
             let most = match self.problem.spec().dtype {
                 DType::F32 => f64::from(f32::MAX),
                 DType::F16 => f64::from(half::f16::MAX),
@@ -266,7 +270,7 @@ impl<'a> Oracle<'a> {
 /// Comparison of one output row with the oracle and with the error bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Comparison {
-    /// Drift metrics of the row, from its outputs only.
+    /// Drift metrics of the row, computed only from the two outputs.
     pub drift: RowDrift,
     /// Comparison of the row's components with their bounds.
     pub explained: Explained,
@@ -285,7 +289,7 @@ pub struct Sizes {
     pub terms: f64,
     /// Largest component of the exact output.
     pub answer: f64,
-    /// Smallest bound that the output type allows: smaller values are lost to underflow.
+    /// Magnitude below which values are lost to underflow in the output type.
     pub least: f64,
     /// Largest score; see [`Oracle::score`].
     pub score: f64,
@@ -305,17 +309,17 @@ impl Sizes {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// Returns the number `x` relative to the terms; zero if `x` is as small as the underflow of the output type.
+    /// Returns `x` relative to the terms; zero if `x` is as small as the underflow of the output type.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }
     }
 }
 
-/// Totals of the comparison of components with the errors that rounding explains.
+/// Totals over the components that were compared with the errors that rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
-    /// `Σ y²` over the components that are finite in both the output and the oracle, like the next two sums.
+    /// `Σ y²`. This sum and the next two extend over the components that are finite in both the output and the oracle.
     pub reference: f64,
     /// `Σ worst²`.
     pub worst: f64,
@@ -323,7 +327,8 @@ pub struct Explained {
     pub likely: f64,
     /// Number of components.
     pub components: usize,
-    /// Number of components for which the output or the oracle is not finite and the two do not correspond.
+    /// Number of components for which the output or the oracle is not finite and the output is not acceptable for the
+    /// exact value.
     pub not_finite: usize,
     /// Number of components that are not finite because the row leaves the range of the arithmetic.
     pub beyond_range: usize,
@@ -334,7 +339,7 @@ pub struct Explained {
 }
 
 impl Comparison {
-    /// Compares an output row `ŷ`, whose components `found` returns, with the row of the oracle.
+    /// Compares an output row `ŷ`, whose components `found` returns, with the oracle's row.
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
@@ -358,7 +363,7 @@ impl Comparison {
             explained.reference += y * y;
             explained.worst += bounds.worst * bounds.worst;
             explained.likely += bounds.likely * bounds.likely;
-            // A component that does not compare with its bound is beyond it.
+            // A NaN in the error or the bound counts as beyond the bound.
             let within = |bound: f64| error <= bound;
             explained.beyond += usize::from(!within(bounds.worst));
             explained.unlikely += usize::from(!within(bounds.likely));
@@ -419,7 +424,7 @@ impl Total {
         Total { drift: drift.metrics(), explained: all }
     }
 
-    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN or if there are no rows.
+    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended element is NaN or if there are no rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
         self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
@@ -433,7 +438,7 @@ impl Explained {
         ratio(self.worst, self.reference)
     }
 
-    /// Returns `‖likely‖ / ‖y‖`: the relative error that rounding is likely to stay below.
+    /// Returns `‖likely‖ / ‖y‖`: the relative error below which rounding is likely to stay.
     #[must_use]
     pub fn likely(&self) -> f64 {
         ratio(self.likely, self.reference)
@@ -487,7 +492,7 @@ mod tests {
             let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
             assert!(judge(&|c| oracle.y[c]).holds());
             assert_eq!(Total::of(&[Comparison::of(&oracle, |c| oracle.y[c])]).relative(), 0.0);
-            // Rounding to f32 is within the bounds.
+            // An output that is rounded to f32 is within the bounds.
             let rounded = judge(&|c| f64::from(oracle.y[c] as f32));
             assert_eq!((rounded.holds(), rounded.unlikely), (true, 0));
             let off = |c: usize, at: usize, by: f64| oracle.y[c] + if c == at { 1.01 * by } else { 0.0 };
@@ -498,7 +503,7 @@ mod tests {
             let nan = judge(&|c| if c < 2 { f64::NAN } else { oracle.y[c] });
             assert_eq!((nan.beyond, nan.not_finite, nan.holds()), (0, 2, false));
             assert!(oracle.bounds.iter().all(|b| b.worst < 1e-3 && b.likely <= b.worst));
-            // A wrong answer, such as the next row's, is far beyond.
+            // A wrong output, such as that of the next row, is far beyond the bounds.
             let wrong = oracle.y.clone();
             oracle.row(RowId { sequence: 1, head: 2, query: 8 });
             assert!(Comparison::of(&oracle, |c| wrong[c]).explained.beyond > 4);

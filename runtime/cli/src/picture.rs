@@ -16,9 +16,9 @@ pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.
 /// A bar.
 #[derive(Debug, PartialEq)]
 pub struct Bar {
-    /// Distance from the left.
+    /// Distance from the left edge of the picture.
     pub x: f64,
-    /// Distance from the top.
+    /// Distance from the top edge of the picture.
     pub y: f64,
     /// Width.
     pub width: f64,
@@ -35,7 +35,7 @@ pub struct Bar {
 pub struct Shade {
     /// Opacity of the colour, from 0 to 1.
     pub share: f64,
-    /// Path that draws the cells.
+    /// SVG path that draws the cells.
     pub path: String,
 }
 
@@ -58,11 +58,12 @@ pub struct Picture {
     pub shades: Vec<Shade>,
     /// Left, top, right and bottom edges of the area that the rectangles fill.
     pub frame: [f64; 4],
-    /// Indices of colours, with their names.
+    /// Colours of the legend, as indices, with their names.
     pub legend: Vec<(usize, String)>,
 }
 
-/// A map of a number for pairs of queries and keys of a head. A cell covers several pairs and has their maximum.
+/// A map that shows a number for every pair of a query and a key of a head. A cell covers several pairs and has their
+/// maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatMap {
     /// Number of queries and number of keys that the map covers.
@@ -78,7 +79,7 @@ impl HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
     }
 
-    /// Merges the cells of a query into the row of the map that covers it.
+    /// Merges the numbers `row` of a query into the row of cells that covers the query.
     pub fn absorb(&mut self, query: usize, row: &[f64]) {
         let at = query * self.cells.len() / self.of[0].max(1);
         for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {
@@ -92,7 +93,7 @@ impl HeatMap {
         self.cells.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// Draws the map. `share` maps the number of a nonzero cell to its opacity, from 0 to 1. `None` without cells.
+    /// Draws the map; `None` if it has no cells. `share` maps the number of a nonzero cell to its opacity, from 0 to 1.
     #[must_use]
     pub fn picture(
         &self,
@@ -101,7 +102,7 @@ impl HeatMap {
         legend: String,
         share: impl Fn(f64) -> f64,
     ) -> Option<Picture> {
-        // Room for the last number of keys.
+        // The margin at the right leaves room for the label of the last key.
         let [left, top, right, bottom] = [FRAME[0], FRAME[1], FRAME[2] - 10.0, FRAME[3]];
         let (rows, columns) = (self.cells.len(), self.cells.first()?.len());
         let [queries, keys] = self.of;
@@ -150,7 +151,7 @@ mod tests {
         let picture = map.picture("P".into(), ["keys", "queries"], String::new(), |x| x / 2e-8).unwrap();
         let shades: Vec<f64> = picture.shades.iter().map(|shade| shade.share).collect();
         assert_eq!(shades, [0.5, 1.0]);
-        // The greatest is at the left, half way down.
+        // The cell with the greatest number is at the left edge, halfway down.
         let [left, top, _, bottom] = picture.frame;
         let place = format!("M{left:.1} {:.1}h", f64::midpoint(top, bottom));
         assert!(picture.shades[1].path.starts_with(&place), "{:?}", picture.shades[1]);

@@ -20,7 +20,7 @@ pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
 /// of the call and its time in milliseconds.
 ///
 /// # Errors
-/// The error of the call.
+/// Returns the error of the call.
 pub fn timed<T, E>(operations: f64, call: impl FnOnce() -> Result<T, E>) -> Result<(T, f64), E> {
     // A small board does ten billion operations a second.
     let spinner = if operations > 1e10 { ProgressBar::new_spinner() } else { ProgressBar::hidden() };

@@ -1,4 +1,4 @@
-//! Random tensors, the same on every machine.
+//! Random tensors, which are the same on every machine.
 
 use crate::error::Error;
 use elsa_core::dtype::DType;
@@ -57,7 +57,7 @@ mod tests {
         let x: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
         let mean = x.iter().sum::<f64>() / 1e5;
         let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 1e5;
-        // Five standard errors: 1/sqrt(n) of the mean, sqrt(2/n) of the variance.
+        // The limits are five standard errors: 1/sqrt(n) for the mean, sqrt(2/n) for the variance.
         assert!(mean.abs() < 5.0 * 0.00317 && (variance - 1.0).abs() < 5.0 * 0.00448, "{mean} {variance}");
     }
 }

@@ -19,11 +19,12 @@ scores that are large at the first key and near the diagonal.";
 /// A set of built-in tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Eight heads, 1,024 tokens, standard normal.
+    /// Eight heads and 1,024 tokens, with standard normal tensors.
     Regular,
-    /// One head, 65,536 keys, standard normal.
+    /// One head and 65,536 keys, with standard normal tensors.
     Long,
-    /// Scores that overflow, one dominant key, values that cancel, masks, and windows.
+    /// Six problems: scores that overflow, one dominant key, values that cancel, a mask, a causal window, and windows
+    /// of a picture.
     Stress,
     /// Scores that are large at the first key and near the diagonal, as in many language models.
     Sink,
@@ -59,9 +60,9 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
     Shape::plain(1, heads, queries, keys, dim).spec(DType::F32)
 }
 
-/// Overwrites dims of the queries and keys of a head, from dim 1 on, with two dims for each frequency `ω`. They add
-/// `near · mean cos(ω (i − j))` to the score of query `i` and key `j`, which is `near` on the diagonal and falls with
-/// the distance. The other dims keep their numbers.
+/// Overwrites elements of the queries and keys of a head, from dim 1 on, with two dims for each frequency `ω`. These
+/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`, which is `near` on the diagonal and
+/// falls with the distance. The other dims keep their numbers.
 fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
     let size = (8.0 * near / frequencies.len() as f64).sqrt();
     for side in [q, k] {
@@ -99,10 +100,11 @@ impl Scenario {
             Scenario::Regular => Ok(vec![make("regular", spec(8, 1024, 1024, 64)?, 1.0)?]),
             Scenario::Long => Ok(vec![make("long", spec(1, 256, 65_536, 64)?, 1.0)?]),
             Scenario::Stress => {
-                // Scores of standard deviation 64 and maxima near 250: exp overflows f32 beyond 88.7.
+                // Scores with a standard deviation of 64 and maxima near 250: exp overflows f32 above 88.7.
                 let overflow = make("overflow", spec(2, 128, 768, 64)?, 64.0)?;
 
-                // Every query and one key share a large component: that key scores 72 and takes nearly all.
+                // Every query and one key share a large component, so this key has score 72 and takes nearly all the
+                // weight.
                 let mut dominant = make("dominant", spec(2, 128, 768, 64)?, 1.0)?;
                 if let (Buffer::F32(q), Buffer::F32(k)) = (&mut dominant.q, &mut dominant.k) {
                     for row in q.chunks_mut(64) {
@@ -113,7 +115,7 @@ impl Scenario {
                     }
                 }
 
-                // Pairs of equal keys with values of opposite sign, and a small remainder.
+                // Pairs of equal keys have values of opposite sign, which cancel except for a small remainder.
                 let mut cancelling = make("cancelling", spec(2, 128, 768, 64)?, 1.0)?;
                 if let (Buffer::F32(k), Buffer::F32(v)) = (&mut cancelling.k, &mut cancelling.v) {
                     for (keys, values) in k.chunks_mut(128).zip(v.chunks_mut(128)) {
@@ -143,7 +145,7 @@ impl Scenario {
                     v[300 * 64..301 * 64].fill(f32::NAN);
                 }
 
-                // Causal with a window, a soft cap, and fewer valid keys than the tensor holds.
+                // A causal problem with a window, a soft cap, and fewer valid keys than the tensor has.
                 let mut causal_spec = spec(2, 512, 768, 64)?;
                 causal_spec.causal = Some(Alignment::BottomRight);
                 causal_spec.window = Window { left: Some(200), right: None };
@@ -152,7 +154,7 @@ impl Scenario {
                 let mut causal = make("causal", causal_spec, 8.0)?;
                 causal.kv_lens = Some(vec![701]);
 
-                // Two pictures of 14 by 21 tokens in windows of 7 by 7, rolled by 3 and 3.
+                // Two pictures of 14 by 21 tokens, in windows of 7 by 7 that are shifted by 3 in both directions.
                 let windows = Windows { picture: [14, 21], size: [7, 7], shift: [3, 3] };
                 let (heads, entries) = (2, windows.entries());
                 let shape = Shape::plain(2 * windows.count(), heads, 49, 49, 32);
@@ -171,11 +173,12 @@ impl Scenario {
                 let mut sink = make("sink", sink_spec, 1.0)?;
                 if let (Buffer::F32(q), Buffer::F32(k)) = (&mut sink.q, &mut sink.k) {
                     let heads = q.chunks_mut(tokens * 64).zip(k.chunks_mut(tokens * 64));
-                    // Scores in natural-log units of the sink and of the diagonal, and how many tokens wide that is.
+                    // For each head: the score at the first key and the score on the diagonal, both in natural-log
+                    // units, and the width of the diagonal in tokens.
                     for ((q, k), [first, near, width]) in heads.zip([[7.0, 8.0, 16.0], [6.0, 10.0, 48.0]]) {
                         let mut random = Random::new(7);
                         local(q, k, near, &[(); 24].map(|()| random.normal() / width));
-                        // Before their scale, 1/8.
+                        // The scores are scaled by 1/8, so the components are larger by this factor.
                         let large = (8.0 * first).sqrt() as f32;
                         for (i, (query, key)) in q.chunks_mut(64).zip(k.chunks_mut(64)).enumerate() {
                             query[0] = large;

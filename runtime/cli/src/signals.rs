@@ -1,4 +1,4 @@
-//! Handling of signals and panics that end the tool: temporary files are removed first.
+//! Handling of signals and panics that end the tool: before it ends, temporary files are removed.
 
 use crate::error::say;
 use elsa_files::temporary;
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// `true` if the command itself polls for signals, after [`defer`].
+/// `true` after [`defer`]: the command itself polls for signals.
 static POLITE: AtomicBool = AtomicBool::new(false);
 
 /// `true` if a signal has arrived after [`defer`].
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Time after the first signal within which further signals count as its repetition: timeout(1) sends two.
+/// Time after the first signal within which further signals count as repetitions of it: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// Defers the first signal that would end the tool, which then only makes [`ended`] return `true`. A signal that comes
-/// at least a second later ends the tool.
+/// Defers the end of the tool: the first ending signal only makes [`ended`] return `true`. A signal that comes at least
+/// a second later ends the tool.
 pub fn defer() {
     POLITE.store(true, Ordering::Relaxed);
 }
@@ -35,14 +35,15 @@ pub fn ended() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Starts a thread that waits for signals. A fatal signal first removes the temporary files and then has its default
-/// effect, so the caller sees that the signal ended the tool. A signal that the caller made the tool ignore stays
-/// ignored. A file that exceeds the process's size limit becomes an error of the write instead of a signal.
+/// Starts a thread that waits for signals. On a fatal signal, the thread removes the temporary files and lets the
+/// signal have its default effect, so that the parent process sees which signal ended the tool. A signal that the
+/// parent process made the tool ignore stays ignored. A write that would exceed the process's limit on file sizes
+/// returns an error and raises no fatal signal.
 ///
 /// # Errors
 /// Returns an error if the system refuses a thread or a handler.
 pub fn watch() -> io::Result<()> {
-    // A handler that does nothing is enough for the write to fail.
+    // This handler does nothing, but keeps the signal from being fatal, so that the write fails.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
     let mut signals = Signals::new(ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
@@ -87,7 +88,7 @@ fn unremoved(path: &Path, why: &io::Error) {
     say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
-/// Parses the set of ignored signals in the text of a Linux status file. Bit 0 is signal 1; the set is empty if the
+/// Parses the set of ignored signals from the text of a Linux status file. Bit 0 is signal 1. The set is empty if the
 /// text does not contain it.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

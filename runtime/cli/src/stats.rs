@@ -4,26 +4,26 @@
 //! 1. **Percentiles** are those of an HDR histogram with three significant digits: at any magnitude, a percentile is at
 //!    most a thousandth above the measured value, and adding a value allocates nothing.
 //! 2. **Ratios are formed pair by pair.** Two alternating methods run under the same clock, at the same temperature and
-//!    next to the same other processes, so the quotient of two neighbouring slices hardly depends on these. The result
-//!    is the median of the quotients, with their quartiles.
+//!    next to the same other processes, so these conditions hardly affect the quotient of two neighbouring slices. The
+//!    result is the median of the quotients, with their quartiles.
 //! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The ratio of the
 //!    duplicate to the first method should be 1; the distance of its quartiles from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the last slices are split into an earlier and a later half, and the medians of
-//!    the halves differ by less than the slices within a half, or by less than a hundredth.
+//!    the halves differ by less than the quartiles within each half, or by less than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Largest distinguishable latency in nanoseconds: one hour. Longer ones count as this.
+/// Maximum latency that the histogram distinguishes, in nanoseconds: one hour. Longer latencies count as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
-/// Significant digits of latencies.
+/// Number of significant digits with which latencies are stored.
 const DIGITS: u8 = 3;
 /// Minimum number of pairs for meaningful quartiles.
 pub const PAIRS: usize = 5;
 /// Number of slices in each of the two halves that are compared to detect a trend during warm-up.
 pub const HALF: usize = 5;
-/// Relative change of latency up to which there is no trend.
+/// Maximum relative change of the latency that does not count as a trend.
 const TREND: f64 = 0.01;
 
 /// Histogram of latencies.
@@ -31,7 +31,7 @@ const TREND: f64 = 0.01;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Creates an empty histogram. Only this allocates; adding latencies does not.
+    /// Creates an empty histogram. This allocates its memory; adding latencies later allocates nothing.
     #[must_use]
     pub fn new() -> Latencies {
         match Histogram::new_with_bounds(1, LONGEST, DIGITS) {
@@ -57,8 +57,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns a percentile in milliseconds, for `percent` from 0 to 100; 100 is the greatest latency. NaN without
-    /// latencies.
+    /// Returns a percentile in milliseconds, for `percent` from 0 to 100; 100 is the greatest latency. NaN if there are
+    /// no latencies.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -67,14 +67,14 @@ impl Latencies {
         self.0.value_at_percentile(percent) as f64 / 1e6
     }
 
-    /// Returns a histogram with doubling steps: the upper bound of each step in milliseconds, and the number of
-    /// latencies in it. Empty steps at both ends are dropped.
+    /// Returns a histogram in which each upper bound is twice the previous one. An entry has the upper bound in
+    /// milliseconds and the number of latencies. Empty entries at both ends are dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {
             return Vec::new();
         }
-        // A power of two of nanoseconds below the least.
+        // The largest power of two, in nanoseconds, that does not exceed the smallest latency.
         let first = 1 << self.0.min().max(1).ilog2();
         let steps = self.0.iter_log(first, 2.0);
         let all =
@@ -90,7 +90,7 @@ pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
-    // A span that is no number is none.
+    // A range that is NaN has no slope.
     if (high - low).is_nan() || high - low < span {
         return None;
     }
@@ -113,8 +113,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// Returns the median of the ratios of pairs, each the second number over the first; `None` without pairs or if the
-/// median is not finite.
+/// Returns the median of the ratios of pairs, each the second number divided by the first; `None` if there are no pairs
+/// or if the median is not finite.
 #[must_use]
 pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
     let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -122,8 +122,8 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Returns the median and quartiles of the ratios of pairs of times, each the second over the first. `None` for
-    /// fewer than five pairs, or if a time is not a positive number.
+    /// Returns the median and quartiles of the ratios of pairs of times, each the second time divided by the first.
+    /// `None` for fewer than five pairs, or if a time is not a positive finite number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -134,13 +134,14 @@ impl Ratio {
         Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
     }
 
-    /// Returns the larger distance of a quartile from 1. For a method and its duplicate, this is the noise.
+    /// Returns the greater of the distances of the two quartiles from 1. For a method and its duplicate, this is the
+    /// noise.
     #[must_use]
     pub fn spread(self) -> f64 {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and further from it than
+    /// Returns `true` if the ratio differs from 1: both quartiles are on the same side of 1, and both distances exceed
     /// `noise`.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn slopes_are_those_of_least_squares() {
-        // y = 2 x + 1 with an error that has no trend.
+        // y = 2 x + 1, with errors that have no trend.
         let points = [(40.0, 81.5), (41.0, 82.5), (42.0, 84.5), (43.0, 87.5)];
         assert!((slope(&points, 1.0).unwrap() - 2.0).abs() < 1e-12);
         assert_eq!((slope(&points, 4.0), slope(&[], 0.0), slope(&[(1.0, 1.0)], 1.0)), (None, None, None));
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_pairs() {
-        // The machine slows down tenfold in the middle, and the ratio stays.
+        // The machine becomes ten times slower in the middle, but the ratio stays the same.
         let pairs: Vec<(f64, f64)> = (0..9).map(|i| if i < 4 { (1.0, 1.5) } else { (10.0, 15.0) }).collect();
         let ratio = Ratio::of(&pairs).unwrap();
         assert_eq!((ratio.low, ratio.middle, ratio.high), (1.5, 1.5, 1.5));
@@ -231,7 +232,7 @@ mod tests {
         let noise = ratio(0.98, 1.0, 1.03).spread();
         assert!((noise - 0.03).abs() < 1e-12);
         assert!((ratio(0.95, 1.0, 1.03).spread() - 0.05).abs() < 1e-12);
-        // A copy that is never faster.
+        // A duplicate that is always slower makes noise too.
         assert!((ratio(1.01, 1.02, 1.04).spread() - 0.04).abs() < 1e-12);
         assert!(ratio(1.04, 1.2, 1.3).differs(noise) && ratio(0.5, 0.6, 0.96).differs(noise));
         assert!(!ratio(1.02, 1.2, 1.3).differs(noise) && !ratio(0.5, 0.6, 0.98).differs(noise));
@@ -247,9 +248,9 @@ mod tests {
         assert!(!settled(&falling, HALF));
         let flat = [1.0, 1.001, 0.999, 1.002, 1.0, 1.001, 1.0, 0.998, 1.0, 1.001];
         assert!(settled(&flat, HALF));
-        // A clock that has risen before the last ten slices.
+        // The clock rose before the last ten slices, which show no trend.
         assert!(settled(&[&falling[..], &flat].concat(), HALF));
-        // Scatter without a trend.
+        // These times scatter without a trend.
         assert!(settled(&[1.0, 1.3, 1.1, 1.4, 1.2, 1.35, 1.05, 1.3, 1.1, 1.2], HALF));
         assert!(!settled(&flat[1..], HALF) && !settled(&[], HALF) && !settled(&flat, 0));
         assert!(settled(&flat[..4], 2));

@@ -1,4 +1,4 @@
-//! Errors of a command line as one line: the argument, its value, the allowed values, and a suggestion.
+//! Formats errors in the command line as one line: the argument, its value, the allowed values, and a suggestion.
 
 use crate::args::{FILE, FILE_IS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Returns the message for `error`, which the parser of `root` found in `arguments`, the first of which is the
+/// Returns the message for `error`, which the parser of `root` found in `arguments`. The first of `arguments` is the
 /// program's name.
 pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> String {
     root.build();
@@ -20,7 +20,8 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let found = strings(error, ContextKind::InvalidSubcommand).first().copied().unwrap_or_default();
-            // A flag without its dashes is nearer than a command with similar letters.
+            // If the word is a flag without its dashes, the flag is suggested rather than a command with similar
+            // letters.
             let flag = format!("--{found}");
             let near = match of(&root, &flag) {
                 Some(_) => Some(flag.as_str()),
@@ -61,7 +62,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
         }
         ErrorKind::TooManyValues => format!("{flag}: '{value}'; allowed: {flag} without a value"),
         ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb.as_ref()),
-        // The first paragraph of the parser's message. Tips and usage follow it.
+        // The first paragraph of the parser's message; the tips and the usage that follow are left out.
         _ => {
             let text = error.render().to_string();
             let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -74,7 +75,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
 /// The command that a command line names.
 struct Verb<'a> {
     command: &'a Command,
-    /// Name of the command without that of the tool, such as `run` or `linear run`.
+    /// Name of the command without the name of the tool, such as `run` or `linear run`.
     name: String,
     /// Index of the last word of the name in the command line.
     at: usize,
@@ -88,7 +89,7 @@ impl<'a> Verb<'a> {
             let (within, before) = found.as_ref().map_or((root, ""), |verb| (verb.command, &verb.name));
             let Some(command) = within.find_subcommand(word) else { continue };
             found = Some(Verb { command, name: joined(before, command.get_name()), at });
-            // Its own commands are those of the tool.
+            // The subcommands of `help` are the commands of the tool, so the search stops.
             if command.get_name() == "help" {
                 break;
             }
@@ -102,7 +103,7 @@ fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// Appends to `found` the commands in `within` that have the flag `flag`; groups of commands are searched.
+/// Appends to `found` the names of the commands in `within`, and in its groups of commands, that have the flag `flag`.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());
@@ -122,7 +123,7 @@ fn unknown(
     error: &clap::Error,
 ) -> String {
     let at = (1..words.len()).find(|&at| {
-        // Of "-word" the parser names the first letter.
+        // For "-word" the parser names only the first letter.
         let short = found.len() == 2 && !words[at].starts_with("--");
         name(&words[at]) == found || short && words[at].starts_with(found)
     });
@@ -166,7 +167,7 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
             _ => (words[at - 1].as_str(), word.as_str()),
         };
         let takes = of(command, flag);
-        // Plain paths may be of any bytes.
+        // A plain path may contain any bytes.
         if takes.is_some_and(|arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()) {
             continue;
         }

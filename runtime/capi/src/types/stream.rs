@@ -38,8 +38,8 @@ pub const ELSA_OPERAND_STATE_S: elsa_operand = 13;
 /// Weighted sums W of the states, float [batch, heads, queries, d_v].
 pub const ELSA_OPERAND_STATE_W: elsa_operand = 14;
 
-/// Outputs of a stream, combined by bitwise or, for elsa_stream_options. Present keys and values are written if the
-/// problem has them.
+/// Outputs that a stream writes: a bitwise or of ELSA_STREAM_*, in elsa_stream_options. Present keys and values are
+/// written if the problem has them.
 pub type elsa_stream_outputs = u32;
 /// The output.
 pub const ELSA_STREAM_OUT: elsa_stream_outputs = 1;
@@ -48,11 +48,12 @@ pub const ELSA_STREAM_LSE: elsa_stream_outputs = 2;
 /// The states.
 pub const ELSA_STREAM_STATES: elsa_stream_outputs = 4;
 
-/// Box of rows of a tensor, and their layout in the memory passed to a callback. For row (first[0] + b, first[1] + h,
-/// first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts, the length elements from
-/// start on are stored at offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The
-/// strides of the problem's views determine only the order of heads and tokens in this memory; the program may store
-/// its own tensors in any layout.
+/// Box of rows of a tensor, and the layout of these rows in the memory passed to a callback. Let b, h and t be below
+/// count[0], count[1] and count[2]. Of row (first[0] + b, first[1] + h, first[2] + t) of the tensor's
+/// [batch, heads, tokens], the elements start to start + length - 1 are stored contiguously. The first of them is at
+/// offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The strides of the problem's
+/// views determine only the order of heads and tokens in this memory; the program may store its own tensors in any
+/// layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_rows {
@@ -66,8 +67,8 @@ pub struct elsa_rows {
     pub first: [usize; 3],
     /// Number of rows along each axis, at least one.
     pub count: [usize; 3],
-    /// First element of each row. Non-zero only for mask, bias and index, whose elements are indexed by key, past
-    /// included.
+    /// Index of the first stored element of each row. Non-zero only for mask, bias and index, whose elements are
+    /// indexed by key, including past keys.
     pub start: usize,
     /// Number of elements of each row, at least one.
     pub length: usize,
@@ -75,15 +76,15 @@ pub struct elsa_rows {
     pub strides: [usize; 3],
 }
 
-/// Callback that fills rows of an input. It must write every element of the rows into the bytes bytes that start at
-/// data, and nothing else. A non-zero result ends the run, whose report contains it. elsa_stream_run documents the
-/// rules for callbacks.
+/// Callback that fills rows of an input. It must write every element of the rows into the memory that begins at data
+/// and has bytes bytes, and write nothing else. A non-zero result ends the run, whose report contains it.
+/// elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_read = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *mut c_void, bytes: usize) -> i32,
 >;
 
-/// Callback that receives final rows of an output, in the bytes bytes that start at data. A non-zero result ends the
-/// run, whose report contains it. elsa_stream_run documents the rules for callbacks.
+/// Callback that receives final rows of an output, in the memory that begins at data and has bytes bytes. A non-zero
+/// result ends the run, whose report contains it. elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_write = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *const c_void, bytes: usize) -> i32,
 >;
@@ -94,9 +95,9 @@ pub type elsa_stream_write = Option<
 pub struct elsa_stream_options {
     /// sizeof(elsa_stream_options). elsa_stream_options_init sets it.
     pub size: usize,
-    /// Maximum bytes of memory of the process during a run, including its memory when the stream is created. A stream
-    /// that does not fit is rejected, and the message gives the required bytes; a budget beyond the memory that the
-    /// system has left is rejected too.
+    /// Maximum memory of the process during a run, in bytes, including the memory that it has when the stream is
+    /// created. A stream that does not fit is rejected, and the message gives the required bytes; a budget beyond the
+    /// memory that the system has left is rejected too.
     pub host_budget: usize,
     /// Length of a chunk as a multiple of the default, which is 4,096 keys with blocks of 64 (eta of ELSA-Lean); 0
     /// means 1. Chunks consist of whole segments, and are shorter if rows need the memory.
@@ -133,9 +134,9 @@ pub struct elsa_stream_info {
     pub resident_rows: usize,
     /// Keys per chunk.
     pub chunk_keys: usize,
-    /// Number of units of a run. A unit is a box of resident rows that reads its keys once; before these comes one unit
-    /// for every sequence and key head that is copied to a present. 0 for packed sequences, whose lengths are known
-    /// only at run time.
+    /// Number of units of a run. A unit is a box of resident rows that reads its keys once. The run begins with one
+    /// additional unit for every sequence and key head whose keys and values are copied to a present tensor. 0 for
+    /// packed sequences, whose lengths are known only at run time.
     pub units: usize,
     /// Bytes of host memory at the peak of a run: the sum of the fields below.
     pub host_bytes: usize,
@@ -176,7 +177,7 @@ pub struct elsa_stream_data {
     /// Offsets of the packed sequences in the keys, [packed + 1].
     pub cu_seqlens_k: elsa_integers,
     /// First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
-    /// that a callback ended, pass finished of its report.
+    /// that a callback ended, pass the field finished of that run's report.
     pub first_unit: usize,
 }
 
@@ -189,7 +190,7 @@ pub struct elsa_stream_report {
     pub size: usize,
     /// Value returned by the callback that ended the run; 0 if none did.
     pub code: i32,
-    /// Operand of the callback call that ended the run; 0 if no callback ended it.
+    /// Operand that the callback was reading or writing when it ended the run; 0 if no callback ended it.
     pub operand: elsa_operand,
     /// Number of units of a complete run.
     pub units: usize,
@@ -202,7 +203,7 @@ pub struct elsa_stream_report {
     pub read_bytes: u64,
     /// Bytes of rows written.
     pub written_bytes: u64,
-    /// Milliseconds from the first read to the end.
+    /// Milliseconds from the first read to the end of the run.
     pub total_ms: f64,
     /// Milliseconds spent reading, most of which overlaps the computation of the previous chunk.
     pub read_ms: f64,

@@ -15,7 +15,7 @@ pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
 /// The measurements of one job.
 #[derive(Default)]
 pub struct Account {
-    /// Work per nanosecond in every round.
+    /// Rates, in units of work per nanosecond, one for each round.
     pub rates: Vec<f64>,
     pub calls: u64,
     /// Relative L2 error of the job's output, compared with f64.
@@ -41,8 +41,9 @@ impl Account {
 /// Measures jobs until `wanted` rounds were calm, or until three times as many rounds were tried. Returns the number of
 /// rounds tried.
 ///
-/// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round starts with the next
-/// turn, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of them were calm.
+/// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round begins one turn later
+/// than the previous round, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of
+/// them were calm.
 pub fn rounds(
     wanted: usize,
     turns: &[Vec<usize>],

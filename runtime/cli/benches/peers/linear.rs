@@ -1,10 +1,10 @@
 //! Linear attention by this library compared with its peers on the CPU: ONNX Runtime's `LinearAttention`, ggml's
 //! `GATED_DELTA_NET`, and PyTorch.
 //!
-//! `ELSA_PEERS_GGML` names the folder of ggml's libraries. All libraries measure on the same numbers in the same memory
-//! layout, `[batch, tokens, heads, d]`, and write the last states in addition to the output. Every output, including
-//! those of the peers, is compared with the recurrence in f64. An output of this library that is too far off ends the
-//! run.
+//! `ELSA_PEERS_GGML` names the folder of ggml's libraries. All libraries compute with the same numbers in the same
+//! memory layout, `[batch, tokens, heads, d]`, and write the last states in addition to the output. Every output,
+//! including those of the peers, is compared with the recurrence in f64. An output of this library that is too far off
+//! ends the run.
 
 use crate::account::{Account, rounds};
 use crate::outcome::{Outcome, each};
@@ -118,7 +118,7 @@ fn measure(
     let plan = engine.linear_plan(&problem, &options)?;
     let mut workspace = plan.workspace()?;
     let mut y = vec![0.0; cell.tokens * cell.heads * cell.dim];
-    // On a line, as ONNX Runtime's own memory is.
+    // The state begins at a cache line, as ONNX Runtime's memory does.
     let count = cell.heads * cell.dim * cell.dim;
     let mut room = vec![0.0f32; count + LINE];
     let first = room.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);

@@ -50,11 +50,11 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
-/// kernels and far below that of a wrong one.
+/// Allowed error of the f32 arithmetic, in addition to the rounding of the output: 2⁻¹⁹, far above the error of correct
+/// kernels and far below that of wrong ones.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
-/// Maximum error of a peer, as a multiple of the error allowed here. A peer with a greater error computes something
-/// else.
+/// Maximum error of a peer, as a multiple of the error allowed for this library. A peer with a greater error computes
+/// a different function.
 const WRONG: f64 = 16.0;
 
 /// Writes elements as f32, which is exact for every type.
@@ -100,7 +100,8 @@ fn measure(
     let work = shape.operations();
     let sgemm = 2.0 * SGEMM.1.powi(3);
     let mut outcome = Outcome::new(engine.kernel().to_owned(), prepared);
-    // The jobs are the peers, then this library, then sgemm once more, right after sgemm.
+    // The jobs are the peers (among them sgemm), then this library, then a second slice of sgemm, which runs directly
+    // after the first.
     let own = outcome.others.len();
     let after = |job: usize| outcome.others.get(job).is_some_and(|(name, _)| name == SGEMM.0);
     let turns: Vec<_> =

@@ -8,15 +8,15 @@ use std::path::Path;
 /// The curves of all problems that differ only in their number of tokens.
 #[derive(Default)]
 struct Family {
-    /// Kernel of this library that ran, for the note below the charts.
+    /// Name of the kernel of this library that ran, for the note below the charts.
     note: String,
-    /// Curves of the speeds, and curves of the ratios to peers.
+    /// First the curves of the speeds, then the curves of the ratios to peers.
     charts: [Vec<Raw>; 2],
 }
 
 /// The pictures of a run: one for each family of problems.
 pub struct Pictures {
-    /// Labels of the y axes: of the speeds, and of the ratios.
+    /// Labels of the y axes, first for the speeds, then for the ratios.
     axes: [&'static str; 2],
     families: BTreeMap<String, Family>,
 }

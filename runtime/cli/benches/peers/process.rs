@@ -10,15 +10,15 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Pause after a slice, so that worker threads fall asleep. Those of this library sleep within microseconds of their
+/// Pause after a slice, in which worker threads fall asleep. This library's threads sleep within microseconds of their
 /// last job.
 const SETTLE: Duration = Duration::from_millis(1);
 /// Maximum share of a slice's time for which its threads may wait for a processor. With a larger share, the slice
 /// counts as disturbed. Checked only for slices that are measured by the wall clock.
 const DISTURBED: f64 = 0.03;
-/// Maximum number of times that a slice is measured. If the last time is disturbed too, its round is dropped.
+/// Maximum number of times that a slice is measured. If the last measurement is disturbed too, the round is dropped.
 const RETAKES: u32 = 6;
-/// Seconds of calls between two readings of the clock within a slice.
+/// Seconds for which calls run between two readings of the clock within a slice.
 const LOOK: f64 = 1e-4;
 
 /// Process that runs a Python script and communicates with it by the protocol of `slices.py`.
@@ -37,7 +37,7 @@ pub struct Prepared {
     pub versions: Map<String, Value>,
 }
 
-/// One slice of a job.
+/// Measurement of one slice of a job.
 #[derive(Deserialize)]
 pub struct Slice {
     /// Seconds per call.
@@ -85,7 +85,7 @@ impl Peers {
     }
 }
 
-/// Returns total seconds for which threads of this process were ready to run but had no processor (Linux).
+/// Returns the total seconds for which threads of this process were ready to run but had no processor (Linux).
 fn waited() -> f64 {
     let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
@@ -94,8 +94,8 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice of calls of `run`, which calls this library, like `measure` of `slices.py` for a peer. One thread
-/// is measured by its processor time, several threads by the wall clock.
+/// Measures a slice in which `run` calls this library repeatedly, as `measure` of `slices.py` does for a peer. One
+/// thread is measured by its processor time, several threads by the wall clock.
 pub fn own_slice(
     run: &mut dyn FnMut() -> Result<(), Failure>,
     threads: usize,

@@ -37,7 +37,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         &["1,12,197,197,64", "64,3,49,49,32", "4,12,256,256,32", "1,12,900,900,64"],
         &["float", "bias", "batch", "row", "bool", "padding", "true"],
     ),
-    // Causal masks, shared key heads, and both: encoders, prefill and decoding.
+    // Shapes with a causal mask, with shared key heads, or with both, as in encoders, prefill and decoding.
     (
         "causal",
         &[
@@ -50,7 +50,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         ],
         &[""],
     ),
-    // The stages of Swin-T for a picture of 224 x 224. The last has one window, which is never shifted.
+    // The stages of Swin-T for a picture of 224 x 224. The last stage has one window, which is never shifted.
     (
         "swin",
         &[
@@ -62,10 +62,11 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         &[""],
     ),
 ];
-/// Default numbers of tokens of plotted shapes, each of one head of 64 dims.
+/// Default numbers of tokens for plots. Each plotted shape has one head of size 64.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
-/// Default numbers of tokens and head sizes of linear attention, measured for every rule with four heads.
+/// Default numbers of tokens of linear attention. They are combined with the head sizes [`DIMS`] and measured for every
+/// rule with four heads.
 const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
 const DIMS: [usize; 2] = [64, 128];
 const HEADS: usize = 4;

@@ -51,7 +51,7 @@ impl Forward {
         }
     }
 
-    /// Reads `rows` from the files that the flags name; `None` if no flag names any.
+    /// Reads the results for `rows` from the files that the flags name; `None` if no flag names a file.
     ///
     /// # Errors
     /// Returns an error if a file does not belong to the problem.
@@ -91,7 +91,7 @@ impl Forward {
             found: format!("{name} of {}, shape {:?}", tensor.dtype().name(), tensor.shape()),
             allowed: format!("f32, {allowed:?}"),
         };
-        // All headers come before the first element.
+        // All headers are checked before the first element is read.
         for (name, shape) in [("m", of_row), ("S", of_row), ("W", of_value)] {
             let tensor = Tensor::header("state", &named(name), Accept::Float)?;
             rows.covers("state", tensor.shape(), Some(2))?;

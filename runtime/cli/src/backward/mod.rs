@@ -195,7 +195,8 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
                 forward_problem.head_dim(),
                 forward_problem.value_dim(),
             ],
-            // Whether the forward pass ran too, and the tasks whose gradients were added; one without quorums.
+            // `forward` is `true` if the forward pass ran too. `tasks` is the number of tasks whose gradients were
+            // added, or one without quorums.
             forward: !is_given,
             tasks: tasks,
             workspace_bytes: workspace_bytes,

@@ -1,5 +1,5 @@
-//! `elsa backward --task`: computes the shares of gradients of one task of a division by quorums, from the tokens of
-//! that task, and writes them to a file.
+//! `elsa backward --task`: computes one task's shares of the gradients in a division by quorums, from the tokens of
+//! that task, and writes the shares to a file.
 
 use super::args::BackwardArgs;
 use super::given::{Forward, like_output};

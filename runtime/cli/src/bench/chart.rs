@@ -27,7 +27,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
     let family = |cell: &Cell| {
         let Cell { dtype, batch, heads, kv_heads, d, .. } = cell;
-        // One query is decoding; equally many queries and keys are encoding.
+        // One query with many keys is decoding; equal numbers of queries and keys are encoding.
         let decodes = if cell.queries == 1 && cell.n > 1 { ", one query" } else { "" };
         let shared = if kv_heads == heads { String::new() } else { format!(" in {kv_heads} groups") };
         format!("{dtype}, batch {batch}, heads {heads}{shared}, d {d}{decodes}")
@@ -68,7 +68,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
 /// Draws power, temperature, clocks and the load of other processes against time.
 #[must_use]
 pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
-    /// Reads one quantity of a trace.
+    /// Function that reads one quantity of a trace.
     type Of = fn(&Trace) -> Option<f64>;
     /// Title, unit and curves of a picture.
     type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of)]);
@@ -130,13 +130,13 @@ mod tests {
         let [left, top, right, bottom] = charts[0].frame;
         let inside = |dot: &Dot| (left..=right).contains(&dot.x) && (top..=bottom).contains(&dot.y);
         assert!(latency.dots.iter().all(inside), "{latency:?}");
-        // Equal factors are equal steps, from the left and from below.
+        // Equal factors in tokens and latency are equal steps on the axes, to the right and upwards.
         let [a, b, c] = &latency.dots[..] else { panic!("three") };
         assert!(((b.x - a.x) - (c.x - b.x)).abs() < 0.3 && ((a.y - b.y) - (b.y - c.y)).abs() < 0.3);
         assert!(a.x < b.x && a.y > b.y);
         assert!(charts[1].curves.iter().any(|curve| curve.name == "noise" && curve.band.ends_with('Z')));
         assert!(charts.iter().all(|chart| chart.x_ticks.len() >= 2 && chart.y_ticks.len() >= 2));
-        // One point is no curve, and a refused cell is none.
+        // A single point draws no curve, and neither does a refused cell.
         assert_eq!(of_cells(&[cell(100, 0.1)]), []);
         assert_eq!(of_cells(&[cell(100, 0.1), Cell { samples: 0, ..cell(200, 0.2) }]), []);
         assert_eq!(of_cells(&[cell(100, 0.0), cell(200, -1.0)]).len(), 1);

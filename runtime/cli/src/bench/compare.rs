@@ -1,13 +1,13 @@
 //! Changes between two tables that exceed the noise of both.
 //!
 //! Rows of the two tables belong together if workload, shape, element type, method, back end and number of threads are
-//! equal. The change of a row is the quotient of its medians. It counts if it exceeds the noise of both runs together,
-//! and only if both cells are clean: a disturbed cell proves nothing.
+//! equal. The change of a row is the quotient of its medians. It counts only if it exceeds the noise of both runs
+//! together and both cells are clean, because a disturbed cell proves nothing.
 //!
-//! Noise within a run comes from the alternating methods. A machine whose speed drifts over seconds shifts all of them
-//! together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
-//! all changes between the two tables: if rows move in both directions, the change of a single row proves little. If
-//! all rows become slower together, they do not scatter, and their changes count.
+//! Noise within a run is measured by alternating the methods. A machine whose speed drifts over seconds shifts all
+//! methods together, from one cell to the next and from one run to the next. So a change must also exceed the
+//! [`scatter`] of all changes between the two tables: if rows move in both directions, the change of a single row
+//! proves little. If all rows become slower together, the changes do not scatter, and they count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
@@ -45,7 +45,7 @@ impl Verdict {
 /// The change of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The median after divided by the median before; `None` if a cell was refused.
+    /// Median latency in the later table divided by that in the earlier one; `None` if a cell was refused.
     pub ratio: Option<f64>,
     /// The noise of both runs together; `None` if either is unknown.
     pub noise: Option<f64>,
@@ -56,8 +56,9 @@ pub struct Change {
 /// Minimum number of rows for which the scatter of changes is meaningful.
 const ROWS: usize = 8;
 
-/// Returns the scatter of changes about their median: three standard deviations, estimated for normal numbers from the
-/// median absolute deviation. Zero for too few rows. Cells that are not clean are skipped.
+/// Returns the scatter of changes about their median: three standard deviations, estimated from the median absolute
+/// deviation under the assumption of a normal distribution. Cells that are not clean are skipped. Zero if too few rows
+/// remain.
 #[must_use]
 pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     let clean = pairs.filter(|(before, after)| before.clean && after.clean);
@@ -76,7 +77,7 @@ pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
 #[must_use]
 pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
-    // `max` would drop a noise that is no number.
+    // A comparison keeps NaN as the noise; `max` would replace it by the scatter.
     let noise = after.noise.zip(before.noise).map(|(after, before)| after + before);
     let noise = noise.map(|noise| if noise < scatter { scatter } else { noise });
     let verdict = match (ratio, noise) {
@@ -100,7 +101,7 @@ pub fn same(a: &Row, b: &Row) -> bool {
     key(a) == key(b)
 }
 
-/// Maximum width of the column of names. Longer names extend beyond it.
+/// Maximum width of the column of names. Longer names extend beyond the column.
 const WIDEST: usize = 120;
 
 /// Returns the display name of a row.
@@ -139,7 +140,7 @@ pub fn changes(
     }
     let mut places = HashMap::with_capacity(old.len());
     for (at, row) in old.iter().enumerate() {
-        // Of rows of the same the first counts.
+        // If several rows have the same key, the first one counts.
         places.entry(key(row)).or_insert(at);
     }
     let found = |row: &Row| places.get(&key(row)).copied();
@@ -253,7 +254,7 @@ mod tests {
             let slower = |row: &&Row| change(&before[0], row, scatter).verdict == Verdict::Slower;
             (scatter, after.iter().filter(slower).count())
         };
-        // Deviations of 5 %: three of them, with the factor of normal numbers, are a quarter.
+        // The median deviation is 5 %; three standard deviations estimated from it are about 25 %.
         let (wide, slower) = of([0.9, 0.95, 0.95, 0.95, 1.0, 1.05, 1.05, 1.1, 1.6]);
         assert!((0.24..0.26).contains(&wide) && slower == 1, "{wide} {slower}");
         assert_eq!(of([1.1; 9]), (0.0, 9));

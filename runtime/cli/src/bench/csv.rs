@@ -10,7 +10,7 @@ use std::path::Path;
 /// Returns the table of `cells` as CSV: a line of column names, and a line for each cell.
 ///
 /// # Errors
-/// Returns an error if formatting fails, which it does not in memory.
+/// Returns an error if formatting fails, which cannot happen in memory.
 pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(report::columns(&Cell::default())?.iter().map(|(name, _)| name))?;
@@ -23,7 +23,7 @@ pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
 /// Fields of a row that `elsa bench --compare` and `--spot` read.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Row {
-    /// The workload; empty without one.
+    /// Name of the workload; empty if the shape belongs to none.
     pub workload: String,
     /// The complete shape, in the notation of `--shape`.
     pub shape: String,
@@ -31,9 +31,9 @@ pub struct Row {
     pub dtype: String,
     /// `elsa` or `math`.
     pub method: String,
-    /// The back end.
+    /// Name of the back end.
     pub backend: String,
-    /// Kernel that ran.
+    /// Name of the kernel that ran.
     pub kernel: String,
     /// Number of computing threads.
     pub threads: u32,
@@ -73,7 +73,7 @@ pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
             *text = one_line(text);
         }
     }
-    // A latency that is no positive number compares with nothing.
+    // A latency that is not a positive finite number cannot be compared.
     let sound = |row: &Row| row.samples == 0 || row.p50_ms.is_some_and(|ms| ms > 0.0 && ms.is_finite());
     match rows.iter().position(|row| !sound(row)) {
         Some(at) => Err(format!("row {}: p50_ms {:?}", at + 1, rows[at].p50_ms)),

@@ -1,6 +1,6 @@
 //! The times of all calls in the format of `trtexec --exportTimes`: a list of calls with the start, end and duration of
-//! each phase, in milliseconds. A call of this library has the phases enqueue and compute. Its tensors stay in place,
-//! so there are no phases for copies. `name` identifies the row of the results.
+//! each phase, in milliseconds. A call of this library has two phases: enqueue and compute. Its tensors stay in place,
+//! so there are no phases for copies. The field `name` identifies the row of the results to which a call belongs.
 
 use super::measure::Measured;
 use serde_json::{Value, json};

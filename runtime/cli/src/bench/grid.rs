@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::shape::{MaskForm, Named, Shape, Workload};
 use elsa_core::dtype::DType;
 
-/// Tokens of the default grid: the sequence lengths of ELSA table 6.
+/// Numbers of tokens of the default grid: the sequence lengths of ELSA table 6.
 pub const GRID: [usize; 12] = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900];
 
 /// Head size of the default grid.
@@ -30,8 +30,8 @@ pub const fn cell(heads: usize, tokens: usize, mask: Option<MaskForm>) -> Shape 
     Shape { mask, ..Shape::plain(1, heads, tokens, tokens, DIM) }
 }
 
-/// Returns the cases of `shapes` and `workloads`, in `dtype`, or in f32 without it. If both lists are empty, returns
-/// the default grid with `heads` heads, in `dtype`, or in f32 and f16 without it.
+/// Returns the cases of `shapes` and `workloads`, with element type `dtype` (f32 if `None`). If both lists are empty,
+/// returns the default grid with `heads` heads, in `dtype` (f32 and f16 if `None`).
 ///
 /// # Errors
 /// Never fails in practice: a test parses every shape of every workload.

@@ -9,7 +9,7 @@ use crate::error::Error;
 use askama::Template;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 
-/// Charts below one heading.
+/// A group of charts below one heading.
 struct Group {
     title: &'static str,
     charts: Vec<Chart>,
@@ -19,7 +19,7 @@ struct Group {
 
 /// A row of the table.
 struct Row {
-    /// Text of each column, and `true` if it is a word and not a number.
+    /// Text of each column, and `true` if the text is a word rather than a number.
     fields: Vec<(String, bool)>,
     clean: bool,
     reasons: String,
@@ -49,7 +49,7 @@ pub struct Records {
     pub cells: Vec<Cell>,
     /// States of the machine during the run.
     pub traces: Vec<Trace>,
-    /// Summary at the end of the run; `None` if the records break off before.
+    /// Summary at the end of the run; `None` if the records break off before the end.
     pub end: Option<End>,
 }
 
@@ -109,7 +109,7 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
         ("System", format!("{} {}", start.os, start.arch)),
         ("Governor", of(start.governor.as_deref())),
     ];
-    // What only some machines have is left out where it is missing.
+    // Facts that only some machines have are left out where they are missing.
     let more = [
         ("GPU", start.gpu.as_deref()),
         ("Driver", start.driver.as_deref()),
@@ -212,7 +212,7 @@ mod tests {
         let page = page(&records).unwrap();
         assert!(!page.contains("<script") && !page.contains("alert('x')"), "{page}");
         assert!(page.contains("&#60;script&#62;") || page.contains("&lt;script&gt;"), "{page}");
-        // Nothing is fetched.
+        // The page fetches nothing from outside.
         for fetch in ["http:", "https:", "src=", "@import", "url(", "<link"] {
             assert!(!page.contains(fetch), "{fetch}");
         }
@@ -225,7 +225,7 @@ mod tests {
         let page = page(&Records { cells: vec![cell], ..Records::default() }).unwrap();
         assert!(page.contains("has not ended") && page.contains("there is no curve"), "{page}");
         assert!(page.contains("refused: first; mark; second") && !page.contains("NaN"), "{page}");
-        // As many fields as columns.
+        // The row has as many fields as the table has columns.
         let row =
             page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap_or_default();
         assert_eq!(

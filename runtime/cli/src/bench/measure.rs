@@ -31,8 +31,8 @@ const SLICE: Duration = Duration::from_millis(4);
 const SLICES: f64 = 16.0;
 /// The longest warm-up.
 const WARM: Duration = Duration::from_secs(30);
-/// Time from which a round counts as long. During warm-up, the trend over long rounds is judged from only four rounds:
-/// two against two.
+/// Duration above which a round counts as long. During warm-up, the trend over long rounds is judged from only four
+/// rounds: two against two.
 const LONG: Duration = Duration::from_millis(500);
 /// Share of the measuring time that is spent on the parts of GPU calls: enqueue, wait and device.
 const DIVIDED: f64 = 0.2;
@@ -73,7 +73,7 @@ struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
     latencies: Latencies,
-    /// Start and duration of calls, in milliseconds, as far as the reserved capacity allows.
+    /// Start and duration of calls, in milliseconds. Calls beyond the reserved capacity are left out.
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,
@@ -82,8 +82,8 @@ struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// Runs calls for `length`, at least one, and returns the milliseconds per call. If `begin` is given, calls are
-    /// timed, and their starts are relative to `begin`.
+    /// Makes calls for `length`, at least one call, and returns the milliseconds per call. If `begin` is given, calls
+    /// are timed, and their starts are relative to `begin`.
     fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
@@ -94,7 +94,7 @@ impl Contender<'_> {
             calls += 1;
             if let Some(begin) = begin {
                 self.latencies.add(now - last);
-                // The capacity is reserved, so keeping a time allocates nothing.
+                // The capacity is reserved, so storing a time allocates nothing.
                 if self.times.len() < self.times.capacity() {
                     self.times.push(((last - begin).as_secs_f64() * 1e3, (now - last).as_secs_f64() * 1e3));
                 }
@@ -113,7 +113,7 @@ impl Contender<'_> {
 }
 
 /// Gives every contender one slice, starting with contender `round` (modulo their number). Returns the milliseconds per
-/// call of each.
+/// call of each contender.
 fn round(
     contenders: &mut [Contender<'_>],
     round: usize,
@@ -152,7 +152,7 @@ fn warm(
         };
         progress.tell(Part::Warm, ((turn + 1) as f64 / (2 * half) as f64).min(0.99));
         if done {
-            // Too few slices show no trend either.
+            // If the requested time ended after too few slices to show a trend, the latencies count as settled too.
             return Ok(stable || (asked.is_some() && turn + 1 < 2 * half));
         }
     }
@@ -179,7 +179,7 @@ pub fn measure(
     Check::new(case, &problem, inputs).first_calls(&mut subjects, progress)?;
 
     let mut contenders = bind(&mut subjects, inputs, settings.keep)?;
-    // The copy comes last.
+    // The last contender is the duplicate of the first method.
     let kinds = contenders.len() - 1;
     let alone = watch.has_power() && kinds > 1;
     let seconds = if alone { settings.seconds / 2.0 } else { settings.seconds };
@@ -208,14 +208,14 @@ pub fn measure(
     if on_gpu {
         contenders.iter_mut().take(kinds).try_for_each(|contender| divide(contender, seconds))?;
     }
-    // Copies the answers back from the GPU's memory, where timed calls leave them.
+    // Timed calls leave their answers in the GPU's memory; these runs copy the answers back.
     for contender in &mut contenders {
         contender.bound.run()?;
     }
 
     let taken: Vec<_> =
         contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc, c.parts)).collect();
-    // The times of the first and of another, round by round.
+    // Pairs the times of the first contender and of another one, round by round.
     let pairs = |other: usize| rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>();
     let noise = Ratio::of(&pairs(kinds)).map(Ratio::spread);
     let to_math = (1..kinds).find(|&at| subjects[at].method == Method::Math).map(pairs);

@@ -2,11 +2,11 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `args`, `grid` | the flags; which shapes are measured |
+//! | `args`, `grid` | the flags, and the shapes to measure |
 //! | `measure`, `subject` | the measurement of a shape, and statistics of its times |
 //! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
-//! | `compare`, `spot` | a comparison of two runs; a short run compared with a saved one |
+//! | `compare`, `spot` | comparison of two runs, and of a short run with a saved one |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;
@@ -58,7 +58,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     let methods = args.method.unwrap_or(BOTH);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };
-    // A shape that is no problem is known before anything is measured.
+    // A shape that is not a valid problem is reported before anything is measured.
     cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;
     run(args, options, &engine, methods, &cases)
 }

@@ -33,7 +33,7 @@ pub struct Output {
 
 impl Output {
     /// Prepares the output files first, so that a file that cannot be written is reported before anything is measured.
-    /// `board` is the name of the board, if the project knows it.
+    /// `board` is the name of the board; `None` if the project does not know it.
     ///
     /// # Errors
     /// Returns an error if a file cannot be written, or if the port cannot be opened.

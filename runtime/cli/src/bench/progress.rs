@@ -1,4 +1,4 @@
-//! Progress bar of a benchmark, which also moves within a case.
+//! Progress bar of a benchmark, which also advances during a case.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -17,7 +17,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the shares of the case's time at which the part starts and ends.
+    /// Returns the start and the end of the part, as fractions of the case's time.
     const fn share(self) -> (f64, f64) {
         match self {
             Part::Check => (0.0, 0.15),

@@ -32,9 +32,9 @@ fn host() -> String {
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// Returns the folder for the tables of this board: `given`, or `targets/BOARD/bench` without it. BOARD is `target`,
-/// the name of a board that the project knows. Without `target`, BOARD is the model of the board, or the host name if
-/// the model is unknown.
+/// Returns the folder for the tables of this board: `given`, or `targets/BOARD/bench` if `given` is `None`. BOARD is
+/// `target`, the name of a board that the project knows. If `target` is `None`, BOARD is the model of the board, or
+/// the host name if the model is unknown.
 #[must_use]
 pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> PathBuf {
     if let Some(given) = given {
@@ -50,7 +50,7 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
 /// Makes the folder of the tables, so that a folder that cannot be written is reported before anything is measured.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns an error if the file system fails.
 pub fn prepare(folder: &Path) -> Result<(), Error> {
     let refuse = |e: std::io::Error| FileError::Target {
         argument: "save",
@@ -58,14 +58,14 @@ pub fn prepare(folder: &Path) -> Result<(), Error> {
         reason: e.to_string(),
     };
     fs::create_dir_all(folder).map_err(refuse)?;
-    // A file that is gone at once shows whether files can be made.
+    // A temporary file that is deleted at once shows whether files can be made.
     Ok(tempfile::tempfile_in(folder).map(drop).map_err(refuse)?)
 }
 
 /// Writes the table and the description of the machine, and returns the path of the table.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns an error if the file system fails.
 pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error> {
     let date: String = start.date.chars().map(|c| if c == ':' { '-' } else { c }).collect();
     let stem = format!("{}-{}", plain(&date).to_ascii_uppercase(), host());
@@ -138,7 +138,7 @@ mod tests {
         };
         assert_eq!(of("here", Some("jetson-tx2"), None), Path::new("here"));
         assert_eq!(of("", Some("jetson-tx2"), Some("x")), Path::new("targets/jetson-tx2/bench"));
-        // No path leaves the folder, for any content of a device tree.
+        // The path stays inside `targets` for any content of the device tree.
         assert_eq!(of("", None, Some("A/../../B\n")), Path::new("targets/a-b/bench"));
         let nameless = of("", None, Some("/../"));
         assert_eq!((nameless.components().count(), nameless.ends_with("bench")), (3, true), "{nameless:?}");

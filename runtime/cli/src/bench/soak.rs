@@ -1,11 +1,11 @@
-//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not
+//! Runs one shape at a fixed rate for a long time, as a robot does: a call is due at every tick, and a call that is not
 //! done when the next one is due has missed its deadline. Ticks that pass during a late call are missed too; the next
 //! call is made at the next tick, like a camera's next frame.
 //!
 //! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
-//! process. At the end, the drift is the median of the last stretch divided by that of the first, and its slope against
-//! the temperature is fitted by least squares over all stretches. Memory is flat if it grew by no more than a mebibyte
-//! from the first stretch to the last.
+//! process. At the end, the drift is the median latency of the last stretch divided by that of the first. The slope of
+//! the median latency against the temperature is fitted by least squares over all stretches. Memory is flat if it grew
+//! by no more than a mebibyte from the first stretch to the last.
 
 use super::args::BenchArgs;
 use super::grid::Case;
@@ -37,7 +37,7 @@ const TICKS: u32 = 5;
 const WARMER: f64 = 1.0;
 /// Maximum growth of the memory, in bytes, that still counts as flat.
 const FLAT: i64 = 1 << 20;
-/// Time at the beginning without ticks, in which caches and clocks settle.
+/// Time before the first tick, in which caches and clocks settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Measurements of one stretch, or of the complete soak.
@@ -49,13 +49,13 @@ struct Stretch {
     t_s: f64,
     /// Number of calls.
     calls: u64,
-    /// Number of ticks whose call was not done when the next tick was due, or was never made.
+    /// Number of missed ticks: their call was not done when the next tick was due, or was never made.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Histogram of latencies: for each bin its upper bound in milliseconds, which is twice that of the previous bin,
+    /// Histogram of latencies. Each bin has its upper bound in milliseconds, which is twice that of the previous bin,
     /// and its number of calls.
     histogram: Vec<(f64, u64)>,
     temp_c: Option<f64>,
@@ -77,9 +77,10 @@ struct Soaked {
     rate_hz: f64,
     /// Median latency of the last stretch divided by that of the first.
     drift: Option<f64>,
-    /// Change of the median latency per degree; null if the temperature hardly changed.
+    /// Slope of the median latency against the temperature, in milliseconds per degree; null if the temperature hardly
+    /// changed.
     ms_per_degree: Option<f64>,
-    /// Growth of the memory from the first stretch to the last.
+    /// Growth of the memory from the first stretch to the last, in bytes.
     growth_bytes: Option<i64>,
     /// Bytes that the calls allocated.
     alloc_bytes: u64,
@@ -150,7 +151,7 @@ pub fn soak(
     }
     let began = Instant::now();
     let clock = Clock { begin: began, period };
-    // Those after the end are not missed.
+    // Ticks after the end do not count as missed.
     let ticks = clock.after(began + time);
     let (mut whole, mut latencies) = (Latencies::new(), Latencies::new());
     whole.clear();
@@ -158,10 +159,10 @@ pub fn soak(
     let mut stretches: Vec<Stretch> = Vec::new();
     let (mut tick, mut backend) = (0, plan.backend());
     let over_all = watch.open();
-    // Until the last tick has its call or is missed, also where the machine was busy between two stretches.
+    // Continues until every tick has its call or is missed, even if the machine was busy between two stretches.
     while tick < ticks {
         let span = watch.open();
-        // A rest that is shorter than half a stretch belongs to the last one.
+        // If less than half a stretch would remain, it is added to this stretch, which becomes the last one.
         let end = Instant::now() + length;
         let end = if end + length / 2 > began + time { began + time } else { end };
         latencies.clear();
@@ -176,7 +177,7 @@ pub fn soak(
             alloc += (change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0)) as u64;
             latencies.add(done - start);
             whole.add(done - start);
-            // The tick whose call is late, and all ticks that passed since.
+            // A late call misses its tick and all ticks that passed since.
             let next = clock.after(done).min(ticks).max(tick + 1);
             missed += next - (tick + 1);
             tick = next;
@@ -193,7 +194,7 @@ pub fn soak(
                 writeln!(output.out(), "{}", line(&stretch))
             }
         })?;
-        // It was printed.
+        // The histogram has been printed and is not needed again.
         stretch.histogram = Vec::new();
         stretches.push(stretch);
         for trace in watch.traces() {

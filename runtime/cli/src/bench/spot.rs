@@ -1,8 +1,9 @@
-//! A short check of 16 points against the last saved table of this board: two of correctness, fourteen of speed.
+//! A short check of 16 points against the last saved table of this board: two points of correctness and fourteen of
+//! speed.
 //!
-//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point passes if its
-//! latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A slower
-//! point is measured again up to twice, after all others.
+//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. Such a point passes if
+//! its latency exceeds the recorded latency by no more than the noise of both runs and the scatter of all changes. A
+//! slower point is measured again up to twice, after all others.
 
 use super::args::{ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -20,14 +21,14 @@ use std::path::{Path, PathBuf};
 /// A point of speed: a case and the name of a method.
 type Point = (Case, &'static str);
 
-/// Returns the cases of the points of correctness: one with more keys than a segment has, and one with a mask.
+/// Returns the cases of the points of correctness: one case with more keys than a segment has, and one with a mask.
 #[must_use]
 pub fn correctness() -> [Case; 2] {
     let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
     [case(DType::F32, 900, COLUMNS[0]), case(DType::F16, 400, COLUMNS[2])]
 }
 
-/// Returns the points of speed, all of the default grid.
+/// Returns the points of speed, which all belong to the default grid.
 #[must_use]
 pub fn speed() -> Vec<Point> {
     let point =
@@ -95,11 +96,11 @@ fn row(cell: &Cell) -> Row {
     }
 }
 
-/// Number of times that slower points are measured again: a machine that is slow for some seconds does not mean that
-/// the program is slower.
+/// Maximum number of times that slower points are measured again, because a machine that is slow for some seconds does
+/// not mean that the program is slower.
 pub const AGAIN: usize = 2;
 
-/// Returns `true` if a measurement belongs to a method on a case.
+/// Returns `true` if a measurement is that of `method` on `case`.
 fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     let cell = &measured.cell;
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
@@ -132,7 +133,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces measurements by repeated ones of the same case and method that are clean and faster.
+/// Replaces each measurement for which `again` has one of the same case and method that is clean and faster.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));
@@ -143,7 +144,7 @@ pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     }
 }
 
-/// Prints a verdict for each point, with `json` as one object per line.
+/// Prints a verdict for each point; with `json`, one object per line.
 ///
 /// # Errors
 /// Returns an error if points failed.
@@ -155,7 +156,7 @@ pub fn judge(
     measured: &[Measured],
 ) -> Result<(), Error> {
     let find = |case: &Case, method: &str| measured.iter().find(|measured| is_of(measured, case, method));
-    // The name of each point, whether it passed (`None` if that is unknown), and what was found.
+    // Each point has a name, the verdict (`None` if unknown), and the words that describe its measurement.
     let mut points: Vec<(String, Option<bool>, String)> = Vec::new();
     for case in correctness() {
         let (outcome, words) = match find(&case, ELSA) {
@@ -255,10 +256,10 @@ mod tests {
         let (status, text) = judged(&recorded, &measured(1.02));
         assert_eq!((status, text.lines().count()), (None, 17), "{text}");
         assert!(text.contains("16 of 16 passed, 0 failed, 0 cannot be told; recorded: kept.csv"), "{text}");
-        // Slower beyond the noise.
+        // All points are slower by more than the noise.
         let (status, text) = judged(&recorded, &measured(1.1));
         assert!(status == Some(4) && text.contains("2 of 16 passed, 14 failed"), "{text}");
-        // Not recorded, disturbed, refused.
+        // Points are missing from the table, then disturbed, then refused.
         let (status, text) = judged(&recorded[..2], &measured(9.0));
         assert!(status == Some(4) && text.matches("not in the table").count() > 10, "{text}");
         let mut disturbed = measured(9.0);
@@ -267,7 +268,7 @@ mod tests {
         assert!(status.is_none() && text.contains("2 of 16 passed, 0 failed, 14 cannot be told"), "{text}");
         let (status, text) = judged(&recorded, &[]);
         assert!(status.is_none() && text.contains("0 of 16 passed, 0 failed, 16 cannot be told"), "{text}");
-        // An answer beyond its certificate, and one that rounding does not explain.
+        // An answer exceeds its certificate, then one differs by more than rounding explains.
         let mut wrong = measured(1.0);
         wrong.iter_mut().for_each(|measured| measured.cell.certified = false);
         assert!(judged(&recorded, &wrong).1.contains("14 of 16 passed, 2 failed"));

@@ -1,4 +1,4 @@
-//! A method on a problem: its plan and memory, its first call, and the oracle's judgement of the output.
+//! A method applied to a problem: its plan and memory, its first call, and the oracle's judgement of the output.
 
 use super::args::{ELSA, MATH};
 use super::grid::Case;
@@ -17,10 +17,11 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Maximum number of multiplications of the oracle for one output. For larger shapes, it computes a sample of the rows.
+/// Maximum number of multiplications that the oracle does for one output. For larger shapes, it computes a sample of
+/// the rows.
 const ORACLE: usize = 1 << 28;
 
-/// A method on a problem.
+/// A method applied to a problem.
 pub struct Subject {
     /// The method.
     pub method: Method,
@@ -34,7 +35,7 @@ pub struct Subject {
     pub output: Buffer,
     /// `true` if the plan runs under a schedule other than the exact one.
     traverses: bool,
-    /// Latency of the first call, including the loading of its kernels, in milliseconds.
+    /// Latency of the first call, including the time to load its kernels, in milliseconds.
     pub cold_ms: f64,
     /// The answer of the first call.
     first: Buffer,
@@ -51,8 +52,8 @@ pub const fn name(method: Method) -> &'static str {
     }
 }
 
-/// Plans `methods` for the problem of `case`, and a duplicate of the first. With `lenient`, any method after the first
-/// is skipped if the problem or the budget does not allow it.
+/// Plans each of `methods` for the problem of `case`, and plans the first method once more, as a duplicate. With
+/// `lenient`, a method after the first is skipped if the problem, the options or the budget do not allow it.
 ///
 /// # Errors
 /// Returns an error if the engine refuses the options or the system refuses memory.
@@ -76,7 +77,7 @@ pub fn plan(
                 warn_without_room(method, case.shape.keys, needed);
                 continue;
             }
-            // A schedule or a budget is not for it.
+            // The method does not support the requested schedule or error budget.
             Err(PlanError::Option(_)) if lenient && !subjects.is_empty() => continue,
             Err(PlanError::Refused(ChooseError::Packed)) if lenient && !subjects.is_empty() => continue,
             Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
@@ -174,13 +175,13 @@ impl Subject {
     #[must_use]
     pub fn certified(&self, total: &Total, backend: Backend) -> bool {
         let certificate = self.plan.certificate_of(backend);
-        // The published bound is that of roundings.
+        // The published bound covers only the rounding errors, not skipped blocks.
         let published = certificate.published_bound + certificate.output_rounding;
         total.explained.holds() && (self.traverses || total.relative() <= published)
     }
 }
 
-/// Logs one warning per process that the budget has no room for a method, which is then left out.
+/// Logs, once per process, a warning that the memory budget has no room for a method, which is then left out.
 fn warn_without_room(method: Method, keys: usize, needed: usize) {
     static WARNED: Once = Once::new();
     let method = name(method);

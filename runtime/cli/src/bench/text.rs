@@ -31,7 +31,7 @@ pub fn headline(start: &Start) -> String {
     if start.emulated {
         line += ", emulated";
     }
-    // Names of boards and drivers come from the machine.
+    // The names of boards and drivers come from the machine, so they are escaped.
     one_line(&line)
 }
 
@@ -162,7 +162,7 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// Formats the ratio of math to elsa in a row of elsa; `-` in other rows.
+/// Formats the ratio of math's latency to elsa's in a row of elsa; `-` in other rows.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {

@@ -43,7 +43,7 @@ pub struct Watch {
     power: bool,
     /// `true` if the last cell was clean.
     calm: bool,
-    /// Time of the last reported state.
+    /// Time of the last state that [`Watch::traces`] returned.
     told: f64,
 }
 
@@ -55,7 +55,7 @@ impl Watch {
         let monitor = Monitor::start(&root, std::process::id());
         let power = monitor.close(monitor.open(), 0).power_mw.is_some();
         if power {
-            // Idle power from then on.
+            // The monitor stores the idle power for later readings.
             let _ = monitor.idle(IDLE);
         }
         let on_gpu = engine.backend() == Backend::Cuda;
@@ -112,8 +112,8 @@ impl Watch {
         reasons
     }
 
-    /// Writes the readings into `cell`: `together` are those while all methods alternated, `alone` those while only
-    /// this method ran. `reasons` mark the cell as not clean.
+    /// Writes the readings into `cell`. `together` are the readings while all methods alternated, `alone` those while
+    /// only this method ran. If there are `reasons`, they mark the cell as not clean.
     pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
         alone.unwrap_or(together).fill(cell);
         cell.throttled = together.throttled;
@@ -172,7 +172,7 @@ pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }
 
-/// Formats a mark as one line of the results. If the line is too long, the reason is cut, and the cure stays complete.
+/// Formats a mark as one line of the results. If the line is too long, the reason is cut and the cure stays complete.
 fn line(mark: &Mark) -> Reason {
     let line = one_line(&mark.to_string());
     match &mark.cure {

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Crossover {
     rule: &'static str,
     per_dim: bool,
-    /// Smallest head size of keys for which chunks are faster; `None` if the recurrence always is.
+    /// Smallest head size of keys for which chunks are faster; `None` if the recurrence is always faster.
     chunks_from: Option<usize>,
     /// Number of tokens that a kernel processes in one pass over a state.
     pass: usize,

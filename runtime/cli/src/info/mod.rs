@@ -78,10 +78,10 @@ struct Gpu {
     memory_bytes: usize,
     integrated: bool,
     mhz: u32,
-    /// Number of tokens from which a plan of linear attention uses chunks instead of the recurrence, for one head of 32
-    /// columns and for eight heads of 128.
+    /// Smallest numbers of tokens for which a plan of linear attention uses chunks instead of the recurrence: for one
+    /// head of 32 columns, then for eight heads of 128.
     linear: [usize; 2],
-    /// Kernels that the plan of a first call at head size 64 loads.
+    /// Kernels that a first plan, for one head of size 64, loads.
     loaded: Vec<Loaded>,
 }
 
@@ -104,7 +104,7 @@ impl Gpu {
     }
 }
 
-/// A file of tuned shapes: whether it is used, its number of shapes, and the reason if it is not used.
+/// A file of tuned shapes: its path, whether it is used, its number of shapes, and the reason if it is not used.
 #[derive(Debug, Serialize)]
 struct TunedInfo {
     file: String,
@@ -153,7 +153,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     let (cpu, cores, caches, backends) =
         (machine::cpu_model(), machine::cores(), machine::caches(), backends());
     let (version, os, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
-    // Data of the target, to compare with the system's report.
+    // The profile of the known board, for comparison with the data that the system reports.
     let profile = machine.target.and_then(Profile::of);
     let mut out = crate::foreign::stdout();
     if args.json {
@@ -180,9 +180,10 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             chosen: chosen,
             why: why,
             threads: threads,
-            // Head size from which a plan of linear attention uses chunks instead of the recurrence, on the CPU.
+            // Smallest head sizes for which a plan of linear attention uses chunks instead of the recurrence, on the
+            // CPU.
             linear: linear,
-            // Tuned file that a GPU was requested to use.
+            // The tuned file that the request names for a GPU.
             tuned: tuned,
         };
         return Ok(report::json(&mut out, &info)?);

@@ -7,10 +7,10 @@ use elsa_targets::Board;
 use serde::Serialize;
 use std::fmt;
 
-/// Data of a board about its processor and its GPU. Unknown numbers are `None`.
+/// Data of a board: its processor and its GPU. Unknown numbers are `None`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
-    /// Name of the cores that the plans of this board assume; `cores` is their number.
+    /// Name of the cores that the plans for this board assume; `cores` is the number of these cores.
     core: Option<String>,
     cores: Option<usize>,
     l1d_bytes: Option<usize>,
@@ -42,7 +42,7 @@ impl Profile {
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;
         let DeviceProfile { l1d, l2, cpu_mhz, gpu, .. } = board.device_profile();
-        // The profile has one core if their number is unknown.
+        // The number of cores comes from the board: a device profile contains one core if the number is unknown.
         let cluster = board.cpus.first();
         let (core, cores) = (cluster.map(|x| x.core.clone()), cluster.and_then(|x| x.count));
         let gpu = gpu.map(|gpu| {

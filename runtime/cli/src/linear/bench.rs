@@ -2,7 +2,8 @@
 //!
 //! 1. Every form of the rule is planned and bound for the same tensors; forms that the engine refuses are skipped.
 //! 2. The output of the first call of each form is checked: its first head is compared with the recurrence in f64.
-//! 3. All forms alternate until the time is over (`turns`). The table shows medians; JSON records also have quartiles.
+//! 3. All forms run alternately until the time is over (`turns`). The table shows medians; JSON records also have
+//!    quartiles.
 
 use super::args::{FormArgs, forms};
 use super::data::{LinearShape, Sample, Semantics};
@@ -23,12 +24,12 @@ use elsa_files::{Buffer, Reads, Target, leaves_enough};
 use elsa_runtime::{Backend, Engine, LinearPlan, LinearWorkspace};
 use std::path::PathBuf;
 
-/// Tokens of the default grid.
+/// Numbers of tokens in the default grid.
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// Relative distance from f64 beyond which an output is wrong, not rounded: a hundred times the error of the least
-/// accurate form, and a hundred times the rounding of the output.
+/// Relative distance from f64 above which an output is wrong and not merely rounded: a hundred times the error of the
+/// least accurate form, and a hundred times the rounding error of the output.
 const WRONG: f64 = 1e-4;
 
 /// The text below the flags.
@@ -251,7 +252,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
 }
 
-/// Describes the common properties of a table's cells.
+/// Describes the properties that all cells of a table share.
 fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> String {
     let gates = match (rule.is_gated(), args.per_dim) {
         (false, _) => "",

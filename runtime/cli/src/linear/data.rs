@@ -67,7 +67,7 @@ pub struct Semantics {
     pub per_dim: bool,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Factor of the output, if it is not the default.
+    /// Factor of the output; `None` for the default.
     pub scale: Option<f32>,
     /// Term added to the sum of squares when queries and keys are normalised; `None` if they are not.
     pub normalize: Option<f32>,
@@ -89,7 +89,7 @@ impl Semantics {
         }
     }
 
-    /// Reads the semantics from the flags.
+    /// Builds the semantics from the flags.
     #[must_use]
     pub fn of(args: &SemanticsArgs, per_dim: bool) -> Semantics {
         let SemanticsArgs { rule, scale, normalize, .. } = *args;
@@ -97,7 +97,7 @@ impl Semantics {
     }
 }
 
-/// A random problem and its tensors, which are the same every time.
+/// A random problem and its tensors, which are the same in every run.
 ///
 /// Keys and queries are unit vectors of random direction, and values are standard normal. Gates `a` and rates `β` are
 /// logistic functions of normal numbers: gates are around 0.88, and rates around 0.5.
@@ -112,7 +112,7 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Median of the normal numbers from which the logistic function makes gates.
+/// Median of the normal numbers whose logistic functions are the gates.
 const GATE: f64 = 2.0;
 
 impl Sample {

@@ -93,7 +93,7 @@ impl LinearJob {
         let layout = layout(args.layout, args.heads, of_packed, [("q", q), ("k", k), ("v", v)])?;
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let value = View::dense("v", layout, v.shape(), args.kv_heads.or(args.heads))?;
-        // Keys have the head size of queries, which determines the number of heads in a joint axis.
+        // The keys have the same head size as the queries, so it is the last axis of k divided by the number of heads.
         let width = k.shape().last().copied().unwrap_or(0);
         let key_heads = width.checked_div(query.dim()).filter(|heads| heads * query.dim() == width);
         let key = View::dense("k", layout, k.shape(), key_heads.filter(|n| *n > 0).or(Some(value.heads())))?;
@@ -129,7 +129,8 @@ impl LinearJob {
         let past = tensors[Operand::PastState].as_deref();
         spec.past_state = past.map(|past| state(Operand::PastState, past.shape())).transpose()?;
         let sequences = packed.unwrap_or(query.batch());
-        // Uses the number of axes of the past, or that of a tensor with an axis for its heads.
+        // A present state has as many axes as the past state or, without a past, as the queries with a separate axis
+        // for heads.
         let tensor_axes = if layout == Layout::Bnc { q.shape().len() + 1 } else { q.shape().len() };
         let axes = past.map_or(if packed.is_some() { 4 } else { tensor_axes }, |past| past.shape().len());
         let present = [sequences, value.heads(), query.dim(), value.dim()][4 - axes.clamp(2, 4)..].to_vec();
@@ -141,7 +142,7 @@ impl LinearJob {
         spec.direction = semantics.direction();
         spec.packed = packed;
 
-        // Decay and beta have one type: f32, or that of the others.
+        // Decay and beta share one type: that of the other tensors if both have it, f32 otherwise.
         let of = |operand| tensors[operand].as_deref().and_then(Tensor::elements).map(|x| x.dtype());
         let narrow =
             [Operand::Decay, Operand::Beta].into_iter().all(|o| of(o).is_none_or(|found| found == dtype));
@@ -201,7 +202,7 @@ impl LinearJob {
     }
 }
 
-/// Checks that each of decay and beta is given if the rule has it, and only then.
+/// Checks that decay and beta are given exactly if the rule uses them.
 fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     let with = |of: fn(Rule) -> bool| {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
@@ -222,7 +223,7 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Properties of the other tensors that determine the axes of decay and beta.
+/// Properties of the queries and values that determine the axes of decay and beta.
 struct Gates {
     layout: Layout,
     /// Rank of the queries.
@@ -232,8 +233,8 @@ struct Gates {
 }
 
 impl Gates {
-    /// Returns the view of decay or beta with the axes `shape`, which are those of the layout. A last axis of length
-    /// one may be missing.
+    /// Returns the view of decay or beta with the axes `shape`, in the order of the layout. A last axis of length one
+    /// may be missing.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

@@ -82,7 +82,7 @@ impl Judged {
         let Worst { found, truth, bound, tensor, .. } = worst;
         self.elements += 1;
         if !truth.is_finite() {
-            // An infinity of f64 may be a NaN of f32, which has met another; a number is neither.
+            // An exact infinity may be a NaN in f32, from infinities that cancel. A finite number is always wrong.
             self.not_finite += 1;
             self.beyond += u64::from(found.is_finite());
             return;
@@ -106,7 +106,7 @@ impl Judged {
         }
     }
 
-    /// Compares the results of one state of a sequence with the exact ones.
+    /// Compares the results of one state of a sequence with the exact results.
     fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
         let mut judged = Judged { gain: truth.gain, ..Judged::default() };
         let output = answer
@@ -182,7 +182,7 @@ pub fn judge(
         },
         |count| bar.inc(count),
     );
-    // Sums in the order of the states, independent of the threads.
+    // Adds the judgements in the order of the states, so that the sums do not depend on the threads.
     let mut judged = vec![Judged::default(); answers.len()];
     for (task, found) in tasks.iter().zip(found) {
         judged[task / places].add(found?);

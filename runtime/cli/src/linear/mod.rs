@@ -2,9 +2,9 @@
 //!
 //! | command | module |
 //! |---|---|
-//! | `elsa linear run` | `run`: output and states, to files |
-//! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
-//! | `elsa linear bench` | `bench`: the forms compared with each other |
+//! | `elsa linear run` | `run`: writes the output and the states to files |
+//! | `elsa linear verify` | `verify`: compares every form with the recurrence in f64 |
+//! | `elsa linear bench` | `bench`: compares the speed of the forms |
 //! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that process each channel separately |
 
 mod args;
@@ -66,7 +66,7 @@ pub enum LinearCommand {
 /// Runs the command.
 ///
 /// # Errors
-/// The errors of the command.
+/// Returns an error if the command fails.
 pub fn linear(args: &LinearArgs) -> Result<(), Error> {
     match &args.command {
         LinearCommand::Run(args) => run::run(args),

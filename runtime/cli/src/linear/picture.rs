@@ -1,4 +1,4 @@
-//! Charts of time against tokens, as one self-contained picture, with the crossovers of forms.
+//! Charts of time against tokens, in one self-contained picture that also lists the crossovers between forms.
 
 use super::table::{Family, Row};
 use crate::chart::{self, Chart, Point, Raw, chart};
@@ -20,7 +20,7 @@ fn curves(family: &Family) -> Option<Chart> {
 /// Returns the picture: a chart for each of `families` with at least two measured lengths.
 ///
 /// # Errors
-/// Never fails: the writer is memory.
+/// Never fails, because it writes to memory.
 pub fn page(families: &[Family]) -> Result<String, Error> {
     let crossovers = |family: &Family| family.crossovers().iter().map(ToString::to_string).collect();
     let charts = families.iter().filter_map(|family| Some((curves(family)?, crossovers(family)))).collect();

@@ -1,5 +1,5 @@
 //! `elsa linear run`: computes linear attention over tensors in files and writes the results to files.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use super::args::{FormArgs, SemanticsArgs, TensorArgs};
@@ -85,8 +85,8 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
-/// Returns the reason for skipping a form that the user did not name: the problem does not support the form, or the
-/// form does not fit into memory. `None` for other errors.
+/// Returns the reason why a form that the user did not name is skipped: the problem does not support the form, or the
+/// form does not fit into memory. `None` for any other error.
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
@@ -118,7 +118,7 @@ fn certificate(
     let claims = judged.unclaimed == 0 && judged.not_finite == 0;
     Ok(object! {
         what: "certificate",
-        // None if an element has no bound, or is not finite.
+        // The claim is none if an element has no bound or is not finite.
         claim: if claims { "bound" } else { "none" },
         kernel: plan.kernel_of(backend),
         form: plan.division_of(backend).form.name(),
@@ -204,7 +204,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
             dtype: dtype.name(),
             shape: shape,
             workspace_bytes: plan.workspace_bytes(),
-            // Why the CPU computed in place of the requested GPU.
+            // The reason why the CPU computed instead of the requested GPU.
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms: ms,
         };

@@ -72,7 +72,7 @@ pub struct Family {
     pub rows: Vec<Row>,
 }
 
-/// Smallest number of tokens for which another form is the fastest.
+/// Crossover from one form to another: for fewer tokens the first is the fastest, for more tokens the second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
     /// The form that is the fastest for fewer tokens.
@@ -90,8 +90,8 @@ impl Display for Crossover {
 }
 
 impl Family {
-    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, times
-    /// are interpolated as powers of the number of tokens.
+    /// Finds the crossovers at which another form becomes the fastest. Between two measured numbers of tokens, the
+    /// times are interpolated as powers of the number of tokens.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
         lengths.dedup();

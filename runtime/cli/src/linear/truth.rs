@@ -104,7 +104,7 @@ impl Truth {
         })
     }
 
-    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found`, whose view is `view`. Zero if both norms are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` for the output `found`, whose view is `view`; zero if both norms are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);
@@ -126,7 +126,7 @@ pub struct Row<'a> {
     pub at: usize,
     /// The exact elements.
     pub truth: &'a [f64],
-    /// Error bounds of the elements, followed by those of later rows; empty unless requested.
+    /// Error bounds of the elements of this row, followed by those of later rows; empty unless requested.
     pub error: &'a [f64],
 }
 

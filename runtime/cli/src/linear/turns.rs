@@ -20,8 +20,8 @@ pub struct Contender<'a, O: Operator> {
 }
 
 impl<O: Operator> Contender<'_, O> {
-    /// Runs calls for one slice, at least one call, and returns the milliseconds per call. On a GPU, this is time on
-    /// the device.
+    /// Makes calls for one slice, at least one call, and returns the milliseconds per call. On a GPU, the time is
+    /// measured on the device.
     fn slice(&mut self) -> Result<f64, Error> {
         if self.on_device
             && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?
@@ -39,11 +39,11 @@ impl<O: Operator> Contender<'_, O> {
     }
 }
 
-/// Measures samples of each contender, in milliseconds per call, for `seconds`. Each round begins with the next
-/// contender.
+/// Measures samples of each contender, in milliseconds per call, for `seconds`. Each round starts with the contender
+/// after the one that started the previous round.
 ///
 /// # Errors
-/// The errors of a run.
+/// Returns an error if a run fails.
 pub fn take_turns<O: Operator>(
     contenders: &mut [Contender<'_, O>],
     seconds: f64,
@@ -54,7 +54,7 @@ pub fn take_turns<O: Operator>(
         for turn in 0..count {
             let at = (turn + round) % count;
             let time = contenders[at].slice()?;
-            // The first round warms caches and clocks.
+            // The first round only warms caches and clocks.
             if round > 0 {
                 samples[at].push(time);
             }

@@ -142,13 +142,13 @@ struct Run {
     present: Option<Vec<f32>>,
 }
 
-/// Runs a form; `None` if the user did not name it and it is not possible for the problem. If the output comes from
-/// `--y`, the form is only planned.
+/// Runs a form. Returns `None` if the form is not possible for the problem and the user did not name it. If the output
+/// comes from `--y`, the form is only planned.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: Choice(Some(form)), ..args.form };
     let planned = engine.linear_plan(problem, &form_args.plan_options(args.host.budget));
-    // With a given answer, nothing runs.
+    // If the output is given, nothing runs and no workspace is needed.
     let made = planned.and_then(|plan| {
         let workspace = if args.y.is_none() { Some(plan.workspace()?) } else { None };
         Ok((plan, workspace))
@@ -267,7 +267,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     }
 }
 
-/// Prints the verdict and the errors of one form of the computation.
+/// Prints the verdict on one form and its errors.
 fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
     let Case { verdict, rule, direction, form, judged, .. } = case;
     write!(out, "{verdict} {rule} {direction}, form {form}")?;

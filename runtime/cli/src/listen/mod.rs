@@ -2,7 +2,7 @@
 //!
 //! The decoder passes only complete records, which are printed on standard output as they arrive. Lost or damaged data
 //! are reported on standard error as they occur, at most once a second, with totals at the end. A port that disappears
-//! is opened again when it is back.
+//! is opened again when it reappears.
 
 mod print;
 
@@ -37,7 +37,7 @@ that are no record.";
 /// Minimum time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// Number of damaged frames that suggests a wrong rate if no frame has arrived intact.
+/// Number of damaged frames that suggests a wrong baud rate if no frame has arrived intact.
 const HOPELESS: u64 = 8;
 
 /// `elsa listen`.
@@ -123,15 +123,15 @@ fn reopen(port: &Port) -> Option<TTYPort> {
     None
 }
 
-/// State of the reception: the records of the last run, and the losses reported so far.
+/// Data of the reception: the records of the last run, and the losses reported so far.
 struct Ear<'a, W> {
     port: &'a Port,
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// Records of the last run, as far as its page needs them.
+    /// Those records of the last run that the page needs; empty without `--html`.
     heard: Records,
-    /// Number of the run whose records these are.
+    /// Number of the run to which the records in `heard` belong.
     run: Option<u32>,
     keeps: bool,
     out: W,
@@ -158,7 +158,8 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Decodes `bytes` and shows their records. Returns `true` if a run has ended and the command ends with it.
+    /// Decodes `bytes` and shows the records in them. Returns `true` if a run has ended and the command must end with
+    /// it.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         for &byte in bytes {
             if let Some(message) = self.decoder.push(byte) {
@@ -212,7 +213,7 @@ impl<'a, W: Write> Ear<'a, W> {
     }
 }
 
-/// Returns the counts that have been added from `before` to `now`.
+/// Returns the increase of each count from `before` to `now`.
 fn since(now: &Counts, before: &Counts) -> Counts {
     Counts {
         records: now.records - before.records,

@@ -1,4 +1,4 @@
-//! Reads the headers of the files of tasks, and checks that the tasks are complete and belong to one problem.
+//! Reads the headers of the tasks' files, and checks that the tasks are complete and belong to one problem.
 
 use crate::error::Error;
 use crate::task::origin::{self, misfit};
@@ -10,7 +10,7 @@ use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
 use std::path::Path;
 
-/// Argument that names the files, for messages.
+/// Name of the argument that lists the files, for messages.
 const STATES: &str = "STATES";
 
 /// The file of a task, with its header.
@@ -22,7 +22,7 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// Reads the header of a file, and the headers of its arrays.
+    /// Reads the header of a task's file, and the headers of the arrays in the file.
     ///
     /// # Errors
     /// Returns an error if the file does not belong to a task, or if its content contradicts its header.
@@ -42,7 +42,7 @@ impl<'a> Member<'a> {
     ) -> Result<T, Error> {
         let Member { path, description, task } = self;
         let held = origin::with(STATES, path, |mut file, length| {
-            // The file may be another one by now.
+            // The path may lead to another file by now.
             let (now, _) = Description::read(&mut file, length)?;
             match now == *description {
                 true => Ok(Some(read(description, task, &mut file, length)?)),
@@ -76,7 +76,7 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
-/// Returns the checksums of all tokens, each token once. Empty for a run with a name, which has no checksums.
+/// Returns the checksums of all tokens, one for each token. Empty for a run with a name, which has no checksums.
 ///
 /// # Errors
 /// Returns an error if tasks disagree about a token, if a file has changed, or if the system refuses memory.
@@ -104,7 +104,7 @@ pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, E
     Ok(all)
 }
 
-/// Sorts the files in the order of the merge tree. Returns their kind, and the complete problem that they belong to.
+/// Sorts the files in the order of the merge tree. Returns their kind, and the complete problem to which they belong.
 ///
 /// # Errors
 /// Returns an error if files are of different kinds or problems, or if a task is missing or present twice.

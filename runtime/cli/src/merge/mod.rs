@@ -1,5 +1,5 @@
 //! `elsa merge`: merges the states of all tasks of a division into the full answer, or adds their shares of gradients.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod members;
@@ -181,7 +181,7 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
         let report = object! {
             what: what,
             tasks: tasks,
-            // Batch, heads, key heads, queries, keys, head size and head size of values.
+            // The shape has batch, heads, key heads, queries, keys, head size and head size of values.
             shape: whole.shape,
             dtype: whole.dtype().name(),
             pairs: sums.pairs as f64,

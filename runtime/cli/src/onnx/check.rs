@@ -18,7 +18,7 @@ const NAMES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 const PACKAGE: &str =
     "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])";
 
-/// When the rewritten model is checked.
+/// Condition under which the rewritten model is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum When {
     /// Check if ONNX Runtime and the operator are found.
@@ -43,7 +43,7 @@ pub struct CheckArgs {
     pub operator: Option<PathBuf>,
 }
 
-/// Reason for not comparing the models, or an error.
+/// Reason why the models could not be compared, or an error.
 enum Stop {
     Unchecked(String),
     Wrong(Error),
@@ -101,7 +101,7 @@ fn operator(args: &CheckArgs) -> Result<PathBuf, Stop> {
     })
 }
 
-/// Loads the ONNX Runtime library that the flag or [`VARIABLE`] names, or otherwise the first library found.
+/// Loads the ONNX Runtime library that the flag or [`VARIABLE`] names; if neither is set, the first library found.
 fn runtime(args: &CheckArgs) -> Result<Runtime, Stop> {
     let named = args.runtime.clone().map(|path| (path, ""));
     let variable = || env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -159,7 +159,7 @@ fn tell(
             replaced: replaced,
             attentions: attentions,
             written: written.map(shown),
-            // Result of ONNX Runtime for both models, or the reason why they were not run.
+            // Result of the comparison of both models in ONNX Runtime, or the reason why they were not run.
             check: check,
         };
         return Ok(report::json(&mut out, &told)?);

@@ -163,7 +163,7 @@ fn whole(args: &RunArgs) -> Result<(), Error> {
             dtype: dtype.name(),
             shape: sizes(&problem),
             workspace_bytes: plan.workspace_bytes(),
-            // Why the CPU computed in place of the requested GPU.
+            // The reason why the CPU computed instead of the requested GPU.
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms: ms,
             left_out: left_out,

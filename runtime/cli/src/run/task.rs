@@ -1,4 +1,4 @@
-//! `elsa run --task`: computes the states of one task of a division by quorums, from the tokens of that task, and
+//! `elsa run --task`: computes the states of one task in a division by quorums, from the tokens of that task, and
 //! writes them to a file.
 
 use super::args::RunArgs;

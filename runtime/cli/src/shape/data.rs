@@ -36,8 +36,8 @@ pub enum Mask {
 }
 
 impl Data {
-    /// Generates data for `problem`, which must be that of `shape`. The data are the same every time, and every query
-    /// attends at least one key.
+    /// Generates data for `problem`, which must be the problem of `shape`. The data are the same in every run, and
+    /// every query attends at least one key.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.
@@ -76,7 +76,7 @@ impl Data {
     }
 }
 
-/// Sets the true elements of a boolean mask of zeros.
+/// Sets those elements of a boolean mask to true that are true in `form`. All elements must be zero before.
 fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     let Shape { batch, queries, keys, causal, .. } = *shape;
     match form {
@@ -91,7 +91,7 @@ fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
                 for element in &mut *row {
                     *element = u8::from(random.uniform() < ATTENDED);
                 }
-                // The diagonal, so that rows of causal shapes and of windows attend a key, too.
+                // The diagonal is always true, so that every row of a causal shape and of a window attends a key.
                 let offset = if causal == Some(Alignment::TopLeft) { queries } else { keys };
                 row[(i % queries + offset).saturating_sub(queries).min(keys - 1)] = 1;
             }
@@ -99,8 +99,8 @@ fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     }
 }
 
-/// Returns the number of keys of sequence `b` that are not padding. It falls along the batch, from nearly all keys to
-/// slightly more than half, and is at least one.
+/// Returns the number of keys of sequence `b` that are not padding, at least one. It decreases from sequence to
+/// sequence, from nearly all keys to slightly more than half.
 fn valid(keys: usize, b: usize, batch: usize) -> usize {
     let padding = keys as f64 * 0.5 * (b + 1) as f64 / (batch + 1) as f64;
     (keys - padding as usize).max(1)
@@ -123,7 +123,8 @@ mod tests {
     fn masks_are_what_their_names_say() {
         let whole = mask("2,3,10,40,8,mask=bool");
         let attended = whole.iter().filter(|x| **x == 1).count() as f64 / whole.len() as f64;
-        // 2,400 pairs of probability 0.8, and one that is certain in each row of 40: four standard errors.
+        // Each row has 40 pairs: one is certainly attended, the others with probability 0.8. The limit is four standard
+        // errors over 2,400 pairs.
         assert!(whole.len() == 2400 && (attended - 0.805).abs() < 4.0 * 0.0082, "{attended}");
         assert!((0..60).all(|i| whole[i * 40 + 30 + i % 10] == 1));
         assert!(mask("2,3,10,40,8,mask=true").iter().all(|x| *x == 1));

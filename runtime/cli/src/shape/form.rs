@@ -34,22 +34,23 @@ pub struct Shape {
     pub window: Window,
     /// The mask, if there is one.
     pub mask: Option<MaskForm>,
-    /// Windows of a picture, if each sequence is a square window; a table of relative positions is then added to the
-    /// scores.
+    /// Windows of a picture; `None` if the sequences are not square windows. With windows, a table of relative
+    /// positions is added to the scores.
     pub windows: Option<Windows>,
-    /// Length of the shortest sequence, if sequences of different lengths are packed one after the other. `queries` and
-    /// `keys` are then the length of the longest sequence.
+    /// Length of the shortest sequence; `None` if the sequences are not packed one after another. For packed sequences,
+    /// `queries` and `keys` are the length of the longest sequence.
     pub packed: Option<usize>,
 }
 
 /// Form of a mask: its kind, and the axes along which it varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskForm {
-    /// Boolean, `[B, H, NQ, NK]`.
+    /// Boolean, `[B, H, NQ, NK]`, with random elements that are mostly true.
     Bool,
     /// Boolean, `[B, H, NQ, NK]`, true everywhere.
     True,
-    /// Boolean, `[B, 1, 1, NK]`: true for the first keys of each sequence, fewer keys from one sequence to the next.
+    /// Boolean, `[B, 1, 1, NK]`: true for the first keys of each sequence. The number of these keys decreases from one
+    /// sequence to the next.
     Padding,
     /// Additive, `[B, H, NQ, NK]`.
     Float,
@@ -126,7 +127,7 @@ impl Shape {
         let steps = self.batch.saturating_sub(1).max(1);
         let mut end = 0;
         let ends = (0..self.batch).map(|b| {
-            // Alternating from both ends: 0, n - 1, 1, n - 2, and so on.
+            // Takes the lengths alternately from both ends: 0, n - 1, 1, n - 2, and so on.
             let rank = if b % 2 == 0 { b / 2 } else { self.batch - 1 - b / 2 };
             end += shortest + (self.queries - shortest) * rank / steps;
             i64::try_from(end).unwrap_or(i64::MAX)
@@ -151,7 +152,7 @@ impl Shape {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }
 
-    /// Builds the problem like [`Shape::spec`]; its errors name tensors instead of the shape.
+    /// Builds the problem like [`Shape::spec`]. The errors name tensors, not parts of the shape.
     fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let total = self.bounds().and_then(|bounds| usize::try_from(*bounds.last()?).ok());
@@ -196,7 +197,7 @@ impl Shape {
         self.causal.and_then(of)
     }
 
-    /// Returns the left and right sizes of the window, −1 for an open side; `None` without a window.
+    /// Returns the left and right sizes of the window, with −1 for an open side; `None` without a window.
     #[must_use]
     pub fn sides(self) -> Option<[i64; 2]> {
         let side = |side: Option<usize>| side.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -228,7 +229,7 @@ impl Shape {
     }
 }
 
-/// Converts an error about a tensor to one about the user's shape.
+/// Converts an error about a tensor to an error about the user's shape.
 fn named(e: ArgumentError) -> Error {
     Error::Problem(e.renamed(|_| "shape"))
 }
@@ -271,7 +272,7 @@ mod tests {
         let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
         assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("top-left")));
 
-        // Lengths 10, 30, 15, 25, 20.
+        // The five sequences have lengths 10, 30, 15, 25 and 20.
         let shape: Shape = "5,6,30,30,8,kv=2,packed=10".parse().unwrap();
         assert_eq!(shape.bounds(), Some(vec![0, 10, 40, 55, 80, 100]));
         let packed = shape.problem(DType::F32).unwrap();

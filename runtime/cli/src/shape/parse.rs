@@ -40,7 +40,7 @@ fn size(part: &str, text: &str) -> Result<usize, String> {
     size.ok_or_else(|| refused(part, &format!("'{text}'"), "a whole number from 1"))
 }
 
-/// Parses the length of the shortest packed sequence of `shape`. `found` is the part in messages.
+/// Parses the length of the shortest packed sequence of `shape`. `found` is the text of the part, for messages.
 fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, String> {
     let shortest = size("packed", value.unwrap_or_default())?;
     if shape.queries != shape.keys {
@@ -51,7 +51,7 @@ fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, Stri
         let allowed = format!("at most NQ = NK = {}, the longest sequence", shape.queries);
         return Err(refused("packed", found, &allowed));
     }
-    // All tokens are on one axis.
+    // The tokens of all sequences are on one axis, whose length must fit into 64 bits.
     if shape.batch.checked_mul(shape.queries).is_none_or(|total| i64::try_from(total).is_err()) {
         let found = format!("{} sequences", shape.batch);
         return Err(refused("packed", &found, "as many as 64 bits count the tokens of"));
@@ -74,8 +74,8 @@ fn window(text: &str) -> Option<Window> {
     (window != Window::default()).then_some(window)
 }
 
-/// Parses `HxW[:S]`: the picture whose square windows are the sequences of `shape`, and the shift. `found` is the part
-/// in messages.
+/// Parses `HxW[:S]`: the size of the picture whose square windows are the sequences of `shape`, and the shift. `found`
+/// is the text of the part, for messages.
 fn windows(shape: &Shape, value: Option<&str>, found: &str) -> Result<Windows, String> {
     let refused = |found: String, allowed: String| Err(refused("swin", &found, &allowed));
     let sizes = |text: &str| {
@@ -165,7 +165,7 @@ impl FromStr for Shape {
                 _ => return Err(refused("part", &format!("'{word}'"), PARTS)),
             }
         }
-        // Last, because they exclude other parts.
+        // These parts are checked last, because they exclude other parts.
         shape.windows = swin.map(|(value, found)| windows(&shape, value, &found)).transpose()?;
         shape.packed = short.map(|(value, found)| packed(&shape, value, &found)).transpose()?;
         Ok(shape)

@@ -1,19 +1,19 @@
 //! Shapes of attention in models, by name.
 //!
-//! A workload consists of all different shapes of attention in one call of the model. ELSA measures these models and
-//! gives few of their shapes. If it does not give a shape, the shape is that of the published model, or a plain choice:
+//! A workload consists of all different shapes of attention in one call of the model. ELSA measures these models but
+//! gives few of their shapes. All other shapes come from the published model, or are choices of this project:
 //!
-//! | workload | where its numbers come from |
+//! | workload | sources of its numbers |
 //! |---|---|
 //! | `vit-b16-224`, `-384`, `-560` | ViT-B/16: 12 heads of 64; a token for each patch of 16 × 16 pixels, and one for the class |
 //! | `clip-vit-l14` | ViT-L/14 at 224 pixels: 16 heads of 64, 16 × 16 patches and one token for the class |
-//! | `swin-t` | Swin-T: stages of 3, 6, 12 and 24 heads of 32, windows of 7 × 7 tokens at 224 pixels and of 8 × 8 at 256 (ELSA table 3), shifted where there are several |
-//! | `bert-sst2`, `bert-imdb` | BERT-base: 12 heads of 64. ELSA table 7 pads to fixed lengths that it does not give: 64 tokens hold nearly every sentence of SST-2, 512 are the most that BERT takes. Eight sequences, a choice |
-//! | `hsi-mae` | HSIMAE-B (ELSA table 4): 9 heads of 16; pictures of 9 × 9 pixels and 64 bands in patches of 3 × 3 × 16; batches of 256, as its code evaluates |
-//! | `vggt-frame` | ELSA section G: 1,041 tokens of a frame; 16 heads of 64, those of VGGT |
+//! | `swin-t` | Swin-T: stages of 3, 6, 12 and 24 heads of 32, windows of 7 × 7 tokens at 224 pixels and of 8 × 8 at 256 (ELSA table 3), shifted if a stage has several windows |
+//! | `bert-sst2`, `bert-imdb` | BERT-base: 12 heads of 64. ELSA table 7 pads to fixed lengths that it does not give: 64 tokens fit nearly every sentence of SST-2, and 512 is the maximum of BERT. Eight sequences are our choice |
+//! | `hsi-mae` | HSIMAE-B (ELSA table 4): 9 heads of 16; pictures of 9 × 9 pixels and 64 bands in patches of 3 × 3 × 16; batches of 256, as in the evaluation by its code |
+//! | `vggt-frame` | ELSA section G: 1,041 tokens per frame; 16 heads of 64, as in VGGT |
 //! | `dpt` | DPT-Large: 16 heads of 64; 384 pixels in patches of 16, and one token. ELSA table 5 gives no size |
-//! | `varlen` | ELSA section E: 8 sequences of 256 to 1,792 tokens; 8 heads of 64, those of the attention that its reference implementation measures |
-//! | `decode` | One token against 4,096 cached ones; 32 heads of 128 in groups of 4, a choice |
+//! | `varlen` | ELSA section E: 8 sequences of 256 to 1,792 tokens; 8 heads of 64, as in the attention that its reference implementation measures |
+//! | `decode` | One token with 4,096 cached tokens; 32 heads of 128 in groups of 4; all are our choice |
 
 use super::form::Shape;
 use std::str::FromStr;
@@ -82,7 +82,7 @@ impl FromStr for Workload {
 fn near(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let shared = |other: &str| name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-    // Chooses the first of equal ones, which is the smallest.
+    // Reversed, `max_by_key` chooses the first of several equal workloads, which is the smallest.
     let nearest = WORKLOADS.iter().rev().max_by_key(|workload| shared(workload.name))?;
     (shared(nearest.name) >= 3).then_some(nearest.name)
 }
@@ -100,7 +100,7 @@ impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Named, String> {
-        // A name has letters only where a shape has numbers.
+        // A name starts with a letter and has no commas; a shape starts with a number.
         if text.starts_with(|c: char| c.is_ascii_alphabetic()) && !text.contains(',') {
             let workload: Workload = text.parse()?;
             return Ok(Named { workload: Some(workload.name), shapes: workload.shapes()? });
@@ -128,7 +128,7 @@ mod tests {
             ("vit-b16-560", 12, tokens(560, 16)),
             ("clip-vit-l14", 16, tokens(224, 14)),
             ("dpt", 16, tokens(384, 16)),
-            // 28 x 37 patches, a token for the camera and four registers.
+            // 28 x 37 patches, one token for the camera and four registers.
             ("vggt-frame", 16, 28 * 37 + 5),
         ] {
             assert_eq!(one(name), Shape::plain(1, heads, n, n, 64), "{name}");

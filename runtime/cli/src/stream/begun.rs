@@ -9,10 +9,10 @@ use elsa_files::{FileError, Prepared};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A run whose journal has been looked for.
+/// A run that is about to start, with the journal of an earlier run if one was found.
 #[derive(Debug)]
 pub struct Begun {
-    /// Path of the journal; `None` if the run keeps none.
+    /// Path of the journal; `None` if the run keeps no journal.
     path: Option<PathBuf>,
     /// Lines that identify the run: inputs, problem, kernel and outputs.
     run: Vec<String>,
@@ -24,8 +24,8 @@ impl Begun {
     /// the run keeps a journal.
     ///
     /// # Errors
-    /// Returns an error if the journal belongs to another run or is damaged, if an output would replace an input file,
-    /// which a resumed run still needs, or if the file system fails.
+    /// Returns an error if the journal belongs to another run or is damaged, if an output would replace an input file
+    /// (which a resumed run still needs), or if the file system fails.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
@@ -43,7 +43,8 @@ impl Begun {
             run.extend(lines.map(|(line, over)| line + &over));
             return Ok(Begun { path, run, earlier: None });
         };
-        // Files that have already replaced their targets; excludes files that exist neither there nor as a part.
+        // `true` for each file that has already replaced its target, `false` for a file that is still a part, `None`
+        // for one that is found at neither path.
         let done: Vec<Option<bool>> = match &earlier.commit {
             Some(parts) if parts.len() == moves.len() => {
                 moves.iter().zip(parts).map(|(of, part)| of.is_done(part)).collect()
@@ -53,7 +54,7 @@ impl Begun {
         };
         let mut known = run.clone();
         for ((line, over), done) in lines.zip(&done) {
-            // The file that it was to replace no longer exists.
+            // If the file has been moved, the description of the file that it replaced is only in the earlier journal.
             let was = earlier.run.iter().filter(|_| *done != Some(false)).find(|known| {
                 known.strip_prefix(&line).is_some_and(|rest| rest.is_empty() || rest.starts_with(" over "))
             });
@@ -77,7 +78,7 @@ impl Begun {
         Ok(Begun { path, run, earlier })
     }
 
-    /// Returns the stage at which the run starts; `None` if it keeps no journal.
+    /// Returns the stage at which the run starts; `None` if the run keeps no journal.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.path.as_ref().map(|_| match &self.earlier {
@@ -99,7 +100,7 @@ impl Begun {
         self.earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished)
     }
 
-    /// Makes `outputs` record a run of `units` units, in the journal of the earlier run or in a new one.
+    /// Makes `outputs` record a run of `units` units in a journal: that of the earlier run, or a new one.
     ///
     /// # Errors
     /// Returns an error if the journal has more finished units than `units`, or if the file system fails.

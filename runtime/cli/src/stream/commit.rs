@@ -4,8 +4,8 @@
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
-//! A rename preserves the identity of a file. So a later run that finds the journal can distinguish a part file next to
-//! its target from a part file that has become the target, and completes the missing moves. Paths come from the flags,
+//! A rename preserves the identity of a file. So a later run that finds the journal knows whether a part file is
+//! still next to its target or has become the target, and completes the missing moves. Paths come from the flags,
 //! never from the journal.
 
 use super::journal::Journal;
@@ -41,7 +41,7 @@ pub fn part_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-part")
 }
 
-/// Returns the metadata that identify a file and that a rename preserves, as text.
+/// Returns, as text, the metadata that identify a file and that a rename preserves.
 fn identity(found: &Metadata) -> String {
     format!("{}:{} {}", found.dev(), found.ino(), found.len())
 }
@@ -51,7 +51,8 @@ fn identity(found: &Metadata) -> String {
 pub struct Move {
     argument: &'static str,
     target: PathBuf,
-    /// `true` if the target is written directly. Then nothing is moved, and only the files in `arrays` are removed.
+    /// `true` if the target is written directly, without a part file. Then nothing is moved, and only the files in
+    /// `arrays` are removed.
     direct: bool,
     /// Files that are not needed after the move.
     arrays: Vec<PathBuf>,
@@ -77,7 +78,7 @@ impl Move {
     /// Returns the identity of the part file, which must be complete. Empty if the target is written directly.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns an error if the file system fails.
     pub fn identity(&self) -> Result<String, FileError> {
         if self.direct {
             return Ok(String::new());
@@ -86,8 +87,8 @@ impl Move {
         Ok(identity(&found))
     }
 
-    /// Returns whether the part file with the identity `part` has become the target; `None` if it is neither at its own
-    /// path nor at the target's.
+    /// Returns `true` if the part file with the identity `part` has become the target, and `false` if it is still at
+    /// its path. `None` if it is at neither path.
     #[must_use]
     pub fn is_done(&self, part: &str) -> Option<bool> {
         if self.direct {
@@ -101,12 +102,12 @@ impl Move {
         }
     }
 
-    /// Moves the part file to its target, unless this has been done, and removes the files in `arrays`.
+    /// Moves the part file to its target unless it has been moved before, and removes the files in `arrays`.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();
             match fs::rename(part_of(&self.target), &self.target) {
-                // It has been done.
+                // An earlier run has already moved the file.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 done => done.map_err(|e| self.failed(e))?,
             }
@@ -129,7 +130,7 @@ impl Move {
 /// Completes the moves that are still missing, and then removes the journal.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns an error if the file system fails.
 pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     moves.iter().try_for_each(Move::finish)?;
     sync_folders(moves.iter().map(|of| (of.argument, of.target.as_path())))?;
@@ -142,7 +143,7 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
 /// Waits until the contents of a file are on the storage device, if the file is on one.
 ///
 /// # Errors
-/// Errors of the file system.
+/// Returns an error if the file system fails.
 pub fn synced(file: &File) -> io::Result<()> {
     step();
     match file.sync_all() {

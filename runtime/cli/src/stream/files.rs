@@ -1,4 +1,4 @@
-//! Source of a streamed run that reads ranges of tensors from files.
+//! Source of a streamed run, which reads ranges of tensors from files.
 
 use crate::error::{Error, dashed, say};
 use crate::job::Job;
@@ -21,19 +21,19 @@ struct Tensor<'a> {
     stored: Stored,
 }
 
-/// The tensors of a job whose elements are still in their files. When they are read, elements of f64 are rounded to
-/// f32, i32 indices are widened to i64, and integers of a mask become booleans.
+/// The tensors of a job whose elements are still in their files. Reads convert the elements: f64 is rounded to f32, i32
+/// indices are widened to i64, and integers of a mask become booleans.
 #[derive(Debug)]
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
     piece: Vec<u8>,
-    /// Number of bytes to which compressed members of archives were unpacked, in temporary files.
+    /// Total size in bytes of the compressed members of archives after unpacking, in temporary files.
     pub unpacked: u64,
 }
 
 impl<'a> Files<'a> {
-    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files. These are next to the
-    /// first output that is a regular file, or next to the archive if there is no such output.
+    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files in the folder of the
+    /// first output that is a regular file, or in the folder of the archive if there is no such output.
     ///
     /// # Errors
     /// Returns an error if a member is damaged or cannot be unpacked, or if the system refuses memory.
@@ -49,7 +49,7 @@ impl<'a> Files<'a> {
             let Some((file, start)) = tensor.in_file(folder, &mut |text| say(&dashed(&text)))? else {
                 return Ok(None);
             };
-            // Operands may share a tensor.
+            // Operands that share a tensor open it once.
             if !seen.iter().any(|other| std::ptr::eq(*other, tensor)) {
                 seen.push(tensor);
                 unpacked += tensor.unpacked_bytes();
@@ -90,7 +90,7 @@ impl Source<Operand> for Files<'_> {
     }
 }
 
-/// Reads elements of `A` bytes, starting at byte `at` of a file, and converts each to `B` bytes of `to`.
+/// Reads elements of `A` bytes from a file, starting at byte `at`, and converts each to `B` bytes in `to`.
 fn converted<const A: usize, const B: usize>(
     file: &File,
     mut at: u64,

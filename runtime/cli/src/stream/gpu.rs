@@ -1,5 +1,5 @@
-//! A streamed run on a GPU. Its device memory stays within `--device-budget`, and its page-locked memory within what
-//! the process leaves of `--host-budget`.
+//! A streamed run on a GPU. Its device memory stays within `--device-budget`, and its page-locked memory within the
+//! part of `--host-budget` that the process does not use otherwise.
 
 use super::args::StreamArgs;
 use super::begun::Begun;
@@ -20,11 +20,12 @@ use elsa_runtime::{
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Bytes added to the smallest sufficient budget that an error message names. The next process may have more pages of
-/// the program in memory than this one, and needs some for its files between the plan and the run.
+/// Bytes that an error message adds to the smallest sufficient budget. The next process may have more pages of the
+/// program in memory than this one, and needs some memory for its files between the plan and the run.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes that the tool uses in addition to its account: pieces of files, and modules that the driver loads late.
+/// Bytes that the tool uses in addition to the stream's account: pieces of files, and modules that the driver loads
+/// late.
 const SLACK: usize = 4 << 20;
 
 /// Creates a stream that fits the budgets. The inner error is the reason why the CPU computes instead.
@@ -45,12 +46,12 @@ fn fitted(
         eta: args.eta(),
         division,
     };
-    // The resumed process may have taken a little more by now than the one that chose.
+    // A resumed process may already use a little more memory than the process that chose the division.
     let slack = if division.is_some() { SLACK / 2 } else { SLACK };
     let taken = peak_memory().unwrap_or(0).saturating_add(slack);
     let pinned = Some(args.budget().saturating_sub(taken));
     let budget = StreamBudget { device: args.device_budget, pinned };
-    // There one budget holds for both, the smaller one.
+    // An integrated GPU has one memory, to which the smaller of the two budgets applies.
     let integrated = engine.device().is_some_and(|device| device.profile.integrated);
     match GpuStream::fit(engine, problem, &wants, &budget) {
         Ok(Fitted::Gpu(stream, fit)) => Ok(Ok((*stream, fit))),
@@ -65,7 +66,7 @@ fn fitted(
     }
 }
 
-/// Converts a stream's error to an error of the tool. `taken` is the part of the host budget, in bytes, that is not
+/// Converts a stream's error to an error of the tool. `taken` is the number of bytes of the host budget that are not
 /// available for page-locked memory.
 fn failed(error: StreamError, taken: usize) -> Error {
     match error {
@@ -98,13 +99,13 @@ fn failed(error: StreamError, taken: usize) -> Error {
 pub enum Ran {
     /// The run is complete, with every output.
     Done(Box<Done>),
-    /// The CPU has to compute, for this reason.
+    /// The CPU has to compute, for the reason given.
     ByTheCpu(String),
 }
 
-/// Runs a job on a GPU. `half_scores` permits sums of short chains of f16 products in f16; `by_the_cpu` is the line
-/// that names the CPU's kernel in a journal. If the result is [`Ran::ByTheCpu`], the CPU computes all outputs from the
-/// start.
+/// Runs a job on a GPU. `half_scores` permits short chains of f16 products to be summed in f16. `by_the_cpu` is the
+/// line that names the CPU's kernel in a journal. If the result is [`Ran::ByTheCpu`], the CPU computes all outputs from
+/// the start.
 ///
 /// # Errors
 /// Returns an error if a failure leaves the outputs incomplete and the CPU must not take over.
@@ -153,7 +154,7 @@ pub fn run(
     let times = match ran {
         Ok(times) => times,
         Err(reason @ StreamError::Run(RunError::Device(_))) if engine.fallback() == Fallback::Cpu => {
-            // The CPU starts from the beginning: it has other units and other bits.
+            // The CPU starts from the beginning, because it has other units and produces other bits.
             if let Some(path) = journal.filter(|_| args.resume) {
                 let gone = std::fs::remove_file(&path);
                 gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;
@@ -164,7 +165,7 @@ pub fn run(
     };
     let ([device, pinned], resident_rows) = (stream.bytes(), stream.resident_rows());
     if let Err(error) = stream.close() {
-        // The answer is complete.
+        // The outputs are complete, so the failure is only reported.
         say(&format!("backend: cuda: {error}"));
     }
     outputs.commit()?;
@@ -210,7 +211,8 @@ pub fn run(
     Ok(Ran::Done(Box::new(done)))
 }
 
-/// Returns the name of the kernel that processes the chunks, which is the kernel for the whole problem.
+/// Returns the name of the kernel that processes the chunks. It is the kernel that a plan of the complete problem
+/// would use.
 fn kernel(engine: &Engine, problem: &Problem) -> &'static str {
     engine.plan(problem, &PlanOptions::default()).map_or("", |plan| plan.kernel())
 }

@@ -8,9 +8,9 @@
 //! commit ["64769:140 4194432"]
 //! ```
 //!
-//! A unit is recorded once its outputs are on the device. When all units are recorded, a last line lists the identities
-//! of the complete files, which then replace their targets. If a kill cuts a line short, the line is ignored. A journal
-//! whose first two lines are incomplete counts as missing, because nothing was computed yet.
+//! A unit is recorded once its outputs are on the storage device. When all units are recorded, a last line lists the
+//! identities of the complete files, which then replace their targets. If a kill cuts a line short, the line is
+//! ignored. A journal whose first two lines are incomplete counts as missing, because nothing was computed yet.
 
 use crate::error::Error;
 use elsa_files::FileError;
@@ -68,7 +68,7 @@ pub struct Earlier {
     pub run: Vec<String>,
     /// Number of finished units.
     pub finished: usize,
-    /// Identities of the complete files, if the replacement of the targets had begun.
+    /// Identities of the complete files; `None` if the replacement of the targets had not begun.
     pub commit: Option<Vec<String>>,
 }
 
@@ -78,7 +78,7 @@ fn refused(path: &Path, found: &str) -> Error {
     Error::Argument { argument: "resume", found, allowed: allowed.into() }
 }
 
-/// Parses a journal; returns its content and the number of valid bytes, or `None` if the first two lines are
+/// Parses a journal. Returns its content and the number of valid bytes, or `None` if the first two lines are
 /// incomplete. The error describes the content that was found instead of a journal.
 ///
 /// # Errors
@@ -147,7 +147,7 @@ fn lock(path: &Path, file: &File) -> Result<(), Error> {
 }
 
 impl Journal {
-    /// Opens the journal at `path`; returns `None` if there is none.
+    /// Opens the journal at `path`; returns `None` if there is no file.
     ///
     /// # Errors
     /// Returns an error if the file is not a journal, if another process has locked it, or if the file system fails.
@@ -196,7 +196,7 @@ impl Journal {
     /// Records that unit `number` is finished.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns an error if the file system fails.
     pub fn note(&mut self, number: usize) -> io::Result<()> {
         self.line(&format!("unit {number}"))?;
         step();
@@ -206,7 +206,7 @@ impl Journal {
     /// Records that the files with the identities `parts` are complete and will replace their targets.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns an error if the file system fails.
     pub fn commit(&mut self, parts: &[String]) -> Result<(), Error> {
         let parts = serde_json::to_string(parts).map_err(io::Error::from);
         let noted = parts.and_then(|parts| {
@@ -224,7 +224,7 @@ impl Journal {
     /// Removes the journal.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Returns an error if the file system fails.
     pub fn remove(self) -> io::Result<()> {
         step();
         std::fs::remove_file(&self.path)
@@ -250,7 +250,7 @@ mod tests {
         journal.commit(&parts).unwrap();
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
-        // Cut anywhere, it is the journal of fewer units, or none.
+        // A journal that is cut at any byte is the journal of fewer units, or counts as missing.
         for cut in 0..=text.len() {
             let text = &text[..cut];
             std::fs::write(&path, text).unwrap();
@@ -307,7 +307,7 @@ mod tests {
         }
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
         refused(&run("q"), "no journal");
-        // Nothing waits for a pipe, and no link is followed.
+        // A link is not followed, and a pipe is refused without waiting for a writer.
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
         assert!(Journal::open(&path).is_err() && Journal::begin(&path, SIZES, run("q")).is_err());

@@ -38,8 +38,8 @@ use wanted::shapes;
 /// Runs a job whose tensors stay in their files. `writer` prepares the output files.
 ///
 /// # Errors
-/// Any failure that leaves the outputs incomplete. The targets are then unchanged; with a journal, the partial files
-/// stay next to them.
+/// Returns an error for any failure that leaves the outputs incomplete. The targets are then unchanged; with a journal,
+/// the partial files stay next to them.
 pub fn run(
     job: &Job,
     args: &StreamArgs,
@@ -87,7 +87,7 @@ pub fn run(
             vectors,
             chunk,
         }));
-    // A budget that is too small is refused before any archive is unpacked.
+    // The engine checks the budget first, so that a budget that is too small is refused before any archive is unpacked.
     engine.stream(problem, &options).map_err(|e| refused(&engine, problem, &options, e))?;
     let mut files = Files::of(job, &prepared)?;
     let mut outputs = Outputs::new(prepared, &shapes, begun.stage())?;
@@ -107,7 +107,7 @@ pub fn run(
     let start = Instant::now();
     let ran = stream.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    // Data read from a changed file are neither the old contents nor the new.
+    // If a file has changed, some of the data may be from its old contents and some from the new.
     job.unchanged()?;
     let (report, certificate) = ran.map_err(|e| failed(job, &outputs, e))?;
     let certificate = certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());
@@ -166,8 +166,8 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// Converts the error of a plan to an error of the tool. If a budget is too small, the message names a sufficient one;
-/// for a resumed run, it also names a sufficient one for a new run.
+/// Converts the error of a plan to an error of the tool. If a budget is too small, the message names a sufficient
+/// budget; for a resumed run, it also names a budget that is sufficient for a new run.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// A completed streamed run.
 #[derive(Debug)]
 pub struct Done {
-    /// Report of the run. For a GPU, the times are the device's, and the reading time is that of copies to the device.
+    /// Report of the run. For a GPU, the times are measured on the device, and the reading time is that of the copies
+    /// to the device.
     pub report: StreamReport,
     /// Duration of the run in milliseconds.
     pub ms: f64,
@@ -19,7 +20,7 @@ pub struct Done {
     pub threads: usize,
     /// Peak memory of the process, in bytes.
     pub peak: Option<usize>,
-    /// The host budget: memory that the process was allowed, in bytes.
+    /// The host budget: the maximum memory of the process, in bytes.
     pub budget: usize,
     /// Back end of the run.
     pub backend: Backend,
@@ -27,14 +28,14 @@ pub struct Done {
     pub kernel: &'static str,
     /// Element type of the tensors.
     pub dtype: DType,
-    /// Rows that stayed in memory while keys passed.
+    /// Number of query rows that stayed in memory while the keys streamed past.
     pub resident_rows: usize,
     /// Number of keys per chunk.
     pub chunk_keys: usize,
     /// Memory by purpose, in bytes.
     pub account: Map<String, Value>,
-    /// Number of times that the system or the driver refused memory; after each, a division with smaller parts was
-    /// tried.
+    /// Number of times that the system or the driver refused memory. After each refusal, a division with smaller parts
+    /// was tried.
     pub refused: usize,
     /// Size of the nameless files into which inputs were unpacked for the run, in bytes.
     pub unpacked: u64,
@@ -52,8 +53,8 @@ pub fn accounted(account: &Account) -> Map<String, Value> {
     parts.chain([("total".to_string(), Value::from(account.total()))]).collect()
 }
 
-/// Returns a message about refused memory, with the rows and keys per chunk of the division that fits; `None` if no
-/// memory was refused.
+/// Returns a message about refused memory, with the number of rows and the keys per chunk of the division that fits;
+/// `None` if no memory was refused.
 #[must_use]
 pub fn refusals(refused: usize, rows: usize, keys: usize) -> Option<String> {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };

@@ -58,7 +58,7 @@ struct Target {
     making: Making,
     /// `true` if the file is an array from which the archive is built.
     of_archive: bool,
-    /// The existing file that will be replaced, whose other tensors are kept.
+    /// The existing file that will be replaced; the tensors in it that are not outputs are kept.
     kept: Option<InputFile>,
 }
 
@@ -71,7 +71,7 @@ impl Target {
 /// Location of an output's elements in its file.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Index of the file in [`Outputs`].
+    /// Index of the file in `targets` of [`Outputs`].
     target: usize,
     /// Byte offset of the elements in the file.
     start: u64,
@@ -84,8 +84,8 @@ struct Place {
 pub struct Outputs {
     targets: Vec<Target>,
     places: Operands<Option<Place>>,
-    /// Path of the archive of states, which is built at the end from one file per array, and the open target if it is
-    /// not a regular file.
+    /// The archive of states, which is built at the end from one file per array: its path, and the open target if that
+    /// is not a regular file.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
     /// Renames that complete a resumable run.
@@ -94,17 +94,17 @@ pub struct Outputs {
     complete: bool,
     bar: ProgressBar,
     piece: Vec<u8>,
-    /// Number of parts after which the process aborts, for tests.
+    /// Number of parts after which the process aborts; set only by tests.
     parts_left: Option<u64>,
 }
 
-/// Operand, element type and sizes of the axes of an output.
+/// Operand, element type and axis sizes of an output.
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
     /// Creates the output files. The index of a member in `prepared` is the index of its output in `shapes`; an archive
-    /// of states contains all outputs from its index on. If `stage` is given, files remain after a kill, and `stage`
-    /// says whether they exist already. For [`Stage::Complete`] nothing is created.
+    /// of states contains all outputs from its index on. If `stage` is given, the files remain after a kill, and
+    /// `stage` says whether an earlier run has created them. For [`Stage::Complete`] nothing is created.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends
@@ -153,7 +153,7 @@ impl Outputs {
             let target = Target { argument, path: path.clone(), making, of_archive: true, kept: None };
             self.add_npy(target, *operand, *dtype, shape, stage)?;
         }
-        // Until then nothing but those files is there.
+        // The archive's temporary file is not needed: until the archive is built, only the arrays' files exist.
         drop(temporary);
         self.archive = Some((path, direct));
         Ok(())
@@ -168,7 +168,7 @@ impl Outputs {
         shape: &[usize],
         stage: Option<Stage>,
     ) -> Result<(), Error> {
-        // The format has no bf16. f32 holds it exactly.
+        // The .npy format has no bf16; f32 represents it exactly.
         let widens = dtype == DType::Bf16;
         let stored: Stored = if widens { Stored::F32 } else { dtype.into() };
         let mut header = Vec::new();
@@ -204,7 +204,7 @@ impl Outputs {
                     let place = Place { target: self.targets.len(), start: piece.start, widens: false };
                     self.places[*operand] = Some(place);
                 }
-                // A resumed run has them already.
+                // The partial file of a resumed run already contains the kept tensors.
                 (Origin::Kept(at), Some(old)) if stage != Some(Stage::Begun) => {
                     target.keep(old, at, piece).map_err(|e| target.failed(e))?;
                 }
@@ -212,7 +212,7 @@ impl Outputs {
             }
         }
         if stage == Some(Stage::New) {
-            // The journal begins when they are on the device.
+            // The kept tensors must be on the storage device before the journal begins.
             synced(target.making.file().map_err(|e| target.failed(e))?).map_err(|e| target.failed(e))?;
         }
         target.kept = old;
@@ -240,8 +240,8 @@ impl Outputs {
     /// Replaces every target by its complete file, and removes the journal.
     ///
     /// # Errors
-    /// Returns an error if the file system fails, or if a file with kept tensors has changed. No target has changed
-    /// then, unless a rename failed.
+    /// Returns an error if the file system fails, or if a file with kept tensors has changed. In both cases no target
+    /// has changed, unless a rename failed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
         for target in &self.targets {
@@ -251,7 +251,7 @@ impl Outputs {
                 );
             }
         }
-        // It was allocated before the run, after which no memory should be refused.
+        // The buffer was allocated before the run, because no memory should be refused after it.
         let mut piece = std::mem::take(&mut self.piece);
         match self.journal.take() {
             Some(mut journal) => {
@@ -268,7 +268,7 @@ impl Outputs {
     }
 
     /// Completes the partial files of a resumable run: builds the archive, sets mode and owner, and waits until the
-    /// files are on the device.
+    /// files are on the storage device.
     fn complete_parts(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
@@ -311,7 +311,7 @@ impl Outputs {
                 names.push(("state-out", path));
             }
         }
-        // The arrays of the archive are in it, and go.
+        // The files of the archive's arrays are not renamed: the archive contains them.
         for target in std::mem::take(&mut self.targets).into_iter().filter(|target| !target.of_archive) {
             let synced = target.making.file().and_then(synced);
             synced.map_err(|e| target.failed(e))?;
@@ -362,8 +362,8 @@ fn part(path: &Path, new: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets the mode and owner of a partial file to those of the file at `target`, if there is one, and waits until it is
-/// on the device.
+/// Sets the mode and owner of a partial file to those of the file at `target`, if there is one, and waits until the
+/// partial file is on the storage device.
 fn settled(file: &File, target: &Path) -> io::Result<()> {
     if let Ok(existing) = target.metadata() {
         resemble(file, &existing)?;
@@ -405,7 +405,7 @@ impl Target {
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
-        // A file written in place keeps nothing.
+        // A target that is written directly contains nothing from an earlier run.
         if stage == Some(Stage::Begun) && !matches!(self.making, Making::Direct(_)) {
             let mut found = vec![0; header.len()];
             let read = file.read_exact_at(&mut found, 0);
@@ -455,7 +455,7 @@ impl Sink<Operand> for Outputs {
 
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        // Recorded data must survive a crash.
+        // The outputs of a unit must survive a crash once the journal records the unit.
         for target in &self.targets {
             step();
             match target.making.file()?.sync_data() {

@@ -8,13 +8,13 @@ use elsa_core::dtype::DType;
 /// Requested outputs in addition to the main output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// `true` for the log-sum-exp.
+    /// `true` if the log-sum-exp is requested.
     pub lse: bool,
-    /// `true` for the states.
+    /// `true` if the states are requested.
     pub states: bool,
-    /// `true` for the present keys and for the present values.
+    /// `true` if the present keys are requested, and `true` if the present values are requested.
     pub presents: [bool; 2],
-    /// `true` for the certificate, which requires that the run measures the tensors.
+    /// `true` if the certificate is requested, for which the run must measure the tensors.
     pub certificate: bool,
 }
 

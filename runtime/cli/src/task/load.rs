@@ -1,4 +1,4 @@
-//! Loads the tokens of a task, from files with the tokens of the whole problem or only of the task.
+//! Loads the tokens of a task. The files contain either the tokens of the whole problem or only those of the task.
 
 use crate::args::{ProblemArgs, TaskArgs};
 use crate::error::Error;
@@ -16,9 +16,9 @@ use std::ops::Range;
 pub struct Loaded {
     /// Tensors with the task's tokens, and their problem.
     pub job: Job,
-    /// States that the tensors contain only the task's tokens, and how many tokens the whole problem has.
+    /// Tokens that the tensors contain. This is always [`Held::Gathered`], only the task's tokens.
     pub held: Held,
-    /// Rows of the task's queries, to be read from further files.
+    /// Rows of the task's queries, to read from other files with one row per query.
     pub rows: Rows,
     /// Size of the tensors that were read, in bytes.
     pub bytes: usize,
@@ -37,8 +37,8 @@ impl Rows {
         Rows { of: None }
     }
 
-    /// Returns the shape of a file from which rows of the shape `read` were selected; `axis` is the index of the query
-    /// axis.
+    /// Returns the shape that a file must have if `read` is the shape of the rows selected from it; `axis` is the index
+    /// of the query axis.
     #[must_use]
     pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
         let mut shape = read.to_vec();
@@ -85,7 +85,7 @@ impl Rows {
     }
 }
 
-/// Refuses flags that tasks do not support; each name follows a `true` if the flag is given.
+/// Refuses flags that tasks do not support. Each entry has `true` if the flag is given, and the name of the flag.
 ///
 /// # Errors
 /// Returns an error for the first flag that is given.

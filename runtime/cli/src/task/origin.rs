@@ -1,4 +1,4 @@
-//! Origin of the states in a file. `elsa run --state-out` and `elsa merge --state-out` record it, and
+//! Origin of the states in a file: `elsa run --state-out` and `elsa merge --state-out` record the origin, and
 //! `elsa backward --state` checks it.
 
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Opens the file at `path` for `argument`, and calls `read` with the file and its length.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or changes during the read, and the errors of `read`.
+/// Returns an error if the file cannot be read, if it changes during the read, or if `read` fails.
 pub fn with<T>(
     argument: &'static str,
     path: &Path,
@@ -29,9 +29,9 @@ pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
     vec![("run_id", list(bytes(run))), (NAMES[0], list(queries)), (NAMES[1], list(keys))]
 }
 
-/// Checks that the states in the file at `path` come from the run named `run`. Without a name, compares the checksums
-/// in the file with `sums`, those of the tokens of `task` or of all tokens. A file that records neither a name nor
-/// checksums is accepted for a run without a name.
+/// Checks that the states in the file at `path` come from the run named `run`. If `run` is `None`, compares the
+/// checksums in the file with `sums`: those of the tokens of `task`, or of all tokens. A file that records neither a
+/// name nor checksums is accepted for a run without a name.
 ///
 /// # Errors
 /// Returns an error if the states come from another run or from other tokens, or if the file is malformed.
@@ -71,7 +71,7 @@ pub fn check(
     let mut whole = Sums::default();
     for ((name, to), own) in NAMES.into_iter().zip(&mut whole.0).zip(&own.0).take(2) {
         let last = task.map(|task| if name == NAMES[0] { task.queries() } else { task.keys() });
-        // Runs do not record the number of tokens of the whole after the last of them.
+        // For a task, the length is not limited: the problem may have tokens after the last one of the task.
         let most = if last.is_some() { usize::MAX } else { own.len() };
         *to = noted(name, most)?;
     }
@@ -84,8 +84,8 @@ pub fn check(
     }
 }
 
-/// Describes a number that no run writes to states of shape `[batch, heads, rows]`: first its array, index and value,
-/// then the allowed values. Returns `None` for other errors.
+/// Describes a number that no run writes to states of shape `[batch, heads, rows]`. Returns its array, index and value
+/// as one text, and the allowed values as another; `None` for other errors.
 #[must_use]
 pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
     let ArgumentError::State { argument, row, found, allowed } = *error else { return None };

@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Finished<'a> {
     /// The file with the states or shares.
     pub file: &'a Path,
-    /// Description in the file.
+    /// Description of the task in that file.
     pub description: &'a Description,
     /// Division that the task belongs to.
     pub division: &'a Division,
@@ -49,10 +49,11 @@ pub fn tell(json: bool, engine: &Engine, of: Finished<'_>) -> Result<(), Error> 
             kernel: of.kernel,
             threads: engine.threads(),
             dtype: whole.dtype().name(),
-            // Batch, heads, key heads, queries, keys, head size and head size of values of the whole.
+            // The shape of the whole problem: batch, heads, key heads, queries, keys, head size and head size of
+            // values.
             shape: whole.shape,
             tokens: tokens,
-            // Pairs of a query and a key that the task computes, for one head.
+            // Number of pairs of a query and a key that the task computes, for one head.
             pairs: task.pair_count() as f64,
             calls: calls,
             skipped: skipped,

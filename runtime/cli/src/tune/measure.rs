@@ -1,11 +1,11 @@
 //! Measures the candidates of a shape.
 //!
 //! 1. Every candidate takes a turn. Candidates that are much slower than the fastest take no further turns.
-//! 2. The others alternate until the time is over, for at least five turns each. Each round begins with another
-//!    candidate. The chooser's own choice always stays.
+//! 2. The remaining candidates alternate until the time is over, for at least five turns each. Each round begins with
+//!    another candidate. The chooser's own choice always remains.
 //! 3. A turn consists of a few samples. A sample is the device time of several calls, which take a few milliseconds
-//!    together, divided by the number of calls. They are launched as one graph if the driver supports graphs.
-//! 4. Candidates share one workspace and the memory of the tensors, so they need no more of either than one call does.
+//!    together, divided by the number of calls. The calls are launched as one graph if the driver supports graphs.
+//! 4. Candidates share one workspace and the memory of the tensors, so together they need only the memory of one call.
 
 use crate::bench::Case;
 use crate::error::Error;
@@ -24,9 +24,9 @@ const SAMPLE: Duration = Duration::from_millis(2);
 const MOST_CALLS: usize = 64;
 /// Number of samples per turn, not counting the warm-up.
 const SAMPLES: usize = 3;
-/// Minimum number of turns of a candidate that stays.
+/// Minimum number of turns of a candidate that remains after the first turn.
 const TURNS: usize = 5;
-/// A candidate stays if its time is at most this multiple of the shortest time.
+/// A candidate remains if its time is at most this multiple of the shortest time.
 const STAYS: f64 = 1.3;
 /// A candidate wins if its time is at most this multiple of the time of the chooser's candidate.
 const WINS: f64 = 0.98;
@@ -125,8 +125,8 @@ pub fn measure(
     Ok(candidates)
 }
 
-/// Returns the division that is fastest over all `cases`, by the geometric mean of its times relative to those of the
-/// chooser's division, which is the first candidate of each case. The chooser's division is returned unless another is
+/// Returns the fastest division over all `cases`, by the geometric mean of its times relative to those of the chooser's
+/// division, which is the first candidate of each case. Returns the chooser's division unless another division is
 /// faster by more than noise. `None` if there are no candidates.
 #[must_use]
 pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.5, 0.5, 7.0])]]), Some(2));
         assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.99])]]), Some(1));
         assert_eq!(splits(&[&[own.clone(), candidate(2, &[])]]), Some(1));
-        // Twice as fast alone, three times as slow in a batch.
+        // Two splits are twice as fast alone, but three times as slow in a batch.
         let alone = [own.clone(), candidate(2, &[0.5]), candidate(4, &[0.9])];
         let batch = [own, candidate(2, &[3.0]), candidate(4, &[0.95])];
         assert_eq!(splits(&[&alone, &batch]), Some(4));

@@ -144,7 +144,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Groups the cases by shape class and keeps their order; drops repeated shapes and shapes of packed sequences.
+/// Groups the cases by shape class, in their original order. Drops repeated shapes and shapes of packed sequences.
 fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
     let mut groups: Vec<Group> = Vec::new();
     for case in cases {

@@ -1,4 +1,5 @@
-//! Audits: rows are drawn at random and recomputed in f64, like every compared row, and a few of them in double-double.
+//! Audits: rows are drawn at random. Like every compared row, they are recomputed in f64; a few of them are also
+//! recomputed in double-double.
 //!
 //! Double-double checks the oracle itself. If the f64 oracle differs from the roughly 30 digits of double-double by far
 //! less than its error bounds, the reported errors are errors of the judged output.
@@ -21,20 +22,20 @@ pub struct Audit {
     pub seed: u64,
     /// Number of rows that were recomputed in double-double.
     pub precise_rows: usize,
-    /// Error of the f64 oracle in these rows: the largest difference from double-double, relative to the row's maximum
-    /// of `Σ p_j |v_j|`.
+    /// Error of the f64 oracle in these rows: the largest difference from double-double, relative to the maximum of
+    /// `Σ p_j |v_j|` in the row.
     pub oracle_error: f64,
 }
 
-/// Draws `count` different rows from `all` with `seed`, and returns them in their original order; returns all rows if
-/// there are not more than `count`.
+/// Draws `count` different rows from `all` with `seed`, and returns them in their original order. Returns all rows if
+/// there are at most `count`.
 #[must_use]
 pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     let mut random = Random::new(seed);
     let mut places: Vec<usize> = (0..all.len()).collect();
     let count = count.min(all.len());
     for i in 0..count {
-        // In (0, 1], so the last place is never passed.
+        // The random number is in (0, 1], so the index is below the length.
         let left = (all.len() - i) as f64;
         places.swap(i, i + ((1.0 - random.uniform()) * left) as usize);
     }
@@ -47,7 +48,7 @@ pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
 #[must_use]
 pub fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // JSON readers keep 53 bits.
+    // JSON readers preserve only 53 bits of an integer.
     RandomState::new().hash_one(0) >> 11
 }
 
@@ -56,7 +57,7 @@ pub fn seed() -> u64 {
 pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u64) -> Audit {
     let some = sample(rows, PRECISE);
     let some = &some[..some.len().min(PRECISE)];
-    // Its bounds are not read.
+    // The oracle needs execution data, but its bounds are not used here.
     let executed = scalar::executed(problem);
     let errors = for_rows(
         some,
@@ -131,7 +132,7 @@ mod tests {
         assert!(drawn.windows(2).all(|two| two[0].query < two[1].query));
         assert_ne!(drawn, draw(&all, 7, 4));
         assert_eq!(draw(&all, 99, 3), all);
-        // Every row can be drawn.
+        // Over 400 seeds, every row is drawn at least once.
         let mut seen = [false; 50];
         (0..400).for_each(|seed| seen[draw(&all, 1, seed)[0].query] = true);
         assert!(seen.iter().all(|seen| *seen));
@@ -143,7 +144,7 @@ mod tests {
             let inputs = case.inputs();
             let all = crate::rows::rows(&case.problem, &inputs);
             let audit = precisely(&case.problem, inputs, &draw(&all, 2, 1), 1);
-            // f64 on scores of up to some hundreds: not exact, and far below any bound of f32.
+            // The scores reach several hundred, so f64 is not exact, but its error is far below any bound of f32.
             assert!(audit.precise_rows == 2 && audit.oracle_error < 1e-12, "{}: {audit:?}", case.name);
             assert!(case.name == "masked" || audit.oracle_error > 0.0, "{}", case.name);
         }
@@ -162,7 +163,7 @@ mod tests {
         let inputs = Inputs::new(F32(&q), F32(&k), F32(&v));
         let row = |query| precise(&problem, inputs, RowId { sequence: 0, head: 0, query });
         assert!(row(0).iter().all(|y| y.to_f64() == 0.0));
-        // exp(1) / (1 + exp(1)).
+        // The output is exp(1) / (1 + exp(1)) times the value.
         let e = Double::from(1.0).exp();
         let by_hand = e / (Double::from(1.0) + e);
         let y = row(1);

@@ -1,4 +1,4 @@
-//! The numbers and the verdict on one output, as `elsa verify` prints them.
+//! The record of one judged output, with its numbers and its verdict, as `elsa verify` prints it.
 
 use super::audit::Audit;
 use crate::left_out::LeftOut;
@@ -18,7 +18,7 @@ pub struct Metric {
     pub p95: f64,
     /// 99th percentile over rows.
     pub p99: f64,
-    /// Value over all rows together: the maximum, the ratio of norms, or the mean, depending on the metric.
+    /// Value over all rows together. Depending on the metric, it is the maximum, the ratio of norms, or the mean.
     pub total: f64,
 }
 
@@ -26,7 +26,7 @@ impl Metric {
     /// A metric whose values are unknown.
     const NONE: Metric = Metric { median: f64::NAN, p95: f64::NAN, p99: f64::NAN, total: f64::NAN };
 
-    /// Computes the percentiles of `measure` over `rows`, and takes its total from `total`.
+    /// Computes the percentiles of `measure` over `rows`, and the total by applying `measure` to `total`.
     #[must_use]
     pub fn of(rows: &[Metrics], total: Option<&Metrics>, measure: fn(&Metrics) -> f64) -> Metric {
         let mut each: Vec<f64> = rows.iter().map(measure).collect();
@@ -86,8 +86,8 @@ pub struct Case {
     pub threads: usize,
     /// Element type of the inputs.
     pub dtype: &'static str,
-    /// Query heads of all sequences together, queries and keys of the longest sequence, head size of keys and of
-    /// values.
+    /// Number of query heads in all sequences together, queries and keys of the longest sequence, head size of keys,
+    /// and head size of values.
     pub shape: [usize; 5],
     /// Number of rows of Y that were compared.
     pub rows: usize,
@@ -101,13 +101,14 @@ pub struct Case {
     pub p_rel_l2: Option<Metric>,
     /// Jensen–Shannon divergence in nats; the total is the mean.
     pub js: Option<Metric>,
-    /// Rows whose most likely key differs; the total is their fraction.
+    /// For each row, 1 if its most likely key differs from the oracle's and 0 if not; the total is the share of rows
+    /// with 1.
     pub argmax: Option<Metric>,
     /// `max |δY|`.
     pub y_max_abs: Metric,
     /// `‖δY‖ / ‖Y‖`.
     pub y_rel_l2: Metric,
-    /// Largest `|δY| / |Y|` of a component whose reference is not zero.
+    /// Largest `|δY| / |Y|` over the components whose exact value is not zero.
     pub y_max_rel: f64,
     /// Relative L2 error that Y would have if the error of every component were its worst-case bound.
     pub y_rel_l2_allowed: f64,
@@ -122,7 +123,7 @@ pub struct Case {
     pub bound_over_terms_median: f64,
     /// Largest ratio of a component's error to its worst-case bound.
     pub bound_used: f64,
-    /// Largest sum of absolute products of a score, `|scale| Σ |q_c k_c|`, which determines the rounding of scores.
+    /// Largest sum of the absolute products in a score, `|scale| Σ |q_c k_c|`, which determines the rounding of scores.
     pub score: f64,
     /// Number of components of Y that were compared.
     pub components: usize,
@@ -130,9 +131,10 @@ pub struct Case {
     pub beyond: usize,
     /// Number of components of Y whose error exceeds the likely bound.
     pub unlikely: usize,
-    /// Largest number of errors beyond the likely bound that its model expects.
+    /// Maximum number of errors beyond the likely bound that the model of likely errors expects.
     pub unlikely_allowed: usize,
-    /// Number of components of Y and of probabilities that are finite where the oracle's are not, or the reverse.
+    /// Number of components of Y and of probabilities that are finite in the output but not in the oracle, or the
+    /// reverse.
     pub not_finite: usize,
     /// Number of components of Y that are not finite because their row leaves the range of the arithmetic.
     pub beyond_range: usize,
@@ -140,7 +142,7 @@ pub struct Case {
     pub rows_without_claim: usize,
     /// Number of rows in which values cancel so far that the output is smaller than its bound.
     pub rows_cancelling: usize,
-    /// Number of rows whose most likely key differs by more than rounding explains.
+    /// Number of rows whose most likely key differs from the oracle's by more than rounding explains.
     pub argmax_unexplained: usize,
     /// The component that uses the largest share of its worst-case bound.
     pub worst_component: Option<Worst>,
@@ -151,10 +153,11 @@ pub struct Case {
     pub certificate: Option<Certificate>,
     /// Blocks that the run skipped under a schedule other than the exact one.
     pub left_out: Option<LeftOut>,
-    /// Audit of randomly drawn rows, if these were compared instead of all rows.
+    /// Audit of the randomly drawn rows; `None` if all rows were compared.
     pub audit: Option<Audit>,
-    /// `true` if errors beyond the likely bound are a failure. This is so for random tensors, and for an output from a
-    /// file that has more of these errors than the model expects although no two tokens are equal.
+    /// `true` if errors beyond the likely bound are a failure. This is the case for random tensors. It is also the case
+    /// for an output from a file if no two tokens are equal and more components exceed the likely bound than its model
+    /// expects.
     pub random: bool,
     /// `true` if the verdict is PASS.
     pub passed: bool,
@@ -198,7 +201,7 @@ impl Case {
         }
     }
 
-    /// Returns `true` if more components exceed the likely bound than its model expects.
+    /// Returns `true` if more components exceed the likely bound than the model of likely errors expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed

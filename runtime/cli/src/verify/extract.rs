@@ -16,8 +16,8 @@ use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// Maximum number of multiplications for extracting P. Above it, rows are sampled, provided that the keys that a query
-/// attends do not depend on its position.
+/// Maximum number of multiplications for extracting P. If more are needed and the keys that a query attends do not
+/// depend on its position, only a sample of rows is extracted.
 const EXTRACTION: usize = 3 << 35;
 
 /// Number of rows of P in a sample, over all heads.
@@ -26,20 +26,20 @@ const SAMPLE: usize = 64;
 /// Comparison of the probabilities of one row with the oracle's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PRow {
-    /// Drift of the row, with probabilities only.
+    /// Drift of the row, of its probabilities only.
     pub drift: RowDrift,
-    /// `true` if the most likely key differs by more than the errors of the scores allow.
+    /// `true` if the most likely key differs from the oracle's by more than the errors of the scores allow.
     pub unexplained: bool,
-    /// Number of probabilities that are finite either in the run or in the oracle, but not in both.
+    /// Number of probabilities that are finite in the run but not in the oracle, or the reverse.
     pub not_finite: usize,
 }
 
 impl PRow {
     /// Compares a row of the run with the oracle's. `found` returns the run's probability of a key; `u_out` is the unit
-    /// roundoff of its type.
+    /// roundoff of the output's type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
         let mut row = PRow::default();
-        // A NaN among the scores of a row makes its sum NaN, and so the answer of a run for any key.
+        // A NaN among the scores of a row makes the sum of its weights NaN, so a run returns NaN for every key.
         let nan = oracle.p.iter().any(|p| p.is_nan());
         for (j, &p) in oracle.p.iter().enumerate() {
             let x = found(j);
@@ -81,7 +81,7 @@ impl Extraction<'_> {
     pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Extracted, Error> {
         let spec = *problem.spec();
         let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
-        // Rows can be sampled if the keys that they attend do not depend on their place among the queries.
+        // Rows can be sampled if the keys that a query attends do not depend on its position.
         let free = spec.causal.is_none()
             && spec.window == Window::default()
             && spec.packed.is_none()
@@ -129,12 +129,12 @@ impl Extraction<'_> {
             return Ok((Vec::new(), None));
         }
         let columns = if total <= 8192 { 512 } else { 256 }.min(total).min(widest.unwrap_or(usize::MAX));
-        // All keys of the problem. A packed sequence has some of them.
+        // Each row has room for all keys of the problem, although a packed sequence has only some of them.
         let mut stored: Vec<f32> = zeros("verify", rows.len().saturating_mul(total))?;
         let index: HashMap<(usize, usize, usize), usize> =
             rows.iter().enumerate().map(|(i, r)| ((r.sequence, r.head, r.query), i)).collect();
 
-        // One-hot values, shared by all sequences and heads.
+        // All sequences and heads share the one-hot values.
         let [b, hk, ..] = spec.value.shape();
         let [_, h, n, _] = spec.query.shape();
         let mut one_hot = spec;
@@ -243,18 +243,18 @@ mod tests {
             |p: &[f64], x: &[f64], delta| PRow::of(&oracle_with(&problem, inputs, p, delta), |j| x[j], 0.0);
         let same = judge(&[0.5, 0.25, 0.25], &[0.5, 0.25, 0.25], 0.0);
         assert!(same.drift.metrics().js == 0.0 && !same.unexplained && same.not_finite == 0);
-        // `found` is the computed side, the oracle the reference.
+        // The two arguments are not interchangeable: the first is the oracle's row, the second the run's.
         let far = judge(&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0], 0.1);
         assert!(far.drift.metrics().argmax == 1.0 && far.unexplained);
         assert_eq!((far.drift.reference_argmax(), far.drift.computed_argmax()), (0, 1));
-        // Rounding explains a tie with another winner, but no gap.
+        // Rounding explains another most likely key if the gap is within the errors of the scores, but not otherwise.
         let gap = 0.01f64;
         let p = [0.4 * gap.exp(), 0.4, 0.2];
         assert!(!judge(&p, &[0.4, 0.41, 0.2], 0.006).unexplained);
         assert!(judge(&p, &[0.4, 0.41, 0.2], 0.004).unexplained);
-        // A bound that is not a number explains nothing.
+        // An error bound that is NaN explains no difference.
         assert!(judge(&p, &[0.4, 0.41, 0.2], f64::NAN).unexplained);
-        // NaN on one side is counted. On both sides it is the answer.
+        // NaN only in the run counts as an error; NaN both in the run and in the oracle is correct.
         let poisoned = [f64::NAN; 3];
         assert_eq!(judge(&p, &[f64::NAN, 0.4, 0.2], 0.0).not_finite, 1);
         let both = judge(&poisoned, &poisoned, 0.0);

@@ -100,7 +100,7 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     let edge = |bin: i64| 10f64.powf(bin as f64 / BINS);
     let edges = counts.iter().flat_map(|counts| counts.keys()).flat_map(|bin| [edge(*bin), edge(bin + 1)]);
     let x = Scale::of(edges, true, left, right)?;
-    // A logarithmic scale, from half a row on.
+    // The axis of counts is logarithmic and begins at half a row.
     let most = counts.iter().flat_map(|counts| counts.values()).copied().max().unwrap_or(1) as f64;
     let y = Scale::of([0.5, most].into_iter(), true, bottom, top)?;
     let mut bars = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
             assert!(bar.x >= left && bar.x + bar.width <= right && bar.y >= top, "{bar:?}");
             assert!((bar.y + bar.height - bottom).abs() < 1e-9, "{bar:?}");
         }
-        // Two rows are higher than one, and a bound lies to the right of the errors.
+        // A bar for two rows is higher than a bar for one, and the bounds are to the right of the errors.
         assert!(of(0)[0].height > of(0)[1].height && of(1)[0].x > of(0)[1].x);
         assert!(histogram(&[[0.0, 0.0]]).is_none() && histogram(&[]).is_none());
     }

@@ -42,9 +42,9 @@ pub enum Subject<'a> {
 /// Arithmetic that is assumed for an output from a file.
 const ASSUMED: &str = "FP32 in any order";
 
-/// Returns the structure and constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order;
-/// products that are rounded before they are added; weights that may be divided by their sum before they are multiplied
-/// by the values; and an exponential with an error of up to four units in the last place.
+/// Returns the structure and constants of [`ASSUMED`]. Sums are one chain, which is the longest path of any order.
+/// Products are rounded before they are added. Weights may be divided by their sum before they are multiplied by the
+/// values. The exponential has an error of up to four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
     Executed {
@@ -71,7 +71,7 @@ pub struct Request<'a> {
     pub name: &'a str,
     /// `true` if the tensors are random, so that errors must also stay within the likely bound.
     pub random: bool,
-    /// Number of random rows to compare instead of all rows, and the seed to draw them with.
+    /// Number of random rows to compare, and the seed with which they are drawn; `None` compares all rows.
     pub audit: Option<(usize, u64)>,
 }
 
@@ -110,7 +110,7 @@ pub fn judge(
             let mut output = Buffer::zeros("out", spec.dtype, spec.output.extent())?;
             let mut workspace = plan.workspace()?;
             let report = {
-                // Present keys are not requested, so the problem has none.
+                // The problem has no present keys, because none were requested.
                 let mut bound = plan.bind(inputs, Outputs::new(output.elements_mut()), &mut workspace)?;
                 bound.run()?
             };
@@ -129,7 +129,8 @@ pub fn judge(
             if let Some((_, seed)) = audit {
                 case.audit = Some(audit::precisely(problem, inputs, &looked, seed));
             } else if case.left_out.is_none() {
-                // The head size that the GPU's kernel takes. A greater one would choose another kernel.
+                // Values may be at most as wide as the head size of the GPU's kernel; wider ones would select another
+                // kernel.
                 let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
                 case.probabilities(&Extraction { engine, options, executed, widest }, problem, inputs, &all)?;
             }
@@ -144,8 +145,8 @@ pub fn judge(
 /// Judgement of one row.
 struct Judged {
     comparison: Comparison,
-    /// Largest `|δy| / |y|` of a component whose reference is finite and not zero; NaN if the output is NaN in one of
-    /// them.
+    /// Largest `|δy| / |y|` over the components whose exact value is finite and not zero; NaN if the output is NaN in
+    /// one of these components.
     relative: f64,
     /// Largest ratio of a component's error to its bound, and this component.
     worst: Option<(f64, Worst)>,
@@ -219,7 +220,7 @@ impl Case {
         self.not_finite = explained.not_finite;
     }
 
-    /// Extracts P and compares it with the oracle's.
+    /// Extracts P and compares it with the oracle.
     fn probabilities(
         &mut self,
         extraction: &Extraction<'_>,
@@ -244,8 +245,8 @@ impl Case {
     }
 }
 
-/// Returns `true` if all keys of each head are distinct, and all values too. Equal tokens would have equal rounding
-/// errors, which do not average out.
+/// Returns `true` if, in each head, all keys are distinct and all values are distinct. Equal tokens would have equal
+/// rounding errors, which do not average out.
 fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     let mut seen = HashSet::new();
     (0..problem.sequences()).all(|sequence| {
@@ -266,7 +267,7 @@ fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     })
 }
 
-/// Compares a row with the oracle's; `found` returns a component of the row.
+/// Compares a row with the oracle's. `found` returns a component of the compared row.
 fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> Judged {
     let comparison = Comparison::of(oracle, &found);
     let relative = oracle.y.iter().enumerate().filter(|(_, y)| **y != 0.0 && y.is_finite());
@@ -288,7 +289,7 @@ fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> J
     Judged { comparison, relative, worst }
 }
 
-/// Returns a rough estimate of the oracle's time in seconds, which decides whether to show a progress bar.
+/// Returns a rough estimate of the seconds that the oracle takes, which decides whether a progress bar is shown.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
         rows as f64 * problem.keys() as f64 * (3 * problem.head_dim() + 2 * problem.value_dim()) as f64;
@@ -303,7 +304,7 @@ mod tests {
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
-    /// Calls [`judged_of`] with distinct tokens.
+    /// Calls [`judged_of`] with tokens that are all distinct.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> Case {
         judged_of(dtype, random, false, change)
     }
@@ -344,7 +345,7 @@ mod tests {
             for dtype in [DType::F32, DType::F16, DType::Bf16] {
                 let right = judged(dtype, random, |y| y);
                 assert!(right.passed && right.beyond == 0, "{dtype}: {}", right.why);
-                // An f16 number moves by one step or two, a bf16 number by none or one.
+                // This factor changes an f16 number by at least one step. A bf16 number needs a greater factor.
                 let factor = if dtype == DType::Bf16 { 1.01 } else { 1.001 };
                 let wrong = judged(dtype, random, |y| y * factor);
                 assert!(
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
-        // Between the probable sum of roundings and the largest possible one.
+        // The error is between the probable sum of rounding errors and the largest possible one.
         let off = |y: f32| y + 1.5e-5;
         for (repeated, verdict, words) in
             [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]

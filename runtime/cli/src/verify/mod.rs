@@ -2,12 +2,12 @@
 //!
 //! The output `Y` is compared row by row with [`elsa_core::attention::reference`], attention in f64. `Y` is either
 //! computed by a run or read from a file that another program wrote. The probabilities `P` of a run are extracted by
-//! further runs with the same plan options, queries and keys, but one-hot values: with columns `j0..j1` of the identity
-//! matrix as values, the output is `P[:, j0..j1]`. This output has the type of the problem, so the metrics of `P`
-//! include the rounding to f16 or bf16.
+//! additional runs with the same plan options, queries and keys, but with one-hot values: if the values are columns
+//! `j0..j1` of the identity matrix, the output is `P[:, j0..j1]`. This output has the type of the problem, so the
+//! metrics of `P` include the rounding to f16 or bf16.
 //!
 //! The six metrics are those of ELSA section C.2 as defined in [`elsa_core::attention::drift`]. Each is reported as the
-//! median, the 95th and the 99th percentile over rows, and in total. An attended NaN makes them NaN.
+//! median, the 95th and the 99th percentile over rows, and in total. If a NaN is attended, the metrics are NaN.
 //!
 //! # Verdicts
 //!
@@ -18,20 +18,21 @@
 //! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are correct: an attended infinity
 //!    whose weight f32 may lose yields an infinity or NaN, and a value beyond the range of the output's type becomes
 //!    infinite.
-//! 3. A row's most likely key differs although the oracle's probabilities of the two keys differ by more than their
-//!    errors allow.
+//! 3. A row's most likely key differs from the oracle's, although the oracle's probabilities of the two keys differ by
+//!    more than their errors allow.
 //! 4. More components exceed the likely bound than its model expects, and the tensors are those of a scenario: their
 //!    numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and then rounding
-//!    errors repeat as well, so for them it is only a warning. For an output from a file it is nevertheless a failure
-//!    if no two tokens are equal: its arithmetic is assumed, and reduced precision looks like this where errors average
-//!    out.
+//!    errors repeat as well, so a run on such tensors only gets a warning. An output from a file fails nevertheless if
+//!    no two tokens are equal: its arithmetic is only assumed, and if errors average out, so many large errors indicate
+//!    reduced precision.
 //!
 //! **NO CLAIM**: nothing fails, but this does not prove anything.
 //! 1. In some row the bound is not below the sum of absolute terms: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. Even an
 //!    output of zeros would be within the bound.
-//! 2. A component is not finite because f32 cannot represent an intermediate result: scores, or sums of weighted
-//!    values, that leave its range.
-//! 3. As number 4 under FAIL, for an output from a file whose tokens repeat.
+//! 2. A component is not finite because f32 cannot represent an intermediate result: a score or a sum of weighted
+//!    values is outside its range.
+//! 3. As in number 4 under FAIL, too many components exceed the likely bound, for an output from a file whose tokens
+//!    repeat.
 //!
 //! **PASS**: everything else.
 //!
@@ -65,7 +66,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use verdict::Summary;
 
-/// Help text below the flags, without the scenarios. The formula is that of [`elsa_core::attention::bound::rounding`].
+/// Help text below the flags, without the scenarios. The formula in it is that of
+/// [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy   judges an answer of PyTorch
@@ -243,7 +245,7 @@ fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
     Ok(tensor)
 }
 
-/// Builds the error for an output from a file that does not fit `problem`; `shape` is the shape that fits.
+/// Builds the error for an output from a file that does not fit `problem`; `shape` is the shape that would fit.
 fn wrong(tensor: &Tensor, problem: &Problem, shape: &[usize]) -> Error {
     let dtype = problem.spec().dtype;
     let types = if dtype == DType::F32 { String::new() } else { " or f32".to_owned() };

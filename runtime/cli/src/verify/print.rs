@@ -74,7 +74,7 @@ pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     ]
 }
 
-/// Writes the bounds: ELSA's theorem as printed, and the rigorous one.
+/// Writes the bounds: ELSA's theorem as printed in the paper, and the rigorous bound.
 fn bounds(out: &mut impl Write, v: &Case) -> Result<()> {
     if let Some(Printed { bound, used, rows_beyond }) = v.printed {
         writeln!(

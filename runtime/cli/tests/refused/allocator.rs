@@ -4,15 +4,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Size in bytes from which allocations are counted. Smaller ones are never refused: libraries make them where they
-/// cannot return an error, and their sizes do not depend on the problem. A file buffer has 8 KiB.
+/// Size in bytes from which allocations are counted. Smaller allocations are never refused, because libraries make them
+/// where they cannot return an error, and because their sizes do not depend on the problem. A file buffer has 8 KiB.
 pub const LEAST: usize = 12 << 10;
 
-/// Number of the first refused allocation, and of the first one after the refused ones.
+/// Range of refused allocations: the index of the first one, and the index after the last one.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
 /// Number of counted allocations since the start of the last [`refusing`].
 static SEEN: AtomicUsize = AtomicUsize::new(0);
-/// Number of allocated bytes in counted allocations.
+/// Total size in bytes of the counted allocations that have not been freed.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 /// Maximum of [`LIVE`]; allocations that would exceed it are refused.
 static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
@@ -20,7 +20,7 @@ static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 /// The system's allocator, which refuses the chosen allocations.
 pub struct Refusing;
 
-/// Returns `true` if an allocation of `bytes` bytes, which adds `more` bytes to the allocated ones, is refused.
+/// Returns `true` if an allocation of `bytes` bytes is refused. If it succeeds, `more` bytes are added to [`LIVE`].
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;
@@ -38,14 +38,14 @@ fn counted(bytes: usize) -> isize {
     if bytes < LEAST { 0 } else { bytes as isize }
 }
 
-// SAFETY: every call is passed on to the system's allocator under the caller's guarantees, or answered by null, which
-// means that no memory is available.
+// SAFETY: every call either returns null, which means that no memory is available, or is passed on to the system's
+// allocator, whose requirements the caller guarantees.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size(), counted(layout.size())) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's guarantees are those of this call.
+        // SAFETY: the caller guarantees what this call requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Refusing {
         if refuses(layout.size(), counted(layout.size())) {
             return std::ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees what this call requires.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -61,13 +61,13 @@ unsafe impl GlobalAlloc for Refusing {
         if refuses(bytes, counted(bytes) - counted(layout.size())) {
             return std::ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees what this call requires.
         unsafe { System.realloc(data, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
         LIVE.fetch_sub(counted(layout.size()), SeqCst);
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees what this call requires.
         unsafe { System.dealloc(data, layout) }
     }
 }
@@ -77,11 +77,12 @@ unsafe impl GlobalAlloc for Refusing {
 pub enum Refuse {
     /// No allocation.
     Nothing,
-    /// The allocation with this number, counted from zero.
+    /// The allocation with this index, counted from zero.
     One(usize),
-    /// The allocation with this number and all later ones.
+    /// The allocation with this index and all later ones.
     From(usize),
-    /// Allocations that would bring the total above this number of bytes more than before the call.
+    /// Every allocation that would increase the total size by more than this number of bytes since the start of the
+    /// call.
     Beyond(usize),
 }
 
@@ -103,7 +104,8 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `call` while the allocations of `refuse` are refused. Returns its result and the number of counted allocations.
+/// Runs `call` while the allocations that `refuse` selects are refused. Returns the result of `call` and the number of
+/// counted allocations.
 pub fn refusing<T>(refuse: Refuse, call: impl FnOnce() -> T) -> (T, usize) {
     SEEN.store(0, SeqCst);
     let armed = Armed;

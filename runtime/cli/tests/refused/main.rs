@@ -1,10 +1,10 @@
-//! Refuses memory at every allocation that has the size of a tensor or of its rows: in a streamed run, a quorum task, a
-//! merge, and a backward pass. The result is either the complete output, with the same bits, or a typed error that
-//! leaves all files unchanged, and never an abort.
+//! Refuses memory at every allocation that is as large as a tensor or a list with an entry for each row. The commands
+//! are a streamed run, a quorum task, a merge, and a backward pass. The result is either the complete output, with the
+//! same bits, or a typed error that leaves all files unchanged, and never an abort.
 //!
-//! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and the
-//! like, for which libraries abort if memory is refused. The problems are large enough that a list with an entry for
-//! each row is above this size.
+//! Allocations below [`LEAST`](allocator::LEAST) bytes are not refused. They contain names, flags, file buffers and
+//! similar data, for which libraries abort if memory is refused. The problems are large enough that a list with an
+//! entry for each row is above this size.
 #![allow(clippy::unwrap_used)]
 
 mod allocator;
@@ -58,8 +58,8 @@ fn call(desk: &Desk, line: &str, refuse: Refuse) -> (Result<(), Error>, usize) {
     refusing(refuse, || cli.command.run())
 }
 
-/// Repeats a command and refuses one allocation after another, first alone, then with all later ones. Returns how many
-/// calls of each kind succeeded.
+/// Runs a command repeatedly. First only one allocation is refused per run, then an allocation and all later ones; each
+/// allocation has its turn. Returns how many runs of each kind succeeded.
 fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [usize; 2] {
     if emulated() {
         return [usize::MAX; 2];
@@ -73,7 +73,7 @@ fn every_allocation(line: &str, prepare: impl Fn(&Desk), outputs: &[&str]) -> [u
     let want = files(&desk);
     assert_eq!(want.len(), before.len() + outputs.len(), "{:?}", want.keys());
     assert!(count > 5, "{line}: {count}");
-    // A file at the place of an output stays, unless the whole output replaces it.
+    // If a run fails, an earlier file at the path of an output must be unchanged.
     let stale: BTreeMap<String, Vec<u8>> = before
         .into_iter()
         .chain(outputs.iter().map(|name| ((*name).to_owned(), b"earlier".to_vec())))
@@ -113,7 +113,7 @@ fn a_streamed_run() {
     for extra in ["--lse-out @l.npy --state-out @s.npz", "--causal --eta 0.1"] {
         let line = format!("run {INPUTS} --out @y.npy --host-budget 1GiB {extra}");
         let outputs = if extra.contains("lse") { &["y.npy", "l.npy", "s.npz"][..] } else { &["y.npy"] };
-        // The run makes another plan when its own memory is refused, so it has an answer.
+        // If memory is refused, the run makes a smaller plan, so some runs succeed in both cases.
         let [one, from] = every_allocation(&line, |_| {}, outputs);
         assert!(one > 3 && from >= 1, "{one} {from}");
     }
@@ -194,7 +194,7 @@ fn less_memory_makes_smaller_units() {
     let options = |sizes: Option<UnitSizes>| {
         StreamOptions::new(1 << 30).written(Written { output: true, lse: false, states: false }).sizes(sizes)
     };
-    // Units of sequences, of heads, and of tiles.
+    // The units of the three problems are sequences, heads, and tiles.
     for (problem, queries) in
         [(problem(9, 70, 1100), 70), (problem(1, 70, 1100), 70), (problem(1, 900, 1100), 900)]
     {
@@ -209,7 +209,7 @@ fn less_memory_makes_smaller_units() {
         let want = output(&mut all);
         let sizes = all.plan().choice().sizes();
         drop(all);
-        // One task fewer for each refusal.
+        // A single refusal leaves the stream with one task fewer.
         for times in 1..=2.min(whole.n_cap - 1) {
             let refused = |number| {
                 let (fitted, _) =
@@ -237,13 +237,14 @@ fn less_memory_makes_smaller_units() {
             }
             room = room * 4 / 5;
         };
-        // Fewer rows, then shorter chunks; the smallest form is refused with its bytes.
+        // As memory shrinks, streams first keep fewer rows and then use shorter chunks. If even the smallest stream
+        // does not fit, the error contains the bytes that it needs.
         assert!(found.first().is_some_and(|(resident, ..)| *resident == rows), "{found:?}");
         assert!(found.iter().any(|(resident, _, refused)| *resident < rows && *refused > 0), "{found:?}");
         assert!(found.is_sorted_by(|a, b| a.0 * a.1 >= b.0 * b.1), "{found:?}");
         let least = found.iter().map(|(resident, ..)| *resident).min().unwrap();
         assert!(least < rows.min(4 * queries) && needed > room / 2, "{found:?} {needed} {room}");
-        // A resumed run has the sizes of the one before, or none.
+        // A resumed run must use the sizes of the earlier run, so a refusal ends it.
         let again = refusing(Refuse::One(0), || engine.fit_stream(&problem, &options(Some(sizes)))).0;
         assert!(matches!(again, Err(StreamError::Memory { bytes }) if bytes > needed), "{again:?}");
     }

@@ -55,14 +55,14 @@ fn seven_processes_add_up_to_the_gradients() {
     by_tasks(&desk, "--causal", "7", &["0", "1", "2", "3", "4", "5", "6"]);
     close(&desk, "seven tasks", &want);
     let merged = bits(&desk);
-    // One process that computes all tasks adds the same numbers in the same order.
+    // A single process that computes all tasks adds the same numbers in the same order.
     let line = desk.ok(&format!(
         "backward {FILES} --d-out @dy.npy --causal --state @y.npz --quorum 7 {GRADIENTS} --json"
     ));
     let said: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&said["tasks"], &said["forward"]), (&7.into(), &false.into()));
     assert_eq!(bits(&desk), merged);
-    // In another layout, and one gradient alone.
+    // Merges again in another layout, and writes one gradient only.
     let files = "@g0.npz @g1.npz @g2.npz @g3.npz @g4.npz @g5.npz @g6.npz";
     let line = desk.ok(&format!("merge {files} --dk-out @other.npy --layout bnhd --json"));
     let said: Value = serde_json::from_str(&line).unwrap();
@@ -74,7 +74,7 @@ fn seven_processes_add_up_to_the_gradients() {
 #[test]
 fn two_levels_windows_and_a_log_sum_exp() {
     let (desk, data) = desk();
-    // No query of the 19 attends one of the others.
+    // The 19 causal queries attend only the first 19 keys, so these lengths exclude no pair.
     desk.i64("lens.npy", &[31, 19]);
     let keep = |i: usize, j: usize, s: f64| if j <= i && i <= j + 9 { s } else { f64::NEG_INFINITY };
     let want = gradients(views(&data), keep, |_| 1.0);
@@ -89,7 +89,7 @@ fn two_levels_windows_and_a_log_sum_exp() {
     assert_ne!(bits(&desk), by_state, "the log-sum-exp is rounded");
 }
 
-/// Checks that a process with only the tokens of its task writes the same file as one with all tokens.
+/// Checks that a process with only the tokens of its task writes the same file as a process with all tokens.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk();
@@ -99,7 +99,7 @@ fn gathered_tokens_give_the_same_file() {
         desk.ok(&format!("backward {FILES} --d-out @dy.npy --out @y.npy --lse @lse.npy {flags} @a.npz"));
     let said: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&said["what"], &said["task"]), (&"backward task".into(), &"5".into()));
-    // Chunks 5, 6 and 1 of 19 queries, and of 45 keys.
+    // Task 5 has chunks 5, 6 and 1, both of the 19 queries and of the 45 keys.
     let (rows, columns): (Vec<usize>, Vec<usize>) =
         ((15..19).chain(3..6).collect(), (33..45).chain(7..14).collect());
     assert_eq!(said["tokens"], serde_json::json!([rows.len(), columns.len()]));
@@ -179,7 +179,7 @@ fn what_does_not_make_a_whole_is_refused() {
     let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
     for (name, array, words) in [
         ("kind", list(&[1], &[2]), "kind [2]"),
-        // States, that is, which such a file does not have.
+        // Kind 0 means states, but this file has no arrays of states.
         ("kind", list(&[1], &[0]), "no tensor 'm'"),
         ("path", list(&[1], &[2]), "runs of another task"),
         ("key_runs", list(&[1, 2], &[0, 45]), "key_runs of another task"),

@@ -1,5 +1,5 @@
-//! Sends bad requests: each ends with the correct exit status and one line that names the argument and the allowed
-//! values, and creates or changes no output.
+//! Sends bad requests. Each request ends with the correct exit status and one line that names the argument and the
+//! allowed values, and creates or changes no output.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, noise, npy};
@@ -61,7 +61,7 @@ fn sizes_of_zero() {
     let line = "run --q @zero.npy --k @zero.npy --v @zero.npy --out @y.npy";
     desk.f32("zero.npy", &[2, 4, 5, 0], &[]);
     desk.refuses(line, &["--q", "head size 0", "allowed: at least 1"]);
-    // Every other axis may be empty.
+    // Every axis other than the head size may be empty.
     for shape in [[0, 4, 5, 8], [2, 0, 5, 8], [2, 4, 0, 8]] {
         desk.f32("zero.npy", &shape, &[]);
         for extra in ["", " --causal --lse-out @l.npy", " --host-budget 64MiB"] {
@@ -255,7 +255,7 @@ fn outputs_that_cannot_be_written() {
     desk.refuses(&to("@y.safetensors"), &["--out", "no tensor name", "allowed"]);
     desk.refuses(&format!("{FILES} --lse-out @y.npy"), &["--lse-out", "--out writes the same", "allowed"]);
     desk.refuses(&format!("{FILES} --state-out @s.npy"), &["--state-out", "allowed: path.npz"]);
-    // The first output is good, the second is not: neither appears.
+    // The first output is valid but the second is not, so neither is written.
     let second = to("@new.npy") + " --lse-out @none/l.npy";
     desk.refuses(&second, &["--lse-out", "none/l.npy", "allowed"]);
     std::fs::write(desk.path("w.safetensors"), b"neither tensors nor empty").unwrap();

@@ -44,7 +44,7 @@ const FIELDS: [&str; 31] = [
 ];
 /// Fields that are null if the shape does not define them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Fields that are null if there are too few pairs, or without a GPU.
+/// Fields that are null if there are too few pairs, or if there is no GPU.
 const METHOD: [&str; 7] =
     ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
 /// Fields that are null if the board does not report them.
@@ -115,7 +115,7 @@ fn the_table_names_every_row_and_ends_in_the_form_of_the_paper() {
     let mut args = vec!["--seconds", "0.01", "--dtype", "f16"];
     args.extend(forms.iter().flat_map(|shape| ["--shape", *shape]));
     let text = String::from_utf8(bench(&args).stdout).unwrap();
-    // Batch, heads, queries, keys, d, form, type, method, back end, threads.
+    // The columns are batch, heads, queries, keys, d, form, type, method, back end and threads.
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let rows: Vec<Vec<String>> =
         text.lines().map(words).filter(|row| row.len() > 9 && row[0] == "1" && row[4] == "64").collect();
@@ -131,7 +131,7 @@ fn the_table_names_every_row_and_ends_in_the_form_of_the_paper() {
     let table: Vec<Vec<String>> =
         text.lines().skip_while(|line| !line.starts_with("f16, batch 1, 1 heads")).map(words).collect();
     assert!(table[1].contains(&"padded".to_owned()) && table[1].contains(&"biased".to_owned()), "{text}");
-    // Tokens, math, elsa, then at the end padded, biased and the workspace.
+    // The row has the tokens and the times of math and elsa; the last three columns are padded, biased and workspace.
     let ms = |word: &String| word.parse::<f64>().is_ok_and(|ms| ms > 0.0);
     let row = &table[2];
     assert!(row[0] == "64" && row[1..3].iter().chain(&row[row.len() - 3..]).all(ms), "{row:?}");
@@ -166,7 +166,7 @@ fn bench_measures_every_form_of_a_shape() {
             assert_eq!(record["mask"].as_str(), shape.split_once("mask=").map(|(_, form)| form));
             assert_eq!((&record["certified"], &record["alloc_bytes"]), (&true.into(), &0.into()), "{record}");
         }
-        // Both answers are that of the same data.
+        // Both methods compute the same data, so both are close to the oracle.
         let [elsa, math] = [0, 1].map(|i| records[i]["rel_l2"].as_f64().unwrap());
         assert!(elsa > 0.0 && elsa < 1e-6 && math > 0.0 && math < 1e-6, "{shape}: {elsa} {math}");
     }
@@ -222,7 +222,7 @@ fn bench_refuses_nonsense() {
 
 #[test]
 fn a_shape_beyond_all_memory_is_an_error() {
-    // A thousand terabytes of keys: counted without overflow, and refused by the system.
+    // The keys would need about a thousand terabytes. The size does not overflow, but the system refuses the memory.
     let output = elsa(&["bench", "--force", "--shape", "1,1,1,4000000000000,64"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), text.lines().count()), (Some(3), 1), "{text}");
@@ -245,14 +245,14 @@ fn workloads_are_measured_by_name() {
         .iter()
         .map(|row| ["workload", "shape", "method"].map(|field| row[field].as_str().unwrap_or("-")))
         .collect();
-    // Packed sequences have no math.
+    // The method math does not support packed sequences.
     let sst2 = "8,12,64,64,64,mask=padding";
     assert_eq!(
         found,
         [["-", "4,2,24,24,8,packed=6", "elsa"], ["bert-sst2", sst2, "elsa"], ["bert-sst2", sst2, "math"]]
     );
     assert!(all.iter().all(|row| row["certified"] == true), "{all:?}");
-    // 6, 24, 12 and 18 tokens.
+    // The four sequences have 6, 24, 12 and 18 tokens.
     let gflops = 4.0 * 2.0 * 8.0 * (36 + 576 + 144 + 324) as f64 / (all[0]["p50_ms"].as_f64().unwrap() * 1e6);
     assert!((all[0]["gflops"].as_f64().unwrap() / gflops - 1.0).abs() < 1e-9);
 }
@@ -295,7 +295,7 @@ fn the_files_say_what_the_records_say() {
         }
     }
 
-    // The same table twice is no change. One whose latencies have doubled is slower, where the noise is known.
+    // A table compared with itself shows no change.
     let same = desk.call("bench --compare @a.csv @a.csv");
     assert_eq!(same.status.code(), Some(0), "{}", String::from_utf8_lossy(&same.stderr));
 }
@@ -359,7 +359,7 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
     let (stretches, whole, cell) = (of("soak"), of("soaked")[0], of("bench")[0]);
     let sum = |field: &str| stretches.iter().map(|line| line[field].as_u64().unwrap()).sum::<u64>();
     assert!((2..=16).contains(&stretches.len()), "{}", stretches.len());
-    // 80 ticks: each has a call or is missed.
+    // There are 80 ticks, and each either has a call or is missed.
     let ticks = sum("calls") + sum("missed");
     assert!((79..=81).contains(&ticks) && sum("calls") > 0, "{ticks}");
     assert_eq!(
@@ -375,7 +375,7 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
     }
     assert!(whole["drift"].as_f64().is_some_and(|drift| drift > 0.0), "{whole}");
     assert!(std::fs::read_to_string(desk.path("a.html")).unwrap().contains("</html>"));
-    // A rate that no call meets: most ticks are missed, and none is counted twice.
+    // No call is fast enough for this rate, so most ticks are missed. None may be counted twice.
     let output = desk.call("bench --force --json --soak 0.1s --rate 1000000 --shape 1,1,64,64,64");
     let all = lines(&output.stdout);
     let whole = all.iter().find(|line| line["what"] == "soaked").unwrap();
@@ -427,7 +427,7 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     assert!(mark.starts_with("others take ") && mark.contains("; close "), "{mark}");
     let page = std::fs::read_to_string(desk.path("a.html")).unwrap();
     assert!(page.contains("refused: others take "), "{page}");
-    // A refused row is no latency to compare with.
+    // A refused row has no latency, so it cannot be compared.
     let same = desk.call("bench --compare @a.csv @a.csv");
     let text = String::from_utf8(same.stdout).unwrap();
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");

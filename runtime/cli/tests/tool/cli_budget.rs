@@ -14,7 +14,7 @@ fn is_enough(desk: &Desk, line: &str) -> usize {
     let budget = needed(&text).unwrap_or_else(|| panic!("{line}: {text}"));
     let output = desk.call(&format!("{line} --host-budget {budget} --json"));
     assert!(output.status.success(), "{line}: {budget} bytes: {}", said(&output));
-    // A certificate stands before the report.
+    // The report is the last line, because a certificate comes before it.
     let text = String::from_utf8(output.stdout).unwrap();
     let report: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert!(report["peak_rss_bytes"].as_u64().unwrap() <= budget as u64, "{line}: {report}");
@@ -76,7 +76,7 @@ fn the_number_that_a_refusal_names_is_enough() {
     }
 }
 
-/// Checks that a resumed run needs as much memory as the journal's division requires, and that a refusal also names the
+/// Checks that a resumed run needs the memory that the journal's division requires, and that a refusal also names the
 /// memory that a new run would need.
 #[test]
 fn a_run_that_goes_on_names_what_a_new_one_needs_too() {

@@ -1,5 +1,5 @@
-//! Kills the tool at every change of the file system: the next run completes the work of the killed one, and no extra
-//! file is left behind.
+//! Kills the tool before every change that it makes to the file system. The next run completes the work of the killed
+//! run, and no extra file is left behind.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -26,8 +26,8 @@ fn rest(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.contains("elsa")).collect()
 }
 
-/// Kills a run with the outputs `outputs` before each of its changes of the file system, and if `twice`, kills the next
-/// run as well. Requires that the run after that completes the outputs. Returns the number of kills.
+/// Kills a run with the outputs `outputs` before each change that it makes to the file system. If `twice` is set, kills
+/// the next run as well. Requires that the following run completes the outputs. Returns the number of kills.
 fn recovers(outputs: &[(&str, &str)], first: Option<&[u8]>, twice: bool) -> usize {
     let desk = desk();
     let words = |prefix: &str| {
@@ -100,7 +100,8 @@ fn a_run_recovers_from_a_kill_at_every_step() {
     assert!(recovers(&[("--out", "a.safetensors#y"), ("--lse-out", "lse.npy")], Some(&old), true) > 20);
 }
 
-/// Checks that a run starts from the beginning if an output that was already renamed is removed before the next rename.
+/// Checks that a run starts from the beginning if one output was already renamed and is then removed or replaced before
+/// the rename of the next output.
 #[test]
 fn a_committed_output_that_is_gone_is_made_again() {
     if emulated() {
@@ -110,7 +111,7 @@ fn a_committed_output_that_is_gone_is_made_again() {
     let line = desk.words(&format!("{INPUTS} --out @y.npy --lse-out @lse.npy --host-budget 256MiB --resume"));
     assert!(elsa_with(&line, &[]).status.success());
     let want = ["y.npy", "lse.npy"].map(|name| fs::read(desk.path(name)).unwrap());
-    // Kills a run that begins anew, before its change of this number.
+    // Removes all outputs, and kills a new run before its change with index `at`.
     let killed = |at: usize| {
         for name in desk.list().into_iter().filter(|name| !["q.npy", "k.npy", "v.npy"].contains(&&name[..])) {
             fs::remove_file(desk.path(&name)).unwrap();
@@ -147,7 +148,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert!(elsa_with(&other, &[(BEFORE, "2")]).status.signal().is_some());
     let orphans = rest(&desk);
     assert_eq!(orphans.len(), 2, "{orphans:?}");
-    // A process that lives holds its file as this one does.
+    // A living process has a lock on its temporary file, as this process has now.
     let held: Vec<File> = orphans.iter().map(|name| File::open(desk.path(name)).unwrap()).collect();
     held.iter().for_each(|file| file.lock_shared().unwrap());
     assert!(elsa_with(&line, &[]).status.success());
@@ -157,7 +158,7 @@ fn what_killed_processes_leave_is_removed_and_what_living_ones_have_is_not() {
     assert_eq!(rest(&desk).len(), 1, "that of another output is left");
     assert!(elsa_with(&other, &[]).status.success());
     assert!(rest(&desk).is_empty());
-    // A folder or a link of such a name is not the tool's own, and stays.
+    // A link with the name of a temporary file does not belong to the tool and is not removed.
     assert!(elsa_with(&line, &[(BEFORE, "2")]).status.signal().is_some());
     let name = rest(&desk).remove(0);
     fs::remove_file(desk.path(&name)).unwrap();

@@ -1,5 +1,5 @@
-//! Tests changing files, links, modes and signals: an output leaves other files alone, and a run that ends early leaves
-//! no file behind.
+//! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
+//! leaves no file behind.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -135,7 +135,7 @@ fn a_file_beyond_the_limit_of_the_process_is_an_error() {
 fn a_replaced_file_keeps_mode_and_owner() {
     let desk = desk();
     let path = desk.path("y.npy");
-    // A stranger's, where this process may give it away.
+    // Gives the file to another user, if this process has the permission.
     let _ = std::os::unix::fs::chown(&path, Some(12_345), Some(23_456));
     let kept = |path: &Path| {
         let metadata = std::fs::metadata(path).unwrap();
@@ -144,7 +144,7 @@ fn a_replaced_file_keeps_mode_and_owner() {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o660)).unwrap();
     let before = kept(&path);
     let child = waiting(&desk, "", "y.npy");
-    // A user who may not read the file cannot read the temporary one either.
+    // The temporary file has the same mode and owner, so users who may not read the output cannot read it either.
     let part = desk.path(&parts(&desk)[0]);
     wait_for("mode and owner of the temporary file", || kept(&part) == before);
     assert!(go_on(&desk, child).status.success());
@@ -238,7 +238,7 @@ fn outputs_join_the_tensors_of_a_file() {
     let (y, lse) = (of(&y, &SHAPE), of(&lse, &SHAPE[..3]));
     let path = desk.path("r.safetensors");
 
-    // Two outputs of one call, then one of a second, then one that replaces.
+    // One call adds two outputs, a second call adds one, and a third call replaces one.
     desk.ok(&format!("{INPUTS} --out @r.safetensors#a --lse-out @r.safetensors#b"));
     holds(&path, &(HashMap::from([("a".into(), y.clone()), ("b".into(), lse.clone())]), None));
     desk.ok(&format!("{INPUTS} --out @z.npy --lse-out @r.safetensors#c"));
@@ -246,7 +246,7 @@ fn outputs_join_the_tensors_of_a_file() {
     let all = [("a", &y), ("b", &y), ("c", &lse)].map(|(name, x)| (name.to_string(), x.clone()));
     holds(&path, &(HashMap::from(all), None));
 
-    // Types that no flag takes, a tensor without elements, text about the file.
+    // The file has a tensor of a type that no flag accepts, a tensor without elements, and text in its metadata.
     let text = HashMap::from([("format".to_string(), "pt".to_string()), ("π".into(), "\"\n".into())]);
     let odd = TensorView::new(Dtype::F8_E5M2, vec![3], &[1, 2, 3]).unwrap();
     let empty = TensorView::new(Dtype::I16, vec![0, 5], &[]).unwrap();
@@ -259,12 +259,12 @@ fn outputs_join_the_tensors_of_a_file() {
     desk.ok("run --q @r.safetensors#q --k @k.npy --v @v.npy --out @r.safetensors#y");
     tensors.insert("y".into(), y.clone());
     holds(&path, &(tensors.clone(), text.clone()));
-    // An output may replace the input, if it is told to.
+    // An output may replace an input if --force is given.
     desk.ok("run --q @r.safetensors#q --k @k.npy --v @v.npy --out @r.safetensors#q --force");
     tensors.insert("q".into(), y.clone());
     holds(&path, &(tensors, text));
 
-    // A file without a byte holds nothing to keep.
+    // An empty file has no tensors to keep.
     std::fs::write(&path, b"").unwrap();
     desk.ok(&format!("{INPUTS} --out @r.safetensors#a"));
     holds(&path, &(HashMap::from([("a".into(), y)]), None));
@@ -277,7 +277,7 @@ fn a_file_that_changes_while_its_tensors_are_kept_is_left_alone() {
     let path = desk.path("r.safetensors");
     age(&path);
     let child = waiting(&desk, "", "r.safetensors#b");
-    // Another writer's tensors would be lost.
+    // Another process adds a tensor, which would be lost if the run replaced the file.
     desk.ok(&format!("{INPUTS} --out @r.safetensors#c"));
     let before = std::fs::read(&path).unwrap();
     let output = go_on(&desk, child);
@@ -302,7 +302,7 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
 }
 
 /// Checks that integer masks act as booleans, and that finite f64 numbers below the range of f32 act as the smallest
-/// f32. All yield the bits of a boolean mask, in memory and in a streamed run.
+/// f32. All these masks yield the bits of a boolean mask, in memory and in a streamed run.
 #[test]
 fn masks_of_integers_and_of_f64_are_those_of_booleans() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! Tests that foreign names and texts never control a terminal, forge a line or hide text, with any command and flag.
+//! Tests that untrusted names and texts never control a terminal, forge a line or hide text, in any command and flag.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Desk;
@@ -6,11 +6,12 @@ use clap::{Arg, Command as Verb, CommandFactory};
 use elsa_cli::command::Cli;
 use std::process::{Command, Output, Stdio};
 
-/// Text with control characters that clear the screen, begin a line, set a colour, reverse the direction of text, and
+/// Text with control characters: they clear the screen, begin a line, set a colour, reverse the direction of text, or
 /// are invisible.
 const HOSTILE: &str = "a\u{1b}[2J\nforged \u{9b}31m\u{202e}\u{2066}\u{200b}\u{7f}\r";
 
-/// Requires that no control or invisible character was printed, and that the text has not begun a line.
+/// Requires that no control character and no invisible character was printed, and that the hostile text did not begin a
+/// line.
 fn require_clean(what: &str, output: &Output) {
     for bytes in [&output.stdout, &output.stderr] {
         let text = std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -47,7 +48,7 @@ fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str],
 #[test]
 fn no_argument_of_any_verb_acts_or_hides() {
     let (root, mut runs) = (Cli::command(), 0);
-    // A file below one that is no folder: the output is refused before anything is computed.
+    // The path leads through a file as if it were a folder, so outputs are refused before anything is computed.
     let path = format!("/dev/null/{HOSTILE}");
     verbs(&root, &[], &mut |words, verb| {
         let flags = verb.get_arguments().filter(|arg| arg.get_action().takes_values());
@@ -56,7 +57,7 @@ fn no_argument_of_any_verb_acts_or_hides() {
         for given in arguments {
             let mut all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
             if words == ["bench"] {
-                // A call that is not refused ends soon.
+                // The shape is small, so that a call that is not refused ends soon.
                 all.extend(["--shape=1,1,4,4,4", "--force"]);
             }
             if words == ["demo"] {

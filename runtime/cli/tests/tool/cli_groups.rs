@@ -62,8 +62,8 @@ fn budgets_are_those_of_the_control_group() {
     let streamed = format!("{line} --out @y.npy --host-budget 48MiB");
     let budget = 48 << 20;
 
-    // A limit below the budget is named, and nothing of the run's size is allocated. The limit is half the budget, since
-    // pages of the program count for the group that read them first.
+    // If the limit is below the budget, the error names the limit, and the tensors of the run are not allocated. The
+    // limit is half the budget, because pages of the program count for the group that read them first.
     let group = Group::new(&folder, "less", budget / 2);
     let output = group.call(&desk, &streamed);
     let text = said(&output);
@@ -75,7 +75,7 @@ fn budgets_are_those_of_the_control_group() {
     }
     drop(group);
 
-    // A limit of the budget: the whole answer, within the limit.
+    // If the limit equals the budget, the run yields the complete output within the limit.
     let limit = budget;
     let group = Group::new(&folder, "more", limit);
     let output = group.call(&desk, &format!("{streamed} --json"));

@@ -50,7 +50,8 @@ fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Command lines, which read the files after `@`, with the flags of outputs that could replace these files.
+/// Command lines, each with the flags of outputs that could replace its input files. Input files are written as `@`
+/// with a name.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",
@@ -114,7 +115,7 @@ fn no_verb_overwrites_what_it_reads() {
             }
         }
     }
-    // Whatever a file is called.
+    // An input is recognised under any path and through any link.
     std::os::unix::fs::symlink("q.npy", desk.path("link.npy")).unwrap();
     std::os::unix::fs::symlink("link.npy", desk.path("far.npy")).unwrap();
     fs::hard_link(desk.path("q.npy"), desk.path("hard.npy")).unwrap();
@@ -128,7 +129,7 @@ fn no_verb_overwrites_what_it_reads() {
             refused_with_folder(&desk, &format!("run --k @k.npy --v @v.npy {}", line.replace("NAME", other)));
         }
     }
-    // Members of archives, and tensors of one file.
+    // The inputs are members of an archive, and tensors of one file.
     let q = fs::read(desk.path("q.npy")).unwrap();
     let mut zip = zip::ZipWriter::new(fs::File::create(desk.path("in.npz")).unwrap());
     zip.start_file("q.npy", zip::write::SimpleFileOptions::default()).unwrap();
@@ -143,7 +144,7 @@ fn no_verb_overwrites_what_it_reads() {
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");
 }
 
-/// Does the same as [`refused`] for a folder that contains links and a subfolder.
+/// Makes the same checks as [`refused`], for a folder that contains links and a subfolder.
 fn refused_with_folder(desk: &Desk, line: &str) {
     let q = fs::read(desk.path("q.npy")).unwrap();
     let output = desk.call(line);
@@ -177,7 +178,7 @@ fn force_overwrites_and_a_file_takes_further_tensors_without_it() {
         all.retain(|name, _| name != "y");
         assert_eq!(all, tensors(&before));
     }
-    // The inputs of a resumable run are read again, so that not even a further tensor may change their file.
+    // The inputs of a resumable run are read again, so that not even an additional tensor may be written to their file.
     let line =
         format!("{plain} @in.safetensors#q --out @in.safetensors#a --host-budget 256MiB --resume --force");
     let output = desk.call(&line);

@@ -6,12 +6,12 @@ use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
 use serde_json::Value;
 
-/// Maximum relative distance of a correct output: the rounding of a few hundred f32 operations.
+/// Maximum relative distance of a correct output from the reference: the rounding of a few hundred f32 operations.
 const CLOSE: f64 = 2e-6;
 /// Minimum relative change of the output by a flag that has an effect.
 const FAR: f64 = 1e-2;
 
-/// Sizes of a problem: batch, heads of queries, of keys and of values, tokens, head size of keys and of values.
+/// Sizes of a problem: batch; heads of queries, of keys and of values; tokens; head sizes of keys and of values.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     pub b: usize,
@@ -48,7 +48,7 @@ pub struct Data {
     q: Vec<f32>,
     pub k: Vec<f32>,
     v: Vec<f32>,
-    /// One gate per dim; the gate per head is that of the first dim.
+    /// One gate per dim. Problems with one gate per head use the gate of the first dim.
     decay: Vec<f32>,
     beta: Vec<f32>,
     past: Vec<f32>,
@@ -183,8 +183,8 @@ pub fn flags(rule: &str) -> String {
     format!("--rule {rule} {TENSORS}{decay}{beta}")
 }
 
-/// Runs the flags `line` and requires an output close to the recurrence with the options `ask` and far from that with
-/// `other`.
+/// Runs the flags `line`. Requires that the output is close to the recurrence with the options `ask` and far from the
+/// recurrence with the options `other`.
 fn agrees(desk: &Desk, n: Sizes, data: &Data, line: &str, ask: Asked<'_>, other: Asked<'_>) {
     desk.ok(&format!("linear run {line} --out @y.npy"));
     let (shape, y) = desk.read("y.npy");
@@ -241,12 +241,12 @@ fn states_are_written_and_carry_on() {
     let (shape, last) = desk.read("last.npy");
     assert_eq!(shape, N.state());
     assert!(distance(&last, &states) < CLOSE && distance(&desk.read("y.npy").1, &output) < CLOSE);
-    // States alone.
+    // A call may write the states without the output.
     let before = desk.list();
     desk.ok(&format!("{line} --present-state @alone.npy"));
     assert_eq!((desk.read("alone.npy"), desk.list().len()), ((shape, last.clone()), before.len() + 1));
 
-    // One file as both, token by token.
+    // One file is both the past and the present state, while the tokens are processed one by one.
     let one = Sizes { b: 1, hq: 1, hk: 1, hv: 1, t: 1, ..N };
     desk.f32("state.npy", &one.state(), &data.past[..count(&one.state())]);
     for t in 0..N.t {
@@ -282,7 +282,7 @@ fn heads_are_shared_in_both_directions() {
         let (shape, y) = desk.read("y.npy");
         assert_eq!(shape, n.out());
         assert!(distance(&y, &recurrence(n, &data, asked("gated"))[0]) < CLOSE);
-        // A layout whose last axis holds all heads.
+        // In this layout, the last axis contains all heads.
         for (name, x, s) in [("q", &data.q, n.q()), ("k", &data.k, n.k()), ("v", &data.v, n.v())] {
             desk.f32(&format!("{name}.npy"), &[s[0], s[2], s[1] * s[3]], &swap_heads(x, s));
         }
@@ -324,7 +324,7 @@ fn layouts_and_packed_sequences_have_the_same_answer_in_their_own_shape() {
     desk.ok(&format!("{} --layout bnc --heads 2 --out @yc.npy --present-state @lastc.npy", with("c")));
     assert_eq!(desk.read("yc.npy"), (vec![2, 37, 12], swapped.clone()));
     assert_eq!(desk.read("lastc.npy"), last);
-    // Both sequences packed, with an empty one between them.
+    // The two sequences are packed, with an empty sequence between them.
     desk.i64("ends.npy", &[0, 37, 37, 74]);
     desk.ok(&format!("{} --cu-seqlens @ends.npy --out @yp.npy --present-state @lastp.npy", with("p")));
     assert_eq!(desk.read("yp.npy"), (vec![74, 2, 6], swapped.clone()));
@@ -335,7 +335,7 @@ fn layouts_and_packed_sequences_have_the_same_answer_in_their_own_shape() {
     assert!(states[half..2 * half].iter().all(|x| *x == 0.0));
     desk.ok(&format!("{} --layout bnc --heads 2 --cu-seqlens @ends.npy --out @yw.npy", with("w")));
     assert_eq!(desk.read("yw.npy"), (vec![74, 12], swapped));
-    // One sequence and one head in fewer axes.
+    // The tensors of one sequence, or of one head, have fewer axes.
     for (name, x, s) in [("q", &data.q, N.q()), ("k", &data.k, N.k()), ("v", &data.v, N.v())] {
         desk.f32(&format!("{name}2.npy"), &s[2..], &x[..s[2] * s[3]]);
         desk.f32(&format!("{name}3.npy"), &s[1..], &x[..count(&s[1..])]);
@@ -376,7 +376,7 @@ fn types_and_shared_rates() {
     let line = "linear run --rule gated-delta --q @qh.npy --k @kh.npy --v @vh.npy --decay @gdh.npy --past-state @sh.npy";
     let ask = Asked { per_dim: true, past: true, ..asked("gated-delta") };
     let [expected, states] = recurrence(N, &rounded, ask);
-    // f16 gates of f16 tensors, and gates of two types.
+    // The gates of f16 tensors are first all f16, and then of two types.
     for beta in ["bh", "b"] {
         desk.ok(&format!("{line} --beta @{beta}.npy --out @y.npy --present-state @last.npy"));
         let file = std::fs::read(desk.path("y.npy")).unwrap();
@@ -387,7 +387,7 @@ fn types_and_shared_rates() {
         let near = distance(&desk.read("last.npy").1, &states);
         assert!(near < if beta == "bh" { CLOSE } else { 1e-3 }, "{beta}: {near:e}");
     }
-    // Rates and states of f16 with f32.
+    // Rates and states in f16 are accepted with tensors in f32.
     let line = flags("gated-delta").replace("@b.npy", "@bh.npy");
     desk.ok(&format!("linear run {line} --past-state @sh.npy --out @y.npy"));
     let mixed = Data {
@@ -400,7 +400,7 @@ fn types_and_shared_rates() {
     };
     let want = recurrence(N, &mixed, Asked { past: true, ..asked("gated-delta") });
     assert!(distance(&desk.read("y.npy").1, &want[0]) < CLOSE);
-    // A rate for all heads.
+    // All heads share one rate per token.
     let shared: Vec<f32> = (0..N.b).flat_map(|b| data.beta[b * N.hv * N.t..][..N.t].to_vec()).collect();
     desk.f32("shared.npy", &[N.b, 1, N.t], &shared);
     let each: Vec<f32> = shared.chunks(N.t).flat_map(|x| [x, x].concat()).collect();

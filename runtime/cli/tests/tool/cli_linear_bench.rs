@@ -106,7 +106,7 @@ fn bad_requests_name_the_argument_and_write_nothing() {
     ] {
         refused(&desk, &line, starts, words);
     }
-    // Packed sequences whose bounds are wrong.
+    // The bounds of the packed sequences are wrong.
     for (name, [b, h, t, d]) in [("q", N.q()), ("k", N.k()), ("v", N.v()), ("g", [2, 2, 37, 1])] {
         desk.f32(&format!("{name}.npy"), &[b * t, h, d], &noise(1, b * h * t * d));
     }

@@ -41,7 +41,7 @@ fn answers_verify_and_continue_from_their_states() {
             assert_eq!(report["shape"], serde_json::json!([2, 70, 6]));
             assert_eq!(desk.read("h.npy").0, [2, 70, 6]);
         }
-        // From its last state the answer differs; a state of zeros changes nothing.
+        // Starting from the last state changes the output; starting from a state of zeros does not.
         desk.ok(&format!("{line} --present-state @s.npy"));
         let (plain, (shape, state)) = (desk.read("h.npy").1, desk.read("s.npy"));
         desk.f32("zero.npy", &shape, &vec![0.0; state.len()]);
@@ -73,7 +73,7 @@ fn the_other_order_of_axes_gives_the_same() {
     assert_eq!(desk.read("h.npy").1, want);
 }
 
-/// Checks the article's example of a relative decay.
+/// Checks the article's example for relative decay.
 #[test]
 fn the_example_of_the_article_comes_out() {
     let desk = Desk::new();

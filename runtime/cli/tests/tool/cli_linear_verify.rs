@@ -5,7 +5,7 @@ use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};
 use crate::common::emulated;
 use serde_json::Value;
 
-/// Parses the objects that `--json` prints: one per form, and the summary.
+/// Parses the objects that `--json` prints: one per form, then the summary.
 fn objects(lines: &str) -> (Vec<Value>, Value) {
     let mut all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let summary = all.pop().unwrap();
@@ -48,7 +48,7 @@ fn a_damaged_answer_fails_with_status_4() {
             && text.ends_with("PASS: 1 forms, 0 failed\n"),
         "{text}"
     );
-    // Sequence 1, head 0, token 3, column 2.
+    // Changes the element of sequence 1, head 0, token 3 and column 2.
     y[((2 * 37) + 3) * 6 + 2] += 1e-4;
     desk.f32("y.npy", &N.out(), &y);
     for form in ["", "--form chunk", "--form recurrent"] {
@@ -60,7 +60,7 @@ fn a_damaged_answer_fails_with_status_4() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(said, "elsa: verification failed: 1 of 1 forms\n");
     }
-    // An answer that is no number, and one to another question.
+    // An output with a NaN fails, and so does an output of a problem with other flags.
     y[0] = f32::NAN;
     desk.f32("y.npy", &N.out(), &y);
     assert_eq!(desk.call(&format!("{line} --y @y.npy")).status.code(), Some(4));

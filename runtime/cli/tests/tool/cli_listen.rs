@@ -1,5 +1,5 @@
-//! Tests `elsa listen` and the sink of `elsa bench --serial` over pseudo-terminals: a clean line, a noisy one, a reader
-//! that stops, and ports that disappear and come back. Every record shown is one that was sent.
+//! Tests `elsa listen` and the sink of `elsa bench --serial` over pseudo-terminals: a clean line, a noisy line, a
+//! reader that stops, and ports that disappear and come back. Every record that is shown must have been sent.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Both ends of a pseudo-terminal. Other processes open the slave by its path.
 struct Pty {
     master: File,
-    /// Kept open, so that the master can be used even if no other process has opened the slave.
+    /// The open slave. As long as it is open, the master can be used even if no other process has opened the slave.
     slave: File,
     path: PathBuf,
 }
@@ -118,8 +118,8 @@ fn lines(records: &[Record]) -> Vec<String> {
     String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Requires that the record is the cell that was sent with its sequence number. The comparison is by text, because NaN
-/// is not equal to itself.
+/// Requires that the record is the cell that was sent with its sequence number. The cells are compared as text, because
+/// NaN is not equal to itself.
 fn require_sent(message: &Message) {
     let sent = cell(u64::from(message.sequence));
     assert_eq!(lines(std::slice::from_ref(&message.record)), lines(&[sent]));
@@ -177,7 +177,7 @@ fn what_the_sink_sends_is_what_is_heard_record_for_record() {
     let records = records(20);
     let mut sink = Sink::open(from.name()).unwrap();
     let (mut source, mut target) = (from.master.try_clone().unwrap(), to.master.try_clone().unwrap());
-    // The beginning of a frame of a sender that was ended.
+    // The line begins with part of a frame from an earlier sender that was ended.
     target.write_all(&frames(6, &records)[0][..9]).unwrap();
     thread::spawn(move || std::io::copy(&mut source, &mut target));
     let child = Desk::new().start("", &format!("listen {} --json", to.name()));
@@ -227,7 +227,7 @@ fn what_noise_has_touched_is_counted_and_not_shown() {
     }
     assert_eq!(shown, expected);
     assert!(err.contains("17 records; in all 5 records lost, 5 frames broken"), "{err}");
-    // The same as a table and as CSV.
+    // The same frames are shown as a table and as CSV.
     port.send(damaged(&frames, &flipped, &cut));
     let (shown, _) = ended(&elsa(&["listen", port.name()]), 3);
     let rows = shown.iter().filter(|line| line.ends_with(" neon           0")).count();
@@ -279,16 +279,16 @@ fn a_reader_that_stands_still_holds_nobody_up() {
     for n in 0..sent {
         sink.send(&cell(n));
     }
-    // Whoever waited for the reader would wait for ever.
+    // Nothing is reading, so a sink that waited for the reader would never return.
     let took = start.elapsed();
     let mut decoder = Decoder::new();
     let mut messages = port.hear(&mut decoder, |messages| messages.len() >= 5);
     let told = sink.close();
-    // The sink stops half a second after the last byte that the port took.
+    // The sink stops trying half a second after the port accepted the last byte.
     assert!(took < Duration::from_secs(5) && start.elapsed() < took + Duration::from_secs(9));
     assert_eq!((told.sent + told.dropped, told.reconnects), (sent, 0));
     assert!(told.sent > 0 && told.dropped > sent / 2, "{told:?}");
-    // Bytes that the port took arrive whole, followed by at most a partial frame.
+    // The records that the port accepted arrive intact, followed by at most one partial frame.
     messages.extend(rest(port, &mut decoder));
     messages.iter().for_each(require_sent);
     let counts = decoder.counts();
@@ -311,7 +311,7 @@ fn the_sink_goes_on_where_a_port_comes_back_and_tells_what_was_dropped() {
     let mut heard = first.hear(&mut decoder, |messages| messages.len() == 3);
     drop(first);
     decoder.cut();
-    // Many more than may wait, while there is no port.
+    // While there is no port, more records are sent than the queue has room for.
     let start = Instant::now();
     for n in 3..1000 {
         sink.send(&cell(n));
@@ -321,18 +321,18 @@ fn the_sink_goes_on_where_a_port_comes_back_and_tells_what_was_dropped() {
     std::fs::remove_file(&link).unwrap();
     symlink(&second.path, &link).unwrap();
     heard.extend(second.hear(&mut decoder, |messages| messages.len() >= 2));
-    // The second that came left room in the queue.
+    // Sending to the second port has made room in the queue.
     sink.send(&cell(1000));
     heard.extend(
         second.hear(&mut decoder, |messages| messages.iter().any(|message| message.sequence == 1000)),
     );
     let told = sink.close();
-    // A frame may be lost in a port that is just going.
+    // A frame that was written just before the port disappeared may be lost.
     let heard_of = heard.len() as u64;
     assert_eq!((told.sent + told.dropped, told.reconnects), (1001, 1));
     assert!(told.sent >= heard_of && told.dropped > 500, "{told:?}, {heard_of} heard");
     heard.iter().for_each(require_sent);
-    // Sequence numbers show the reader exactly which records are missing.
+    // From the sequence numbers, the reader knows exactly how many records are missing.
     let expected = Counts { records: heard_of, lost: 1001 - heard_of, ..Counts::default() };
     assert_eq!(decoder.counts(), expected);
 }
@@ -355,7 +355,7 @@ fn listening_goes_on_where_a_port_comes_back_and_ends_when_asked() {
     let mut child = Desk::new().start("", &format!("listen {} --json --follow", link.display()));
     let (shown, said) = (following(child.stdout.take().unwrap()), following(child.stderr.take().unwrap()));
     let mut lines = lines(&records).into_iter();
-    // Three records and a part of the fourth.
+    // Sends three records and part of the fourth.
     first.send([&[0], &all[..3].concat()[..], &all[3][..9]].concat());
     for _ in 0..3 {
         assert_eq!(Some(next(&shown)), lines.next());
@@ -369,7 +369,7 @@ fn listening_goes_on_where_a_port_comes_back_and_ends_when_asked() {
     for line in lines {
         assert_eq!(next(&shown), line);
     }
-    // The end of the run is not that of the command.
+    // The command continues after the end of a run, because --follow is given.
     second.send(frames(8, &records[..1]).concat());
     assert_eq!(next(&shown), self::lines(&records)[0]);
     interrupt(&child);
@@ -413,7 +413,8 @@ fn a_reader_of_standard_output_that_has_gone_ends_the_command() {
     let port = Pty::new();
     let mut child = Desk::new().start("", &format!("listen {} --json --follow", port.name()));
     drop(child.stdout.take());
-    // Another test may be starting a program that has inherited the reader for a moment.
+    // A program that another test is starting may have inherited the reader for a moment, so frames are sent
+    // repeatedly.
     let (mut status, mut run) = (None, 0);
     wait_for("the command", || {
         run += 1;

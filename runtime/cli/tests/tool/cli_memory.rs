@@ -30,9 +30,9 @@ fn peak(mut child: Child) -> (usize, Output) {
 
 /// Requires that the run ends with exit status `code` and a peak of at most `most` bytes.
 fn within(desk: &Desk, line: &str, code: i32, most: usize) {
-    // An emulator has memory of its own.
+    // An emulator needs additional memory.
     let most = most + if emulated() { 80 * MB } else { 0 };
-    // A run that is over before it is seen is repeated.
+    // A run that ends before its memory is sampled is repeated.
     let mut runs = (0..100).map(|_| peak(desk.start("", line)));
     let (peak, output) = runs.find(|(peak, _)| *peak > 0).unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
@@ -78,7 +78,7 @@ fn headers_take_memory_in_proportion() {
     assert!(text.len() > 8 * MB);
     write("text.safetensors", &safetensors(&text, &[0; 96]));
     within(&desk, &format!("run --q @text.safetensors#q {KEYS}"), 0, 100 * MB);
-    // Nested as deep as it is long.
+    // The header consists of brackets only, each nested in the previous one.
     write("deep.safetensors", &safetensors(&format!(r#"{{"q":{}"#, "[".repeat(9 * MB)), &[]));
     within(&desk, &format!("run --q @deep.safetensors#q {KEYS}"), 2, 100 * MB);
 
@@ -97,7 +97,7 @@ fn headers_take_memory_in_proportion() {
     within(&desk, &format!("run --q @many.npz#q {KEYS}"), 2, 100 * MB);
 }
 
-/// Checks that memory contains an output that is much larger than the inputs only once.
+/// Checks that an output that is much larger than the inputs is in memory only once.
 #[test]
 fn an_output_is_held_once() {
     let desk = Desk::new();
@@ -108,11 +108,11 @@ fn an_output_is_held_once() {
     let output = queries * values * 4;
     let inputs = "run --q @q.npy --k @k.npy --v @v.npy --threads 1 --backend scalar";
     within(&desk, &format!("{inputs} --out @y.safetensors#y"), 0, output * 3 / 2);
-    // The tensors that the file already holds are not in memory twice either.
+    // Tensors that the file already contains must not be in memory twice either.
     within(&desk, &format!("{inputs} --lse-out @y.safetensors#l --out @y.npy"), 0, output * 3 / 2);
 }
 
-/// Checks that memory contains an input only once, even if its elements are not aligned in the file.
+/// Checks that an input is in memory only once, even if its elements are not aligned in the file.
 #[test]
 fn an_input_is_held_once() {
     let desk = desk();
@@ -128,11 +128,11 @@ fn an_input_is_held_once() {
     desk.f32("v.npy", &[1, 1, keys, 1], &noise(1, keys));
     let line = "run --q @q.npy --k @k.safetensors#k --v @v.npy --out @y.npy --threads 1 --backend scalar";
     within(&desk, line, 0, bytes * 3 / 2);
-    // Keys that are the values as well are read once.
+    // A tensor that is used both as keys and as values is read once.
     let line = line.replace("@v.npy", "@k.safetensors#k");
     within(&desk, &line, 0, bytes * 3 / 2);
 
-    // f64 is never in memory whole.
+    // A tensor of f64 is never completely in memory.
     let halves = vec![0u8; bytes];
     let view = TensorView::new(Dtype::F64, vec![1, 1, keys, dim / 2], &halves).unwrap();
     std::fs::write(desk.path("k.safetensors"), safetensors::serialize([("k", view)], None).unwrap()).unwrap();

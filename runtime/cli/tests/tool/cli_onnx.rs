@@ -25,7 +25,7 @@ fn ints(name: &str, all: &[u8]) -> Vec<u8> {
     field(5, &[field(1, name.as_bytes()), values].concat())
 }
 
-/// Encodes the declaration of an f32 input or output; an axis of zero is free.
+/// Encodes the declaration of an f32 input or output. An axis given as zero has no fixed size.
 fn info(number: u8, name: &str, axes: &[u8]) -> Vec<u8> {
     let dim = |&n: &u8| field(1, &if n == 0 { field(2, b"batch") } else { vec![1 << 3, n] });
     let tensor = [vec![1 << 3, 1], field(2, &axes.iter().flat_map(dim).collect::<Vec<u8>>())].concat();
@@ -74,7 +74,7 @@ fn attention_is_listed_and_replaced() {
     let told: serde_json::Value = serde_json::from_str(&desk.ok("onnx list @out.onnx --json")).unwrap();
     assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
     assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
-    // In place, if it is told to; a link and another name are the same file.
+    // IN is replaced only with --force. A link to it and another name for it count as the same file.
     let before = fs::read(desk.path("in.onnx")).unwrap();
     std::os::unix::fs::symlink("in.onnx", desk.path("link.onnx")).unwrap();
     fs::hard_link(desk.path("in.onnx"), desk.path("hard.onnx")).unwrap();
@@ -95,7 +95,7 @@ fn weights_beside_a_model_stay_beside_it() {
     fs::write(desk.path("in.data"), [0; 8]).unwrap();
     fs::create_dir(desk.path("other")).unwrap();
     desk.refuses("onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
-    // Nothing gives them up: OUT would miss them.
+    // Not even --force permits OUT to replace the weights of IN, because OUT needs them too.
     fs::hard_link(desk.path("in.data"), desk.path("same.data")).unwrap();
     for name in ["in.data", "same.data", "other/../in.data"] {
         let line = format!("onnx rewrite @in.onnx @{name} --force");
@@ -131,7 +131,7 @@ fn what_is_no_model_is_refused() {
     desk.refuses("onnx list @", &["IN: ", "cannot be read"]);
     desk.refuses("onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
     desk.refuses("onnx rewrite @in.onnx", &["OUT"]);
-    // Libraries of the check.
+    // Wrong libraries for the check are refused.
     let rewrite = "onnx rewrite @in.onnx @out.onnx --operator";
     desk.refuses(&format!("{rewrite} @none"), &["--operator: ", "which is no file", "libelsa_ort.so"]);
     let runtime = format!("{rewrite} @in.onnx --runtime @in.onnx");

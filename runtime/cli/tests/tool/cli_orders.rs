@@ -1,4 +1,4 @@
-//! Tests files from other programs: Fortran order, headers of Python 2, and tensors of unsupported types next to
+//! Tests files that other programs write: Fortran order, headers of Python 2, and tensors of unsupported types next to
 //! supported ones.
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn fortran_order_gives_the_bits_of_c_order() {
         )
         .unwrap();
     }
-    // A mask of queries and keys, of bytes.
+    // The mask has one byte for each pair of a query and a key.
     let mask: Vec<u8> = noise(4, 70 * 900).iter().map(|x| u8::from(*x > -0.5)).collect();
     desk.npy("m.npy", "|u1", &[70, 900], &mask);
     let columns: Vec<u8> = (0..70 * 900).map(|i| mask[i % 70 * 900 + i / 70]).collect();
@@ -78,7 +78,7 @@ fn fortran_order_gives_the_bits_of_c_order() {
             let bytes = |name: &str| std::fs::read(desk.path(name)).unwrap();
             assert!(bytes("y.npy") == bytes("want.npy"), "{files:?} {more}");
         }
-        // The tokens of a task are read without the rest.
+        // A task reads its tokens from these files without reading the other tokens.
         desk.ok(&format!("{} {}", task(files), states("s.npz")));
         assert!(
             std::fs::read(desk.path("s.npz")).unwrap() == std::fs::read(desk.path("want.npz")).unwrap(),
@@ -125,7 +125,7 @@ fn a_type_that_nothing_reads_leaves_the_others_readable() {
             desk.ok(&format!("run --q @in.safetensors#q --k @k.npy --v @v.npy --out @y.npy {more}"));
             assert_eq!(desk.read("y.npy"), desk.read("want.npy"));
         }
-        // The tensor is kept next to the output.
+        // When an output is added to the file, the tensor of an unsupported type is kept.
         desk.ok("run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#y");
         let bytes = std::fs::read(desk.path("in.safetensors")).unwrap();
         let at = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -1,6 +1,6 @@
-//! Tests the origin of task files through the binary. Files that are left over from another frame are refused because
-//! of the run's name or the checksums of tokens. States that no run produces, and sizes that do not match the arrays,
-//! are refused too.
+//! Tests the origin of task files through the binary. Files that are left over from another frame are refused, because
+//! the name of the run or the checksums of the tokens differ. States that no run produces, and sizes that do not match
+//! the arrays, are refused too.
 #![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
@@ -17,7 +17,7 @@ fn desk() -> Desk {
     for (i, name) in ["q", "k", "v", "dy"].into_iter().enumerate() {
         let mut data = noise(1 + i as u64, COUNT);
         desk.f32(&format!("{name}.npy"), &SHAPE, &data);
-        // The fifth token of the last head.
+        // Changes the fifth token of the last head.
         data[COUNT - 12 * 4 - 1] += 1.0;
         desk.f32(&format!("{name}2.npy"), &SHAPE, &data);
     }
@@ -28,7 +28,7 @@ fn run(files: &str, flags: &str, to: &str) -> String {
     format!("run {files} {flags} --state-out @{to}.npz")
 }
 
-/// Files of two of the three tasks; the file `other` takes the place of the third.
+/// Files of two of the three tasks, each pair to be merged with the file `other` in place of the third.
 const OTHERS: [&str; 3] = ["@0.npz @1.npz", "@1.npz @2.npz", "@0.npz @2.npz"];
 
 #[test]
@@ -43,7 +43,7 @@ fn tasks_of_other_tensors_are_refused() {
         for (task, others) in [2, 0, 1].into_iter().zip(OTHERS) {
             desk.ok(&run(&files, &format!("--task {task}/3"), "other"));
             let line = format!("merge @other.npz {others} --out @y.npy --state-out @y.npz");
-            // A task does not hold every token.
+            // A task that does not have the changed token writes the same file as before.
             let holds = std::fs::read(desk.path("other.npz")).unwrap()
                 != std::fs::read(desk.path(&format!("{task}.npz"))).unwrap();
             match holds {
@@ -58,13 +58,13 @@ fn tasks_of_other_tensors_are_refused() {
         }
         assert_eq!(seen, 2, "two of three tasks hold a token");
     }
-    // Keys beyond the lengths may hold anything.
+    // Keys beyond the lengths may differ between the tasks.
     desk.i64("lens.npy", &[17, 3]);
     for (task, files) in [FILES, "--q @q.npy --k @k2.npy --v @v2.npy", FILES].into_iter().enumerate() {
         desk.ok(&run(files, &format!("--kv-lens @lens.npy --task {task}/3"), &format!("l{task}")));
     }
     desk.ok("merge @l0.npz @l1.npz @l2.npz --out @l.npy");
-    // Tasks of two depths hold the same tokens in other chunks.
+    // Tasks of two levels have the same tokens, divided into different chunks.
     for path in ["0", "1", "2.0", "2.1", "2.2"] {
         desk.ok(&run(FILES, &format!("--quorum 3,3 --task-path {path}"), &format!("m{path}")));
     }
@@ -99,7 +99,7 @@ fn runs_have_names() {
         &format!("merge {all} --out @z.npy --run-id frame-18"),
         "--run-id: \"frame-18\"; allowed: \"frame-17\", as the files have",
     );
-    // A name vouches for the tensors.
+    // If the runs have the same name, the tensors are not compared, so other keys are accepted.
     desk.ok(&named(1, "frame-17").replace("@k.npy", "@k2.npy"));
     desk.ok(&format!("merge {all} --out @y.npy"));
     for flags in ["--run-id frame-16", ""] {
@@ -124,7 +124,7 @@ fn runs_have_names() {
     ] {
         refused(&desk, &format!("run {FILES} {flags}"), words);
     }
-    // The name is in the fingerprint.
+    // The fingerprint covers the name.
     let bytes = std::fs::read(desk.path("1.npz")).unwrap();
     let name: Vec<i64> = b"frame-18".iter().map(|byte| i64::from(*byte)).collect();
     for (name, words) in [
@@ -177,7 +177,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
             assert_eq!(text.matches(&words).count(), 2, "two of three tasks hold a token: {text}");
         }
     }
-    // Shares of another gradient.
+    // Shares that were computed from another gradient of the output are refused.
     (0..3).for_each(|n| drop(desk.ok(&task(FILES, n, "--state @s.npz"))));
     let refusals = (0..3).filter(|n| {
         let line = task(FILES, *n, "--state @s.npz")
@@ -189,7 +189,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
         String::from_utf8_lossy(&output.stderr).contains("d-out of token 4 other than in")
     });
     assert_eq!(refusals.count(), 2);
-    // Names.
+    // The name of the states' run must equal that of the backward pass.
     for line in [whole(FILES, "--state @n.npz"), task(FILES, 0, "--state @n.npz")] {
         desk.ok(&format!("{line} --run-id a"));
         refused(&desk, &line, "--state: states of the run \"a\"; allowed: that of --run-id");
@@ -242,13 +242,13 @@ fn states_that_no_run_leaves_are_refused() {
             let line = format!("backward {FILES} --d-out @dy.npy --state @other.npz {to}");
             let output = desk.call(&line);
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            // Not every task holds the row.
+            // A task that does not have the row may succeed.
             if to.starts_with("--dq") || !output.status.success() {
                 assert!(text.contains(&format!("--state: {words}")), "{text}");
             }
         }
     }
-    // What values that are not finite leave is merged: they poison their columns of W.
+    // States of a run with non-finite values are merged: the values poison their columns of W.
     let mut v = noise(3, COUNT);
     v[9] = f32::NAN;
     v[18] = inf;
@@ -319,7 +319,7 @@ fn sizes_are_those_of_arrays() {
         deflated(name);
         limited(name);
     }
-    // With the right fingerprint: a shape of 2^32 values of a head.
+    // The fingerprint is correct, but the head size of the values is 2^32.
     let shape = [2i64, 2, 2, 17, 17, 4, 1 << 32];
     let rules = [0i64, 0, -1, -1, 0, 0];
     let lists: [&[i64]; 5] = [&[3], &shape, &rules, &[i64::from(0.5f32.to_bits()), 0], &[]];

@@ -1,4 +1,5 @@
-//! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and no other run resumes it.
+//! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and is not resumed by a run that
+//! differs from it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +37,7 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
         same(&desk, "a.safetensors", "b.safetensors");
         assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
     }
-    // The file whose tensors are kept has been replaced since.
+    // The file with the kept tensors is replaced between the kill and the next run.
     std::fs::write(&target, &before).unwrap();
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "2")]).status.success());
     std::fs::write(&target, [&before[..], b""].concat()).unwrap();
@@ -73,7 +74,7 @@ fn a_run_goes_on_where_it_was_killed() {
         }
         let killed = elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &at.to_string())]);
         if killed.status.success() {
-            // A process that starts with less memory than the first keeps more rows, and has fewer parts.
+            // A process that uses less memory at its start than the first one keeps more rows, and so has fewer parts.
             let report: serde_json::Value = serde_json::from_slice(&killed.stdout).unwrap();
             assert!(report["parts"].as_u64().unwrap() < at, "{at} of {parts}: {}", said(&killed));
             same(&desk, "y.npy", "y0.npy");
@@ -90,7 +91,7 @@ fn a_run_goes_on_where_it_was_killed() {
         assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
     }
     assert!(killed_at >= 5, "killed {killed_at} times of {parts}");
-    // Killed again and again, each time a little further on.
+    // The run is killed and resumed repeatedly, and each time it must advance a little.
     let mut kills = 0;
     while !elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &step)]).status.success() {
         kills += 1;
@@ -122,7 +123,7 @@ fn foreign_journals_are_refused() {
         );
         assert!(!desk.path("y.npy").exists());
     };
-    // Another problem, other inputs, a damaged journal, another file in the place of the output.
+    // A resume is refused for another problem, other inputs, a damaged journal, or another file in place of the output.
     refused(&format!("{line} --causal"), "another run");
     desk.f32("k.npy", &[1, 2, 1200, 16], &noise(9, 2 * 1200 * 16));
     refused(&line, "another run (k ");
@@ -152,7 +153,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
     );
     let report: serde_json::Value = serde_json::from_str(desk.ok(&line).trim()).unwrap();
     let (units, parts) = (report["units"].as_u64().unwrap(), report["parts"].as_u64().unwrap());
-    // Both key heads are copied to the present, chunk by chunk, before the first block.
+    // Both key heads are copied to the present tensor, chunk by chunk, before the first block is computed.
     let copied = 2 * 1600u64.div_ceil(report["chunk_keys"].as_u64().unwrap());
     assert!(units >= 4 && parts > units - 2, "{report}");
     for name in ["y.npy", "p.npy", "s.npz"] {
@@ -174,7 +175,8 @@ fn a_gpu_goes_on_where_it_was_killed() {
         }
         assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
     }
-    // The journal of a run on a GPU is not that of one on the CPU, nor of other chunks' budgets that are too small.
+    // The CPU cannot resume from the journal of a run on a GPU, and a budget too small for the journal's chunks is
+    // refused.
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "6")]).status.success());
     let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend scalar"));
     assert!(output.status.code() == Some(2) && said(&output).contains("another run"), "{}", said(&output));

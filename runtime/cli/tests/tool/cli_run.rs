@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use serde_json::Value;
 use std::io::Read;
 
-/// Maximum relative distance of a correct output: the error of a few hundred f32 additions without much cancellation.
+/// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
+/// much cancellation.
 const CLOSE: f64 = 1e-6;
 /// Minimum relative change of the output by a flag that has an effect.
 const FAR: f64 = 1e-2;
@@ -16,7 +17,7 @@ const FAR: f64 = 1e-2;
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
 
 fn tensors(n: Sizes) -> [Vec<f32>; 3] {
-    // Scores spread over several units, so that every key counts differently.
+    // The scores are spread over several units, so that every key has a different weight.
     let q = noise(1, count(&n.q())).iter().map(|x| x * 4.0).collect();
     [q, noise(2, count(&n.k())), noise(3, count(&n.v()))]
 }
@@ -40,7 +41,8 @@ fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
 }
 
-/// Runs with `flags` and requires an output close to attention with the scores `score` and far from that with `other`.
+/// Runs with `flags`. Requires that the output is close to attention with the scores `score` and far from attention
+/// with the scores `other`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -83,7 +85,7 @@ fn every_layout_has_the_same_answer_in_its_own_shape() {
     desk.ok("run --q @qc.npy --k @kc.npy --v @vc.npy --out @yc.npy --layout bnc --heads 4");
     assert_eq!(desk.read("yc.npy"), (vec![2, 19, 64], swapped));
 
-    // One sequence in three axes, one head in two.
+    // Tensors of one sequence have three axes, and tensors of one head have two.
     for (name, x, s) in [("q", &data[0], N.q()), ("k", &data[1], N.k()), ("v", &data[2], N.v())] {
         desk.f32(&format!("{name}3.npy"), &s[1..], &x[..count(&s[1..])]);
         desk.f32(&format!("{name}2.npy"), &s[2..], &x[..count(&s[2..])]);
@@ -181,7 +183,7 @@ fn masks_of_every_kind_and_rank_act() {
     }
 }
 
-/// Runs a transformer layer with twelve heads, a padded batch, and a boolean mask; the masked keys and values are NaN.
+/// Runs a transformer layer with twelve heads, a padded batch, and a boolean mask. The masked keys and values are NaN.
 #[test]
 fn a_padded_layer_of_twelve_heads() {
     let n = Sizes { b: 3, h: 12, hk: 12, nq: 77, nk: 77, d: 64, dv: 64 };
@@ -209,7 +211,7 @@ fn a_padded_layer_of_twelve_heads() {
     desk.i64("lens.npy", &[77, 50, 1]);
     desk.ok(&format!("{FILES} --kv-lens @lens.npy"));
     assert!(distance(&desk.read("y.npy").1, &expected.y) < CLOSE);
-    // Without the mask the NaN must show.
+    // The NaN must reach the output if there is no mask.
     desk.ok(FILES);
     assert!(desk.read("y.npy").1.iter().any(|x| x.is_nan()));
 }
@@ -224,8 +226,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     })
 }
 
-/// Computes the scores of two keys in four rows, from 3e7 to 3e22. The second key's score is either the largest or
-/// equal to the first key's.
+/// Checks the states of rows with two keys whose scores range from 3e7 to 3e22. The second key's score is either the
+/// largest or equal to the first key's.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();
@@ -283,7 +285,7 @@ fn past_keys_come_first_and_present_keys_are_both() {
     let data = tensors(n);
     let desk = Desk::new();
     desk.f32("q.npy", &n.q(), &data[0]);
-    // Of each head's 45 keys the first 31 are the past.
+    // The first 31 of each head's 45 keys are the past.
     let cut = |x: &[f32], d: usize, past: bool| -> Vec<f32> {
         x.chunks(45 * d)
             .flat_map(|head| if past { &head[..31 * d] } else { &head[31 * d..] })
@@ -463,7 +465,7 @@ fn a_device_is_written_directly_and_a_link_is_followed() {
     desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @link.npy");
     assert!(desk.path("link.npy").symlink_metadata().unwrap().is_symlink());
     assert_eq!(desk.read("target.npy"), desk.read("y.npy"));
-    // As any new file, not as a secret.
+    // The output has the permissions of any new file, and not the private ones of a temporary file.
     std::fs::write(desk.path("plain"), b"").unwrap();
     let mode = |name: &str| std::fs::metadata(desk.path(name)).unwrap().permissions().mode();
     assert_eq!(mode("y.npy"), mode("plain"));
@@ -494,7 +496,7 @@ fn reports_are_json_and_name_what_ran() {
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{text}");
-    // L(45, 64) = 6 + 0 + 3.
+    // The published depth is L(45, 64) = 6 + 0 + 3.
     let published = &lines[0]["published"];
     assert_eq!((&published["claim"], &published["published_depth"]), (&"published".into(), &9.into()));
     assert_eq!((&published["rigorous"], &published["executed"]["merge_depth"]), (&false.into(), &0.into()));
@@ -523,7 +525,7 @@ fn reports_are_json_and_name_what_ran() {
 #[test]
 fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     let (desk, data) = desk(N);
-    // No machine has so many devices, with a driver or without.
+    // No machine has a device with this index, whether a driver is installed or not.
     let flags = format!("{FILES} --backend cuda --device 4096 --json");
     let report: serde_json::Value = serde_json::from_str(&desk.ok(&flags)).unwrap();
     assert_ne!(report["backend"], "cuda");
@@ -541,8 +543,8 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// Checks that flags of the CPU or of the GPU are reported as having no effect on the other. The test stage `host` also
-/// runs this with a GPU.
+/// Checks that a flag for the CPU is reported as having no effect on the GPU, and a flag for the GPU as having none on
+/// the CPU. The test stage `host` also runs this with a GPU.
 #[test]
 fn flags_of_the_other_processor_are_reported() {
     let (desk, _) = desk(N);
@@ -569,7 +571,7 @@ fn flags_of_the_other_processor_are_reported() {
     assert!(matches!(status, Some(0 | 5)), "{status:?} {both}");
 }
 
-/// Checks that `elsa warmup` loads all kernels, or those of the given shapes, and nothing on the CPU.
+/// Checks that `elsa warmup` loads all kernels or those of the given shapes, and that it loads nothing on the CPU.
 #[test]
 fn warmup_loads_what_the_back_end_needs() {
     let warm = |flags: &[&str]| {

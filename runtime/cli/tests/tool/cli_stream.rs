@@ -149,7 +149,7 @@ fn types_of_files_are_those_of_runs_in_memory() {
     desk.ok(&format!("{line} --out @y0.npy"));
     desk.ok(&format!("{line} --out @y1.npy --host-budget 64MiB"));
     same(&desk, "y0.npy", "y1.npy");
-    // Into the file of the inputs, which keeps the others, and whose q is replaced.
+    // The outputs go into the file of the inputs: q is replaced, and the other tensors are kept.
     for (name, extra) in [("a", ""), ("b", "--host-budget 64MiB")] {
         std::fs::copy(desk.path("in.safetensors"), desk.path(&format!("{name}.safetensors"))).unwrap();
         let line = line.replace("@in.", &format!("@{name}."));
@@ -199,9 +199,9 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
         same(&desk, "y0.npy", "y1.npy");
         std::fs::remove_file(desk.path("y1.npy")).unwrap();
     }
-    // Unpacked files are removed.
+    // The unpacked files have been removed.
     assert_eq!(desk.list(), ["deflated.npz", "k.npy", "q.npy", "stored.npz", "v.npy", "y0.npy"]);
-    // A budget that is too small is told before anything is unpacked, and damage before anything is computed.
+    // A budget that is too small is reported before anything is unpacked, and damage before anything is computed.
     let output = desk.call(&format!("{} --host-budget 1MiB", line("deflated")));
     assert!(output.status.code() == Some(2) && !said(&output).contains("unpacked"), "{}", said(&output));
     for name in ["stored", "deflated"] {
@@ -219,7 +219,7 @@ fn members_of_archives_are_read_by_range_or_unpacked() {
 #[test]
 fn the_certificate_is_that_in_memory() {
     let desk = desk(900, 1700);
-    // What no row attends is not read for the answer, but counts for the certificate as it does in memory.
+    // Elements that no row attends are not read for the output, but count for the certificate, as they do in memory.
     let mut mask = noise(4, 900 * 1700);
     mask[1650] = 7.5;
     desk.f32("mask.npy", &[900, 1700], &mask);
@@ -273,13 +273,13 @@ fn full_disks_and_changing_files_leave_no_output() {
     if emulated() {
         return;
     }
-    // A limit on the size of files stands for a disk that is full.
+    // A limit on the size of files has the effect of a full disk.
     let line = format!("run {INPUTS} --out @y.npy --host-budget 64MiB");
     let child = desk.start("trap '' XFSZ\nulimit -f 8", &line);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.code() == Some(3) && said(&output).contains("--out"), "{}", said(&output));
     assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy"]);
-    // The keys become shorter while the run is at work.
+    // The file of the keys is cut short during the run.
     desk.f32("q.npy", &[1, 4, 9000, 16], &noise(1, 4 * 9000 * 16));
     desk.f32("k.npy", &[1, 2, 60000, 16], &noise(2, 2 * 60000 * 16));
     desk.f32("v.npy", &[1, 2, 60000, 8], &noise(3, 2 * 60000 * 8));
@@ -356,7 +356,7 @@ fn refused_memory_leaves_no_output() {
         let child = desk.start(&format!("ulimit -v {kilobytes}"), "--version");
         child.wait_with_output().unwrap().status.success()
     };
-    // The size of the program depends on its optimisation.
+    // The search begins at the smallest limit under which the program starts, which depends on its optimisation.
     let first = 2_000 + (10_000..80_000).step_by(1_000).find(starts).unwrap();
     let (inputs, mut statuses) = (INPUTS, [0; 4]);
     for line in [
@@ -405,7 +405,7 @@ fn a_gpu_streams_within_its_budget() {
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text.trim()).unwrap();
     desk.ok(&run("", 0));
     let wide = json(&desk.ok(&run("--host-budget 8GiB --fallback fail", 1)));
-    // The device of the stand-in shares the host's memory, and one budget holds for both.
+    // The stand-in's device shares the host's memory, so one budget limits device and page-locked memory together.
     let taken = |report: &serde_json::Value| {
         ["device", "pinned"].iter().map(|name| report["account"][name].as_u64().unwrap()).sum::<u64>()
     };
@@ -421,19 +421,19 @@ fn a_gpu_streams_within_its_budget() {
         let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a == b || (a - b).abs() <= 1e-5);
         assert!(memory.len() == wide.len() && near(&memory, &wide) && near(&memory, &tight), "{name}");
     }
-    // What no division has room for.
+    // No division fits into 1,000 bytes.
     let output = desk.call(&run("--host-budget 8GiB --device-budget 1000 --fallback fail", 3));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("--device-budget: 1000 bytes; allowed: at least "), "{}", said(&output));
     assert!(!desk.path("y3.npy").exists());
-    // Both share one memory, which the smaller budget limits.
+    // Host and device share one memory, which the smaller budget limits, so falling back to the CPU does not help.
     let output = desk.call(&run("--host-budget 8GiB --device-budget 1000", 3));
     assert!(output.status.code() == Some(2) && said(&output).contains("1000 bytes"), "{}", said(&output));
     let output = desk.call(&format!("{} --certificate", run("--host-budget 64MiB", 3)));
     assert!(output.status.success() && said(&output).contains("the CPU computes"), "{}", said(&output));
 }
 
-/// Checks that the bits of a stream on a GPU do not depend on its chunks, and that its output is that of a run in
+/// Checks that the bits of a stream on a GPU do not depend on its chunks, and that its output equals that of a run in
 /// memory, with past keys and with every feature that changes scores.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]

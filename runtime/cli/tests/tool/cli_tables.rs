@@ -16,15 +16,15 @@ fn table(desk: &Desk, name: &str, rows: impl Iterator<Item = (String, f64)>) {
     std::fs::write(desk.path(name), text).unwrap();
 }
 
-/// Checks that the time is not quadratic in the number of rows: 1.6 billion comparisons of five texts would take
-/// minutes.
+/// Checks that the time of a comparison is not quadratic in the number of rows: 1.6 billion comparisons of five texts
+/// would take minutes.
 #[test]
 fn many_rows_are_compared_by_name() {
     let desk = Desk::new();
     let rows = 40_000;
     let shape = |i: usize| format!("1,1,{i},{i},64");
     table(&desk, "a.csv", (0..rows).map(|i| (shape(i), 1.0)));
-    // In another order, with another row in front, and one row twice; its first value counts.
+    // The second table has the rows in reverse order, a new row in front, and one row twice, whose first value counts.
     let other = (0..rows).rev().map(|i| (shape(i), if i == 7 { 2.0 } else { 1.0 }));
     table(&desk, "b.csv", std::iter::once(("new".into(), 1.0)).chain(other).chain([(shape(3), 1.0)]));
     let output = desk.call("bench --compare @a.csv @b.csv --json");
@@ -81,7 +81,7 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
         refused("bench --spot @spot --force --threads 1", &["--spot: ", "not a regular file"]);
         std::fs::remove_file(link).unwrap();
     }
-    // A pipe without a reader is no output, whichever flag names it.
+    // A pipe without a reader is refused as an output of any flag.
     for name in ["q", "k", "v"] {
         desk.f32(&format!("{name}.npy"), &[1, 1, 4, 4], &noise(1, 16));
     }
@@ -97,7 +97,7 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
         refused(&line, &["pipe: cannot be written: a pipe or a device that nothing reads"]);
         assert!(!desk.path("y.npy").exists());
     }
-    // With a reader it takes the whole file.
+    // The pipe receives the complete file if it has a reader.
     let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
     desk.ok(&format!("{run} --out @y.npy"));
     loop {

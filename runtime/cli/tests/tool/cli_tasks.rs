@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Output};
 
-/// Maximum relative distance of a correct output: the error of a few hundred f32 additions without much cancellation.
+/// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
+/// much cancellation.
 const CLOSE: f64 = 2e-6;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
@@ -48,7 +49,7 @@ fn tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[String]) -> String {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    // In another order than that of the tasks.
+    // The files are listed in the reverse order of the tasks.
     paths.iter().rev().map(|path| format!("@{path}.npz ")).collect()
 }
 
@@ -100,7 +101,7 @@ fn seven_processes_merge_to_the_answer_in_memory() {
     let memory = desk.read("m.npy").1;
     let apart = merged.iter().zip(&memory).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
     assert!(apart > 0.0 && apart <= absolute, "{apart:e} {absolute:e}");
-    // The order of the files changes no bit.
+    // The order of the files does not change any bit.
     desk.ok("merge @0.npz @3.npz @1.npz @6.npz @2.npz @5.npz @4.npz --out @again.npy --state-out @whole.npz");
     assert_eq!(desk.read("again.npy").1, merged);
     let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("whole.npz")).unwrap()).unwrap();
@@ -155,7 +156,7 @@ fn ragged_lengths_down_to_none() {
     }
 }
 
-/// Checks scores so large that their exponentials overflow, and with them the paper's sums, unless a maximum is
+/// Checks scores that are so large that their exponentials, and so the paper's sums, overflow unless a maximum is
 /// subtracted.
 #[test]
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
@@ -163,7 +164,7 @@ fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let (desk, mut data) = desk(n, 1000.0);
     let scores = attention(n, scale(n), [&data[0], &data[1], &data[2]], plain);
     assert!(scores.lse.iter().any(|lse| *lse > 900.0) && scores.lse.iter().any(|lse| *lse < 600.0));
-    // Exponents of f32 scores near 1000 are only so exact.
+    // The rounding of f32 scores near 1000 limits the accuracy of their exponentials.
     let files = tasks(&desk, "", "7", &numbers(7));
     desk.ok(&format!("merge {files} --out @y.npy"));
     let near = distance(&desk.read("y.npy").1, &scores.y);
@@ -234,14 +235,15 @@ fn every_layout_and_type_is_gathered_from_its_file() {
         };
         let (merged, memory) = (read("y.safetensors"), read("m.safetensors"));
         let merged: Vec<f32> = merged.iter().map(|x| *x as f32).collect();
-        // Both are rounded to the type, and may differ by one unit if they are near its border.
+        // Both outputs are rounded to the type; near a rounding boundary, they may differ by one unit in the last
+        // place.
         assert!(merged.len() == count(&N.out()) && distance(&merged, &memory) < 1e-3);
         std::fs::remove_file(desk.path("y.safetensors")).unwrap();
         std::fs::remove_file(desk.path("m.safetensors")).unwrap();
     }
 }
 
-/// Checks that a process with only the tokens of its task writes the same file as one with all tokens.
+/// Checks that a process with only the tokens of its task writes the same file as a process with all tokens.
 #[test]
 fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk(N, 4.0);
@@ -250,7 +252,7 @@ fn gathered_tokens_give_the_same_file() {
     let flags = "--causal --mask @mask.npy --json";
     let said: Value =
         serde_json::from_str(&desk.ok(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"))).unwrap();
-    // Chunks 5, 6 and 1 of 45 tokens: of sizes 6, 6 and 7.
+    // Task 5 has chunks 5, 6 and 1 of the 45 tokens, which have 6, 6 and 7 tokens.
     let held: Vec<usize> = (33..45).chain(7..14).collect();
     assert_eq!(
         (&said["tokens"], &said["tasks"], &said["task"]),
@@ -329,13 +331,13 @@ fn what_does_not_make_a_whole_is_refused() {
         std::fs::write(desk.path("cut.npz"), &whole[..cut]).unwrap();
         refused(&desk, &merge("@0.npz @cut.npz @2.npz"), "STATES: |cut.npz: |allowed: ");
     }
-    // A bit of the last element of W.
+    // Flips a bit of the last element of W.
     let mut bent = whole.clone();
     let at = bent.windows(4).position(|four| four == b"PK\x01\x02").unwrap() - 20;
     bent[at] ^= 1;
     std::fs::write(desk.path("bent.npz"), &bent).unwrap();
     refused(&desk, &merge("@0.npz @bent.npz @2.npz"), "STATES: |bent.npz: |allowed: ");
-    // Whole archives with right checksums, in which one array is wrong.
+    // The archives are complete and have correct checksums, but one array is wrong.
     let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
     for (name, array, words) in [
         ("version", list(&[1], &[1]), "version [1]; allowed: version 2"),

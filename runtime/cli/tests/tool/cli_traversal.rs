@@ -6,8 +6,8 @@ use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy --scale 0.693147180559945 --backend scalar --threads 2";
 
-/// Creates the inputs of two heads, each with three blocks of keys. Base-2 scores are 0 in the first block and −20 in
-/// the others. Value `j` is `j`.
+/// Creates inputs with two heads, each with three blocks of keys. Base-2 scores are 0 in the first block and −20 in the
+/// other blocks. The value of key `j` is the number `j`.
 fn desk() -> Desk {
     let desk = Desk::new();
     let k: Vec<f32> = (0..2 * 192).map(|j| if j % 192 < 64 { 0.0 } else { -20.0 }).collect();
@@ -18,7 +18,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Returns the share of the weights that the last two blocks have.
+/// Returns the share of the weights that is in the last two blocks.
 fn share() -> f64 {
     let block = (-20.0f64).exp2();
     2.0 * block / (1.0 + 2.0 * block)
@@ -46,9 +46,9 @@ fn a_run_says_what_it_left_out() {
         let (said, thinned, all) = run(flags);
         let left = &said["left_out"];
         assert_eq!((&left["schedule"], &left["rows"]), (&name.into(), &140.into()), "{flags}: {left}");
-        // A kernel's exponential of zero may be off by an ulp; the keys that are left out would add 1.8e-4.
+        // A kernel's exponential of zero may be off by an ulp. The skipped keys would change the output by 1.8e-4.
         assert!(thinned.iter().all(|y| (y - 31.5).abs() < 1e-5), "{flags}");
-        // Log-sum-exp is that of all keys.
+        // The log-sum-exp still includes all keys.
         assert!(all.iter().zip(&lse).all(|(a, b)| (a - b).abs() < 1e-5), "{flags}");
         for (number, wanted) in [("worst", share()), ("p99", share()), ("mean", share())] {
             assert!(near(&left[number], wanted), "{flags} {number}: {left}");
@@ -57,7 +57,7 @@ fn a_run_says_what_it_left_out() {
         assert!(near(&left["block_sparsity"], 2.0 / 3.0) && near(&left["row_sparsity"], 2.0 / 3.0), "{left}");
         assert_eq!(left["recomputed"], 0, "{flags}: {left}");
     }
-    // Scores from -20 to 0 pass the norm gate, by which nothing is left out.
+    // Scores from -20 to 0 pass the norm gate, which skips nothing.
     let (said, near_zero, _) = run("--norm-gate");
     let left = &said["left_out"];
     assert_eq!(
@@ -65,7 +65,7 @@ fn a_run_says_what_it_left_out() {
         (&140.into(), &0.0.into(), &"exact".into())
     );
     assert!(near_zero.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-4), "{left}");
-    // Too little to leave anything out, and nothing to leave out by the rule.
+    // The budget is too small to skip anything, and the other schedule has no rule that skips.
     for flags in ["--error-budget 1e-7", "--schedule vfa"] {
         let (said, kept, _) = run(flags);
         assert_eq!(
@@ -95,7 +95,7 @@ fn blocks_that_go_before_their_first_product_are_named() {
     let said = desk.ok(&format!("run {FILES} --out @y.npy --json {words}"));
     let left = &serde_json::from_str::<Value>(&said).unwrap()["left_out"];
     assert!(near(&left["unseen"], 2.0 / 3.0) && near(&left["block_sparsity"], 2.0 / 3.0), "{left}");
-    // Scores of −20 are bounded by 20, below which the mask lies by 30 log2 e; those of a block alike.
+    // The norms bound the scores of −20 only by 20, and the mask lowers all scores of the second block by 30 log2 e.
     let block = (20.0 - 30.0 * std::f64::consts::LOG2_E).exp2();
     assert!(near(&left["worst"], block), "{left}");
     for verb in ["run --out @y.npy", "verify"] {
@@ -119,7 +119,7 @@ fn what_is_left_out_counts_in_the_bound() {
         let case: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!((&case["verdict"], &case["beyond"]), (&"PASS".into(), &0.into()), "{flags}: {case}");
         assert_eq!((&case["p_rows"], &case["left_out"]["rows"]), (&0.into(), &140.into()), "{flags}: {case}");
-        // The error is that of rounding, and the share left out; the bound is twice that share.
+        // The error is the rounding error plus the skipped share, and the bound is twice that share.
         if flags != "--schedule vfa" {
             let error = case["y_max_abs"]["total"].as_f64().unwrap();
             assert!((error - share() * (127.5 - 31.5)).abs() < 1e-5, "{flags}: {error}");

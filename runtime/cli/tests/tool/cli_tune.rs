@@ -74,7 +74,7 @@ fn winners_are_kept_and_used() {
         let number = |field: &str| row[field].as_f64().unwrap();
         assert!(number("candidates") > 3.0 && number("ms") > 0.0 && number("chooser_ms") > 0.0, "{row}");
         assert!((number("ratio") - number("chooser_ms") / number("ms")).abs() < 1e-9, "{row}");
-        // Both batches have one winner.
+        // Both batch sizes have the same winner.
         assert_eq!((&row["kernel"], &row["splits"]), (&lines[0]["kernel"], &lines[0]["splits"]));
     }
     assert_eq!((&lines[2]["what"], &lines[2]["shapes"]), (&"tuned".into(), &1.into()));
@@ -87,7 +87,7 @@ fn winners_are_kept_and_used() {
     let shown = text(&elsa_with(&["info"], &[("ELSA_TUNED", name)]).stdout);
     assert!(shown.contains(&format!("tuned     1 shapes of {name}")), "{shown}");
 
-    // In use: the kernel of the file, made another than the chooser's.
+    // The file is used: its kernel is replaced by one that the chooser would not choose, and the tool loads that one.
     let warmup = |tuned: &[&str]| {
         let args = [&["warmup", "--shape", "1,1,40,200,32", "--json"][..], tuned].concat();
         let output = elsa_with(&args, &[]);
@@ -104,7 +104,7 @@ fn winners_are_kept_and_used() {
     let (chosen, _) = warmup(&[]);
     assert!(!chosen.contains(wide), "{chosen}");
 
-    // A file that was cut short: one line, and the chooser decides.
+    // For a file that was cut short, the tool prints one line, and the chooser decides.
     std::fs::write(&path, &written[..written.len() / 2]).unwrap();
     let (loaded, said) = warmup(&[&format!("--tuned={name}")]);
     assert_eq!(loaded.contains(wide), chosen.contains(wide));
@@ -135,7 +135,7 @@ fn the_file_lies_where_it_is_documented() {
     let elsewhere = desk.path("none");
     let (code, said) = run(&[("XDG_CONFIG_HOME", elsewhere.to_str().unwrap()), ("ELSA_TUNED", "")]);
     assert!(code == Some(0) && said.lines().count() == 1 && said.contains("cannot be read"), "{said}");
-    // Keys of packed sequences are not divided.
+    // Keys of packed sequences are not divided, so there is nothing to tune.
     let packed = tune(desk.path("x").to_str().unwrap(), &["--shape", "2,1,64,64,32,packed=8"]);
     assert!(packed.status.code() == Some(2) && !desk.path("x").exists(), "{}", text(&packed.stderr));
 }

@@ -28,7 +28,7 @@ fn stderr(desk: &Desk, line: &str) -> String {
 #[test]
 fn f64_is_rounded_to_f32_with_a_notice() {
     let (desk, answer) = desk();
-    // The distance to the next f32 is 6e-8 and more: rounding takes the addition away again.
+    // The relative distance to the next f32 is at least 6e-8, so rounding removes the added 1e-9.
     let wide: Vec<f64> = noise(2, count(&SHAPE)).iter().map(|&x| f64::from(x) * (1.0 + 1e-9)).collect();
     desk.npy("k8.npy", "<f8", &SHAPE, bytemuck::cast_slice(&wide));
     let view = safetensors::tensor::TensorView::new(
@@ -47,7 +47,7 @@ fn f64_is_rounded_to_f32_with_a_notice() {
         assert!(first.starts_with("elsa: --k: ") && first.ends_with(": f64 is rounded to f32"), "{said}");
         assert_eq!(desk.read("y8.npy"), (SHAPE.to_vec(), answer.clone()), "{file}");
     }
-    // The output has the type of the rounded queries.
+    // The queries are rounded to f32, so the output is f32 too.
     let wide: Vec<f64> = noise(1, count(&SHAPE)).iter().map(|&x| f64::from(x)).collect();
     desk.npy("q8.npy", "<f8", &SHAPE, bytemuck::cast_slice(&wide));
     let said = stderr(&desk, "run --q @q8.npy --k @k.npy --v @v.npy --out @y8.npy");
@@ -55,7 +55,7 @@ fn f64_is_rounded_to_f32_with_a_notice() {
     assert_eq!(desk.read("y8.npy").1, answer);
     assert!(!stderr(&desk, "run --q @q.npy --k @k.npy --v @v.npy --out @y8.npy").contains("f64"));
 
-    // An additive mask with the least f64 masks, and stays finite.
+    // In an additive mask, the smallest f64 masks a key, and the output stays finite.
     let mask: Vec<f64> = (0..19 * 19).map(|i| if i % 19 > i / 19 { f64::MIN } else { 0.0 }).collect();
     desk.npy("mask.npy", "<f8", &[19, 19], bytemuck::cast_slice(&mask));
     let said = stderr(&desk, "run --q @q.npy --k @k.npy --v @v.npy --out @ym.npy --mask @mask.npy");
@@ -65,7 +65,7 @@ fn f64_is_rounded_to_f32_with_a_notice() {
     assert!(masked.iter().zip(&causal).all(|(a, b)| (a - b).abs() <= 1e-6));
     assert_ne!(causal, answer);
 
-    // A request that is refused says one thing.
+    // A refused request prints only its error, without the notice about rounding.
     let output = desk.call("run --q @q.npy --k @k8.npy --v @v.npy --out @y8.npy --heads 3");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
@@ -76,7 +76,7 @@ fn a_uint8_mask_is_a_boolean_mask() {
     let (desk, answer) = desk();
     let bits: Vec<bool> = noise(9, 19 * 19).iter().map(|&x| x < 0.3).collect();
     desk.bool("bits.npy", &[19, 19], &bits);
-    // Any number but zero attends.
+    // Every byte other than zero counts as true.
     let bytes: Vec<u8> =
         bits.iter().enumerate().map(|(i, &bit)| if bit { (i % 255 + 1) as u8 } else { 0 }).collect();
     desk.npy("bytes.npy", "|u1", &[19, 19], &bytes);
@@ -118,7 +118,7 @@ fn inputs_are_read_from_npz() {
             "{text}"
         );
     }
-    // The states that the tool writes are archives as well.
+    // The archive of states that the tool writes can be read like any other archive.
     desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @z.npy --state-out @state.npz");
     desk.ok("run --q @state.npz#W --k @k.npy --v @v.npy --out @z.npy");
     desk.ok("verify --q @in.npz#q --k @in.npz#k --v @in.npz#v");

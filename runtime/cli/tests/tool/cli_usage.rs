@@ -1,5 +1,5 @@
-//! Tests messages about wrong command lines, flags without an effect, and an output that cannot be printed. Also runs
-//! the examples of the help.
+//! Tests messages about wrong command lines, about flags without an effect, and about an output that cannot be printed.
+//! Also runs the examples in the help.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
@@ -12,7 +12,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Requires exit status 2, nothing on standard output, and one line that contains all of `words`, which bars separate.
+/// Requires exit status 2, nothing on standard output, and one line that contains every part of `words`. Bars separate
+/// the parts.
 fn wrong<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], words: &str) {
     let output = elsa(args);
     let text = stderr(&output);
@@ -76,7 +77,7 @@ fn text_that_is_not_utf8_is_named_by_its_flag() {
         "--k: '|.npy' is not UTF-8; allowed: UTF-8",
     );
     wrong(&[arg("run"), OsStr::from_bytes(b"--v=\xff.npy")], "--v: '|is not UTF-8");
-    // The archive of states is a plain path, which may be any; the value after it is not.
+    // The path of the archive of states may contain any bytes, but the value of the next flag must be UTF-8.
     let archive = OsStr::from_bytes(b"\xff.npz");
     wrong(&[arg("run"), arg("--state-out"), archive, arg("--mask"), bad], "--mask: '|is not UTF-8");
     wrong(&[bad], "'|.npy'|allowed");
@@ -166,7 +167,7 @@ fn flags_that_nothing_heeds_are_refused() {
 
 #[test]
 fn a_budget_counts_for_the_methods_that_are_measured() {
-    // Less than the scores of 256 keys take, enough for a block of them.
+    // The budget is too small for the scores of 256 keys, but large enough for the scores of one block.
     let bench = |flags: &str| {
         let line = format!(
             "bench --force --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
@@ -222,7 +223,7 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
     desk.f32("q.npy", &[4, 4], &noise(1, 16));
     let lines = if emulated() { &PRINTING[3..] } else { &PRINTING[..] };
     for line in lines {
-        // Other programs may disturb a benchmark, which says so.
+        // Other programs may disturb a benchmark, which then ends with status 5.
         let done = |output: &Output| {
             output.status.success() || line.starts_with("bench") && output.status.code() == Some(5)
         };
@@ -239,7 +240,7 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         let silent = by_shell(&desk, "\"$0\" \"$@\" > /dev/null 2> /dev/full", line);
         assert!(done(&silent), "{line}");
 
-        // A pipe whose reader is gone before the tool starts.
+        // The reader of this pipe is gone before the tool starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let folder = format!("{}/", desk.0.path().display());
@@ -250,7 +251,7 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         let output = command.spawn().unwrap().wait_with_output().unwrap();
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
     }
-    // Faults of a request are reported, even if standard output or standard error fails.
+    // A wrong request has its exit status even if standard output or standard error fails.
     for script in ["\"$0\" \"$@\" > /dev/full", "\"$0\" \"$@\" 2> /dev/full", "\"$0\" \"$@\" 2>&-"] {
         assert_eq!(by_shell(&desk, script, "frob").status.code(), Some(2), "{script}");
     }
@@ -308,7 +309,7 @@ fn examples_of_the_help_run() {
         let script = script.replace("\"$0\" \"$@\"", &format!("{} \"$@\"", tool.join(" "))) + example;
         let output = Command::new("sh").args(["-c", &script]).env("FOLDER", desk.0.path()).output().unwrap();
         assert!(output.status.success(), "{example}: {}", stderr(&output));
-        // Every output appears.
+        // Every output of the example must exist.
         let after = desk.list();
         let words: Vec<&str> = example.split_whitespace().collect();
         for flag in ["--out", "--lse-out", "--present-k", "--present-v"] {

@@ -59,7 +59,7 @@ fn answers_of_others_are_judged() {
     assert_eq!((summary["cases"].as_u64(), summary["passed"].as_u64()), (Some(1), Some(1)));
     assert!(case["subject"].as_str().unwrap().ends_with("y.npy") && case["backend"].is_null());
     assert_eq!(case["assumed"], "FP32 in any order");
-    // No run, so no probabilities and no certificate.
+    // A file is not a run, so there are no probabilities and no certificate.
     assert!(case["p_max_abs"].is_null() && case["certificate"].is_null() && case["printed"].is_null());
     for (name, field, count) in [("wrong", "beyond", 1), ("nan", "not_finite", 1), ("swapped", "beyond", 100)]
     {
@@ -68,7 +68,7 @@ fn answers_of_others_are_judged() {
         assert!(case[field].as_u64().unwrap() >= count, "{case}");
         assert_eq!(summary["failed"], serde_json::json!(["given"]));
     }
-    // The place of the fault: element 77 of rows of 8.
+    // The wrong element has index 77, which is component 5 of query 9 in rows of 8.
     assert_eq!(of("wrong").0["worst_component"]["at"], serde_json::json!([0, 0, 9, 5]));
     let text = String::from_utf8(desk.call(&format!("verify {FILES} --y @wrong.npy")).stdout).unwrap();
     assert!(text.starts_with("FAIL given: ") && text.ends_with("wrong: given\n"), "{text}");
@@ -78,7 +78,7 @@ fn answers_of_others_are_judged() {
 #[test]
 fn reduced_precision_is_not_taken_for_fp32() {
     let (desk, data) = tensors(2.0);
-    // As tensor cores round inputs: 10 bits.
+    // The inputs are rounded to 10 bits, as tensor cores round them.
     let rounded = data.map(|x| {
         x.iter().map(|x| f32::from_bits(x.to_bits().wrapping_add(0x1000) & 0xffff_e000)).collect::<Vec<f32>>()
     });
@@ -125,7 +125,7 @@ fn what_cannot_be_an_answer_is_refused() {
 fn an_audit_finds_a_fault_in_the_rows_that_it_draws() {
     let (desk, data) = tensors(1.0);
     let mut y = exact(&data);
-    // Row 9 of the second head.
+    // Changes an element in row 9 of the second head.
     y[(12 + 9) * 8 + 2] += 0.01;
     desk.f32("y.npy", &SIZES.out(), &y);
     let of = |seed: u32| judged(&desk, &format!("{FILES} --y @y.npy --audit 6 --seed {seed}"));
@@ -145,9 +145,10 @@ fn an_audit_finds_a_fault_in_the_rows_that_it_draws() {
             other => panic!("{other:?}: {case}"),
         }
     }
-    // A row in four is drawn.
+    // Each audit draws a quarter of the rows.
     assert!(found >= 1 && missed >= 6, "{found} {missed}");
-    // All rows: found for certain. The same seed draws the same rows, another the system's.
+    // If all rows are drawn, the fault is always found. The same seed draws the same rows; without the flag, each audit
+    // gets a different seed from the system.
     assert_eq!(judged(&desk, &format!("{FILES} --y @y.npy --audit 99 --seed 1")).2, Some(4));
     assert_eq!(of(5).0["worst_component"], of(5).0["worst_component"]);
     let seeds =
@@ -164,18 +165,18 @@ fn poison_in_its_place_is_right() {
         assert_eq!((status, case["verdict"].as_str()), (Some(0), Some("PASS")), "{case}");
         case
     };
-    // A NaN key, which rows from the diagonal on attend.
+    // One key has a NaN, and only the rows from the diagonal on attend it.
     let mut k = noise(2, n.k().iter().product());
     k[(30 * 16) + 3] = f32::NAN;
     desk.f32("nan.npy", &n.k(), &k);
     let causal = ok("--q @q.npy --k @nan.npy --v @v.npy --causal=bottom-right");
     assert!(causal["y_rel_l2"]["total"].is_null(), "{causal}");
-    // A value that is NaN.
+    // One element of the values is NaN.
     let mut v = noise(3, n.v().iter().product());
     v[17] = f32::NAN;
     desk.f32("nan-v.npy", &n.v(), &v);
     ok("--q @q.npy --k @k.npy --v @nan-v.npy");
-    // An infinite value whose weight is zero in f32, or vanishes in f64 too.
+    // One element of the values is infinite, and its weight is zero in f32 or even in f64.
     let mut v = noise(3, n.v().iter().product());
     v[0] = f32::INFINITY;
     desk.f32("inf-v.npy", &n.v(), &v);
@@ -190,20 +191,20 @@ fn poison_in_its_place_is_right() {
 
 #[test]
 fn large_scores_are_judged_by_what_their_rounding_can_do() {
-    // One key wins each row by far more than its score may be off: proven, however large the numbers are.
+    // In each row, one key wins by far more than the error of its score, so even very large scores permit a claim.
     for size in [1e3, 1e4, 1e15] {
         let (desk, data) = tensors(size);
         let (case, _, status) = judged(&desk, FILES);
         assert_eq!((status, case["verdict"].as_str()), (Some(0), Some("PASS")), "{size:e}: {case}");
         let number = |field: &str| case[field].as_f64().unwrap();
         assert!(number("bound_over_terms") < 1e-4 && number("bound_used") < 0.5, "{size:e}: {case}");
-        // A wrong answer is not let through.
+        // A wrong output still fails.
         let mut y = exact(&data);
         y[3] *= 1.001;
         desk.f32("y.npy", &SIZES.out(), &y);
         assert_eq!(judged(&desk, &format!("{FILES} --y @y.npy")).2, Some(4), "{size:e}");
     }
-    // Keys that are nearly equal: rounding decides which of them wins, and nothing can be said.
+    // The keys are nearly equal, so rounding decides which of them wins, and no claim is possible.
     let (desk, _) = tensors(1e3);
     let same = noise(4, 16);
     let k = noise(2, SIZES.k().iter().product());
@@ -218,7 +219,7 @@ fn large_scores_are_judged_by_what_their_rounding_can_do() {
 #[test]
 fn a_verdict_beyond_the_range_is_no_claim() {
     let (desk, _) = tensors(1.0);
-    // Weighted sums overflow: 40 keys of up to 2^8 each times 1e38.
+    // The weighted sums overflow: they have 40 terms, each up to 2^8 times 1e38.
     let v: Vec<f32> = noise(3, SIZES.v().iter().product()).iter().map(|x| x.abs() * 3e38).collect();
     desk.f32("v.npy", &SIZES.v(), &v);
     let (case, summary, status) = judged(&desk, FILES);
@@ -233,10 +234,10 @@ fn a_verdict_beyond_the_range_is_no_claim() {
 
 #[test]
 fn both_theorems_stand_side_by_side() {
-    // Values that cancel: the printed theorem, relative to |Y|, is violated, and the rigorous bound holds.
+    // Values cancel, so the printed theorem, which is relative to |Y|, is violated, while the rigorous bound holds.
     let desk = Desk::new();
     let keys = 64;
-    // The second half of the keys repeats the first, so that sums grow before they cancel.
+    // The second half of the keys repeats the first half, so that sums grow before they cancel.
     let k = noise(2, keys / 2 * 16).repeat(2);
     let v: Vec<f32> = (0..keys * 8).map(|i| if i / 8 < keys / 2 { 1000.0 } else { -999.999 }).collect();
     desk.f32("q.npy", &[4, 16], &noise(1, 4 * 16));
@@ -274,7 +275,7 @@ fn the_help_explains_verdicts_and_metrics() {
     ] {
         assert!(text.contains(words), "{words}");
     }
-    // A page with pictures of a case.
+    // The page explains the verdict too, and contains the pictures of the case.
     let (desk, _) = tensors(1.0);
     desk.ok(&format!("verify {FILES} --html @page.html"));
     let page = std::fs::read_to_string(desk.path("page.html")).unwrap();

@@ -28,7 +28,7 @@ fn given_tensors_are_verified() {
             assert!(v[metric][part].is_number(), "{metric} {part}");
         }
     }
-    // f32 values: not exact, and not far.
+    // In f32, the probabilities and the output are close to the oracle's, but not exact.
     for metric in ["p_rel_l2", "y_rel_l2"] {
         let total = v[metric]["total"].as_f64().unwrap();
         assert!(total > 1e-9 && total < 1e-6, "{metric} {total:e}");
@@ -38,10 +38,10 @@ fn given_tensors_are_verified() {
     assert!(v["y_rel_l2"]["total"].as_f64().unwrap() < number("y_rel_l2_likely"));
     assert!(number("y_rel_l2_likely") < number("y_rel_l2_allowed"));
     assert_eq!((v["unlikely"].as_u64(), v["beyond"].as_u64()), (Some(0), Some(0)));
-    // L(90, 64) = 6 + 2 + 3.
+    // The published depth is L(90, 64) = 6 + 2 + 3.
     assert_eq!(v["certificate"]["published_depth"], 11);
     assert_eq!(v["certificate"]["claim"], "published");
-    // 64 keys in a chain, and the other block of the segment.
+    // There are 63 additions in the chain of 64 keys, and one for the other block of the segment.
     assert_eq!(v["certificate"]["executed"]["merge_depth"], 0);
     assert_eq!(v["certificate"]["executed"]["additions"], 63 + 1);
     let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy");
@@ -129,7 +129,7 @@ fn no_command_prints_help() {
 
 #[test]
 fn the_environment_forces_a_back_end_too() {
-    // Rows that other programs disturb are rows, too.
+    // Rows that other programs disturbed are also accepted.
     let bench = ["bench", "--force", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
     let ended = |status: Option<i32>| matches!(status, Some(0 | 5));
     let text = |name: &str, args: &[&str]| {
@@ -147,13 +147,14 @@ fn the_environment_forces_a_back_end_too() {
         assert_eq!(status, Some(2), "{name}: {said}");
         assert!(said.contains(name) && said.contains("allowed") && said.lines().count() == 1, "{said}");
     }
-    // A device that no machine has: the CPU computes and reports it, or the call fails.
+    // No machine has this device, so the CPU computes and the tool reports it, or with `--fallback fail` the call
+    // fails.
     let elsewhere = [&bench[..], &["--device", "4096"]].concat();
     let (status, said) = text("cuda", &elsewhere);
     assert!(ended(status) && said.contains("the CPU computes") && !said.contains("\"cuda\""), "{said}");
     let (status, said) = text("cuda", &[&elsewhere[..], &["--fallback", "fail"]].concat());
     assert!(matches!(status, Some(2 | 3)) && said.contains("--backend: cuda cannot be used"), "{said}");
-    // A flag goes before the environment.
+    // A flag takes precedence over the environment.
     let (status, said) = text(absent, &[&bench[..], &["--backend", "scalar"]].concat());
     assert!(ended(status), "{said}");
 }

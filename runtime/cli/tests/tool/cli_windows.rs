@@ -1,5 +1,5 @@
-//! Tests windows of an image, biases, and tables of relative positions through the binary: against attention in f64
-//! with explicit masks and biases, against each other, and with requests that are refused.
+//! Tests windows of an image, biases, and tables of relative positions through the binary. Outputs are compared with
+//! attention in f64 with explicit masks and biases, and with each other; some requests must be refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
@@ -66,7 +66,8 @@ impl Case {
         y
     }
 
-    /// Returns the relative distance between the output with `flags` and the expected output for the table and a shift.
+    /// Returns the relative distance between the output with `flags` and the expected output for the case's table and
+    /// the given shift.
     fn from(&self, flags: &str, shift: [usize; 2]) -> f64 {
         distance(&self.run(flags), &self.expected(&self.table, shift))
     }
@@ -83,18 +84,18 @@ fn a_table_in_shifted_windows_has_the_answer_of_the_definition() {
         let far = case.from(&flags, [shift[0], (shift[1] + 1) % 3]);
         assert!(far > 1e-2, "{flags}: makes no difference, {far:e}");
     }
-    // The picture makes no difference without a shift, and need not be named.
+    // The picture makes no difference without a shift, and may be left out.
     for flags in [format!("{table} {GRID}"), format!("{table} --windows 2x3")] {
         assert!(case.from(&flags, [0, 0]) < 1e-6, "{flags}");
     }
-    // One entry of one head is seen.
+    // A change in one entry of one head must change the output.
     let mut other = case.table.clone();
     other[7 * HEADS + 1] += 1.0;
     case.desk.f32("other.npy", &[ENTRIES, HEADS], &other);
     let y = case.run(&format!("--bias-table @other.npy {GRID} --shift 1,2"));
     assert!(distance(&y, &case.expected(&other, SHIFT)) < 1e-6);
     assert!(distance(&y, &case.expected(&case.table, SHIFT)) > 1e-3);
-    // A table of another type than the tensors.
+    // The table may have another type than the tensors.
     let narrow: Vec<bf16> = case.table.iter().map(|&x| bf16::from_f32(x)).collect();
     let wide: Vec<f32> = narrow.iter().map(|x| x.to_f32()).collect();
     let bits: Vec<u8> = bytemuck::cast_slice::<bf16, u8>(&narrow).to_vec();
@@ -120,7 +121,7 @@ fn masks_of_windows_biases_and_indices_say_the_same() {
         .map(|(h, e)| case.table[e * HEADS + h])
         .collect();
     let index: Vec<i64> = pairs().map(|(i, j)| entry(i, j) as i64).collect();
-    // Of the masks of four windows each sequence has its own; one for each of the eight is the same.
+    // The masks of the four windows apply to both images. Eight masks, one for each sequence, have the same meaning.
     case.desk.bool("mask.npy", &[WINDOWS, 1, TOKENS, TOKENS], &mask);
     case.desk.bool("all.npy", &[2 * WINDOWS, 1, TOKENS, TOKENS], &[&mask[..], &mask].concat());
     case.desk.f32("bias.npy", &[HEADS, TOKENS, TOKENS], &bias);
@@ -141,7 +142,7 @@ fn masks_of_windows_biases_and_indices_say_the_same() {
     }
     assert!(case.from("--mask @mask.npy", SHIFT) > 1e-2);
     assert!(case.from("--bias @bias.npy", SHIFT) > 1e-2);
-    // Another entry for one pair of tokens.
+    // Another table entry for one pair of tokens must change the output.
     let mut other = index;
     other[7] = 0;
     case.desk.npy("index.npy", "<i8", &[TOKENS, TOKENS], bytemuck::cast_slice(&other));
@@ -153,7 +154,7 @@ fn windows_are_verified() {
     let case = Case::new();
     let flags = format!("{FILES} --bias-table @table.npy {GRID} --shift 1,2 --json");
     let text = case.desk.ok(&format!("verify {flags}"));
-    // A summary follows.
+    // The first line is the case; the summary follows.
     let verdict: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(verdict["verdict"], "PASS");
     assert_eq!((verdict["rows"].as_u64(), verdict["p_rows"].as_u64()), (Some(144), Some(144)));
@@ -268,7 +269,7 @@ fn what_does_not_fit_is_refused_by_flag() {
         (format!("{GRID} --kv-lens @lens.npy"), "--windows: given with kv-lens; allowed: one of the two"),
         (format!("{GRID} --past-k @k.npy --past-v @k.npy"), "--windows: "),
     ];
-    // An emulated process takes long to start.
+    // An emulated process takes long to start, so fewer cases are run.
     let (step, verbs) = if emulated() { (6, 1) } else { (1, 2) };
     for (flags, words) in cases.into_iter().step_by(step) {
         for verb in [format!("run {FILES} --out @y.npy"), format!("verify {FILES}")].iter().take(verbs) {

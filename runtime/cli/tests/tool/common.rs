@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if none is needed.
-/// Cargo reads the same environment variable to run the tests themselves.
+/// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if no emulator is
+/// needed. Cargo reads the same environment variable to run the tests themselves.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -29,7 +29,7 @@ pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
 }
 
-/// Does the same as [`elsa`], with environment variables.
+/// Runs the tool like [`elsa`], with the given environment variables.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let words = tool();
     let mut command = Command::new(&words[0]);
@@ -37,7 +37,7 @@ pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str
 }
 
 /// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows,
-/// as concurrent tests do.
+/// which concurrent tests may do.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     let words = ["bench", "--force"].map(std::ffi::OsString::from);
     let words: Vec<_> = words.into_iter().chain(args.iter().map(|arg| arg.as_ref().to_owned())).collect();
@@ -63,7 +63,7 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A temporary folder whose files the tool is called with.
+/// A temporary folder with the files for calls of the tool.
 pub struct Desk(pub tempfile::TempDir);
 
 impl Desk {
@@ -80,7 +80,7 @@ impl Desk {
         line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect()
     }
 
-    /// Runs the tool; in `line`, `@name` is the file `name` in the folder.
+    /// Runs the tool. In `line`, `@name` stands for the path of the file `name` in the folder.
     pub fn call(&self, line: &str) -> Output {
         elsa(&self.words(line))
     }
@@ -98,7 +98,7 @@ impl Desk {
             .unwrap()
     }
 
-    /// Does the same as [`Desk::call`] and requires success. Returns the standard output.
+    /// Calls the tool like [`Desk::call`] and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));

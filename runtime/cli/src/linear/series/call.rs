@@ -1,5 +1,5 @@
-//! Parts that the commands of series share: the order of axes, tensors from files, outputs and the report.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+//! Code that the commands of series share: the order of axes, tensors from files, outputs and the report.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::args::values::one_of;
@@ -81,7 +81,7 @@ impl Given {
     /// Reads the tensor of an optional flag; `None` if the flag is not given.
     ///
     /// # Errors
-    /// As [`Given::load`].
+    /// Returns the errors of [`Given::load`].
     pub fn load_if(argument: &'static str, source: Option<&Source>) -> Result<Option<Given>, Error> {
         source.map(|source| Given::load(argument, source)).transpose()
     }
@@ -147,7 +147,7 @@ impl Given {
 /// Returns the elements of an optional tensor, like [`Given::numbers`].
 ///
 /// # Errors
-/// As [`Given::numbers`].
+/// Returns the errors of [`Given::numbers`].
 pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&'a [f32]>, Error> {
     given.map(|given| given.numbers(shape)).transpose()
 }
@@ -195,9 +195,9 @@ impl Outputs {
         series::Outputs { out: Some(self.out.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Writes the files and prints the report of a run of `plan`. `what` is the command, `form` its method or number of
-    /// parts, and `series` has the sizes. `worst` is the result of the verification, if requested, and `ms` the time of
-    /// the computation.
+    /// Writes the files and prints the report of a run of `plan`. `what` is the name of the command, `form` its method
+    /// or number of parts, and `series` contains the sizes. `worst` is the result of the verification, if requested,
+    /// and `ms` the time of the computation in milliseconds.
     ///
     /// # Errors
     /// Returns an error if inputs have changed, if files cannot be written, or if the verification failed.
@@ -234,9 +234,9 @@ impl Outputs {
                 shape: [series.batch(), series.tokens(), series.channels()],
                 form: form,
                 workspace_bytes: workspace_bytes,
-                // Why the CPU computed in place of a GPU.
+                // The reason why the CPU computed instead of a GPU.
                 fallback: fallback,
-                // Largest error relative to its bound, with --verify.
+                // Largest error relative to its bound; only with --verify.
                 worst: worst,
                 ms: ms,
             };
@@ -261,8 +261,9 @@ pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
-/// Compares the output of a call with the exact values. For a batch and a channel, `each` computes the exact values and
-/// passes each of them, with its token, to its last argument. Returns the largest ratio of an error to its bound.
+/// Compares the output of a call with the exact values. `each` receives a batch and a channel, computes the exact value
+/// for every token, and passes the token and the value to its last argument. Returns the largest ratio of an error to
+/// its bound.
 pub fn worst(
     outputs: &Outputs,
     series: &Series,
@@ -279,8 +280,8 @@ pub fn worst(
     worst
 }
 
-/// Returns the larger of `worst` and the distance of the value `found` from `exact`, relative to its bound. The result
-/// is infinite if the distance is NaN.
+/// Returns the larger of `worst` and the ratio of an error to its bound, where the error is the distance of `found`
+/// from `exact`. The result is infinite if the distance is NaN.
 pub fn farther(worst: f64, exact: Judged, found: f32, dtype: DType) -> f64 {
     let distance = exact.distance(found, dtype);
     if distance.is_nan() { f64::INFINITY } else { worst.max(distance) }

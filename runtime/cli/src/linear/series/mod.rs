@@ -28,7 +28,7 @@ impl SeriesCommand {
     /// Runs the command.
     ///
     /// # Errors
-    /// The errors of the command.
+    /// Returns an error if the command fails.
     pub fn run(&self) -> Result<(), Error> {
         match self {
             SeriesCommand::Recurrence(args) => recurrence::recurrence(args),

@@ -1,5 +1,5 @@
 //! `elsa linear recurrence`: computes a first-order recurrence in each channel over tensors in files.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use super::call::{CallArgs, Given, Outputs, numbers, parts_of, worst};

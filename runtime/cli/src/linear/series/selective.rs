@@ -1,5 +1,5 @@
 //! `elsa linear selective`: computes Mamba's selective scan over tensors in files.
-// Doc comments of flags are their help texts, where brackets hold shapes.
+// Doc comments of flags are their help texts, in which brackets enclose shapes and are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use super::call::{CallArgs, Given, Order, Outputs, numbers, parts_of, worst};
