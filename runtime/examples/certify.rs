@@ -36,8 +36,8 @@ fn now(clock: ClockId) -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Runs calls for one slice. Returns the seconds per call by `clock` and by the GPU's events; the latter is NaN on a
-/// CPU.
+/// Runs calls for one slice. Returns the seconds per call, measured with `clock` and with the GPU's events; the second
+/// value is NaN on a CPU.
 fn slice(bound: &mut Bound<'_>, clock: ClockId) -> Result<[f64; 2], Failure> {
     bound.run_resident()?;
     let (start, mut calls, mut device) = (now(clock), 0.0, 0.0);

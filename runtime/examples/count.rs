@@ -18,19 +18,19 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Number of counted calls per shape.
 const CALLS: usize = 2;
-/// Maximum error of an output: far above that of a correct kernel on these data, far below that of a wrong one.
+/// Maximum error of an output. A correct kernel's error on these data is far smaller, a wrong kernel's far larger.
 const TOLERANCE: f64 = 1e-5;
 /// Error budget of the plans `budget` and `half`, above the total weight of the blocks that `half` may skip.
 const BUDGET: f32 = 1e-5;
 /// Number of keys per block.
 const BLOCK: usize = 64;
-/// Score of the keys of every other block for `half`, so low that their weights are within the budget.
+/// Score of the keys in every other block of the plan `half`, so low that their weights are within the budget.
 const LOW: f32 = -24.0;
 
 #[cfg(target_arch = "aarch64")]
 fn marked<T>(call: impl FnOnce() -> T) -> T {
-    // SAFETY: these hints are no-operations on every aarch64 processor. They preserve the stack and the flags. For
-    // all the compiler knows they may access memory, so the call stays between them.
+    // SAFETY: the hints have no effect on any aarch64 processor, and preserve the stack and the flags. The compiler must
+    // assume that they access memory, so it keeps the call between them.
     unsafe { core::arch::asm!("hint #0x7e", options(nostack, preserves_flags)) };
     let result = call();
     // SAFETY: as above.
@@ -45,7 +45,7 @@ fn marked<T>(_: impl FnOnce() -> T) -> T {
 }
 
 fn main() -> Result<(), Failure> {
-    // One thread, so that the whole call lies between the markers.
+    // One thread executes the call, so all of its instructions are between the markers.
     let engine = Engine::new(&EngineOptions::default().threads(1))?;
     for text in std::env::args().skip(1) {
         let refused =

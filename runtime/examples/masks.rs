@@ -5,7 +5,7 @@
 //!
 //! In each round, calls with every kind of mask run for a slice of a few milliseconds each, and each round starts with
 //! another kind. Slices are measured in processor time of the thread. Ratios are formed within a round; their medians
-//! and quartiles are printed. Float masks are dense numbers, four of five elements of boolean masks are true,
+//! and quartiles are printed. Float masks are finite everywhere, four of five elements of boolean masks are true,
 //! and padding ends each sequence at a different key.
 #![forbid(unsafe_code)]
 

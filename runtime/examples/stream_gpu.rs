@@ -15,7 +15,7 @@ use half::f16;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Number of runs of each kind; the median counts.
+/// Number of runs of each kind, whose median is reported.
 const RUNS: usize = 5;
 const WANTS: StreamWants = StreamWants::new(KeysFrom::Host);
 
@@ -243,7 +243,7 @@ fn main() -> Result<(), Failure> {
         for shape in [f32(8, 8, 65_536, 8192, 64), f16(32, 8, 32_768, 8192, 128)] {
             let data = Data::new(&engine, shape)?;
             let budget = mebibytes << 20;
-            // The kernels are loaded before memory is counted.
+            // Loads the kernels first, so that their memory is not counted.
             GpuStream::kernel_rows(&engine, &data.problem, false)?;
             engine.load_kernels()?;
             let before = engine.free_device_memory()?.unwrap_or(0);

@@ -45,8 +45,7 @@ impl Accept {
         }
     }
 
-    /// Replaces the allowed types in `fault`, which are those of the file format, by the types that this argument
-    /// accepts.
+    /// Returns `fault` with the types that this argument accepts in place of the types that the file format allows.
     pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
         match fault {
             TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
@@ -200,7 +199,7 @@ fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> 
 }
 
 /// Reads `count` elements, converts each, and stores them in the order of the file or at the positions of `places`.
-/// Unconverted elements are in memory one chunk at a time.
+/// Only one chunk of unconverted elements is in memory at a time.
 fn convert<S: Pod, T: Pod>(
     reader: &mut dyn Read,
     count: usize,
@@ -227,7 +226,7 @@ fn convert<S: Pod, T: Pod>(
     Ok(data)
 }
 
-// Elements are the bytes of the file.
+// The bytes of a file become elements without a byte swap.
 #[cfg(target_endian = "big")]
 compile_error!("tensor files are little-endian; allowed: little-endian machines");
 
@@ -247,7 +246,7 @@ mod tests {
         read(Cursor::new(file), file.len() as u64, Format::Npy, None, accept)
     }
 
-    /// Number of elements that exceeds a chunk and is not a multiple of one.
+    /// Number of f32 elements that fill two chunks and a part of a third.
     const MANY: usize = CHUNK / 4 * 2 + 77;
 
     #[test]
@@ -281,7 +280,7 @@ mod tests {
     fn a_file_that_ends_while_it_is_read_is_an_error() {
         let whole = file(Stored::F32, &vec![1.0f32; MANY]);
         for cut in [0, 5, 40, whole.len() / 2, whole.len() - 1] {
-            // The length is that of the file when it was opened.
+            // `read` receives the length that the file had before it was truncated.
             let short = Cursor::new(&whole[..cut]);
             let fault = read(short, whole.len() as u64, Format::Npy, None, Accept::Float).unwrap_err();
             assert!(

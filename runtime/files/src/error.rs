@@ -29,9 +29,9 @@ pub enum TensorError {
     /// Elements that are fewer or more than the shape requires.
     #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
     Length {
-        /// Bytes in the file.
+        /// Number of bytes in the file.
         found: usize,
-        /// Bytes that the shape requires.
+        /// Number of bytes that the shape requires.
         needed: usize,
         /// Shape that the file states.
         shape: Vec<usize>,
@@ -170,7 +170,7 @@ impl FileError {
                 | ErrorKind::IsADirectory
                 | ErrorKind::NotADirectory
                 | ErrorKind::WouldBlock => true,
-                // Links that form a loop; the library has no name for this kind.
+                // A loop of links, for which `ErrorKind` has no stable name.
                 _ => source.raw_os_error() == Some(libc::ELOOP),
             },
             _ => false,

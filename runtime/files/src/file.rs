@@ -47,9 +47,9 @@ impl InputFile {
             true => Ok(metadata),
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
         };
-        // Checked before opening, which would block on a pipe.
+        // Checked before opening, because opening a pipe or a device can have effects.
         regular(std::fs::metadata(path)?)?;
-        // Another file may have taken its place.
+        // The file may have been replaced since the check, so opening must not block.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let metadata = regular(file.metadata()?)?;
         match file.try_lock_shared() {
@@ -99,7 +99,7 @@ impl InputFile {
         format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
     }
 
-    /// Returns `true` if `found` describes this file, under any name.
+    /// Returns `true` if `found` describes this file, even under another name.
     #[must_use]
     pub(crate) fn is(&self, found: &Metadata) -> bool {
         (self.stamp.device, self.stamp.inode) == (found.dev(), found.ino())
@@ -180,7 +180,7 @@ mod tests {
         };
         refused(&path, 5);
         refused(Path::new("/dev/zero"), 5);
-        // Their reported length is zero.
+        // Files under /proc report a length of zero.
         refused(Path::new("/proc/self/status"), 5);
         let pipe = desk.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -1,5 +1,5 @@
 //! Reads and writes the JSON of a `.safetensors` header: an entry for each tensor, including tensors of types that the
-//! library does not know.
+//! `safetensors` crate does not know.
 
 use super::source::METADATA;
 use ::safetensors::tensor::Dtype;
@@ -13,7 +13,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     Known(Dtype),
-    /// Name of a type that the library does not know.
+    /// Name of a type that the `safetensors` crate does not know.
     Other(String),
 }
 
@@ -58,7 +58,7 @@ impl Info {
         }
     }
 
-    /// Returns the type as the library defines it, or `None` if the library does not know it.
+    /// Returns the type as the `safetensors` crate defines it, or `None` if the crate does not know it.
     pub fn known(&self) -> Option<Dtype> {
         match &self.dtype {
             Type::Known(dtype) => Some(*dtype),
@@ -88,8 +88,8 @@ impl Info {
     }
 }
 
-/// Parsed JSON of a header. Parsing takes memory in proportion to the number of tensors; the library's own header type
-/// also keeps the entire JSON text.
+/// Parsed JSON of a header. Parsing takes memory in proportion to the number of tensors; the header type of the
+/// `safetensors` crate also keeps the entire JSON text.
 pub struct Entries {
     pub text: Option<Box<RawValue>>,
     pub tensors: Vec<(String, Info)>,
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// A JSON object whose values are strings, which is checked and discarded.
+/// A JSON object with string values. Parsing checks the object and discards it.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {

@@ -144,7 +144,7 @@ impl Tensor {
             Left::Unready(of) => of,
         };
         if of.ready.get().is_none() {
-            // No other code has set it since.
+            // The cell is still empty, so `set` succeeds.
             let _ = of.ready.set(self.unpacked(of, folder, notice)?);
         }
         Ok(Some(match (of.ready.get(), of.stored) {
@@ -232,7 +232,7 @@ impl Tensor {
         &self.contents.shape
     }
 
-    /// Returns the elements if they are floating-point numbers, or `None`.
+    /// Returns the elements if they are floating-point numbers; `None` for other types.
     #[must_use]
     pub fn elements(&self) -> Option<Elements<'_>> {
         match &self.contents.data {
@@ -241,7 +241,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the elements as a mask if they are booleans or floating-point numbers, or `None`.
+    /// Returns the elements as a mask if they are booleans or floating-point numbers; `None` for other types.
     #[must_use]
     pub fn mask(&self) -> Option<MaskElements<'_>> {
         match &self.contents.data {
@@ -250,7 +250,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the elements as lengths if they are integers, or `None`.
+    /// Returns the elements as lengths if they are integers; `None` for other types.
     #[must_use]
     pub fn lengths(&self) -> Option<&[i64]> {
         match &self.contents.data {
@@ -278,7 +278,7 @@ impl Tensor {
         format!("{} {}", self.argument, self.file.stamp())
     }
 
-    /// Returns the argument if `found` describes the tensor's file, under any name.
+    /// Returns the tensor's argument if `found` describes the tensor's file, even under another name.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         self.file.is(found).then_some(self.argument)
@@ -315,7 +315,7 @@ pub fn with_file<T>(
     let unread = |source| FileError::Read { argument, path: path.to_path_buf(), source };
     let file = InputFile::open(path).map_err(unread)?;
     let read = read(&file);
-    // Data read from a changed file are neither the old contents nor the new.
+    // Data read from a file that changes may mix the old contents with the new.
     if !file.unchanged() {
         return Err(FileError::Changed { argument, path: path.to_path_buf() });
     }

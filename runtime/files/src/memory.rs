@@ -10,7 +10,7 @@ use half::{bf16, f16};
 /// allocations cannot return an error.
 pub const SPARE: usize = 1 << 20;
 
-/// Size in bytes from which an allocation is large.
+/// Smallest size in bytes of an allocation that counts as large.
 const SIZE: usize = 16 << 10;
 
 /// Returns `true` if enough memory is available after an allocation of `taken` bytes.

@@ -20,7 +20,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header that is read, in bytes; numpy has the same limit.
 const MAX_HEADER: usize = 10_000;
 
-/// Maximum nesting of brackets. A header of a plain type has depth two, one of a structured type four.
+/// Maximum nesting of brackets. Headers of plain types have depth two, headers of structured types four.
 const MAX_NESTING: usize = 6;
 
 fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
@@ -32,7 +32,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// # Errors
 /// Accepts only a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
-    // The length at the time of opening counts; a read that ends early is a separate failure.
+    // `length` is the file's length when it was opened; if the file is shorter now, a read fails instead.
     let mut left = length;
     let magic: [u8; MAGIC.len()] = bytes(reader, &mut left)
         .ok_or_else(|| format("too short", "a file that starts with \\x93NUMPY"))??;
@@ -319,7 +319,7 @@ mod tests {
     /// Step between the byte values under test: 1 natively, 7 in the emulator of aarch64.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Checks that after any one-byte change or truncation a valid file is parsed or refused, without a panic.
+    /// Checks that a valid file is parsed or refused without a panic after any one-byte change or truncation.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

@@ -24,7 +24,7 @@ const PIECE: usize = 64 << 10;
 /// Maximum number of bytes that one byte of deflated data expands to.
 const MAX_RATIO: u64 = 1032;
 
-/// Calls `read` with a reader of the member `name` and the member's size in bytes. `file` has `length` bytes.
+/// Calls `read` with a reader for the member `name` and with the member's size in bytes. `file` has `length` bytes.
 ///
 /// # Errors
 /// Returns errors of `read`. Refuses a malformed archive, a name that is not in the archive, and members that are
@@ -38,7 +38,7 @@ pub fn member<T>(
     open(file, length, name, |member, file_name| {
         let size = member.size();
         let result = read(member, size)?;
-        // The library compares the checksum at the end.
+        // The `zip` library compares the checksum when it reaches the end of the member.
         match member.read(&mut [0])? {
             0 => Ok(result),
             _ => {
@@ -115,7 +115,7 @@ fn open<R: Read + Seek, T>(
 ) -> Result<T, Fault> {
     let left = Cell::new(MAX_DIRECTORY);
     let mut archive = ZipArchive::new(Bounded { file, left: &left }).map_err(refused)?;
-    // The members are known. A member is bounded by its size.
+    // The directory has been read. From here on, the size of the member limits the reads.
     left.set(u64::MAX);
     let file_name = [format!("{name}.npy"), name.to_string()]
         .into_iter()
@@ -182,8 +182,8 @@ impl<R: Read> Read for Bounded<'_, R> {
 }
 
 impl<R: Read + Seek> Seek for Bounded<'_, R> {
-    /// Seeks, and refuses a target that is a record with too many members: the library would reserve memory for all of
-    /// them.
+    /// Seeks. Refuses the position of a record that claims too many members, because the library would reserve memory
+    /// for all of them.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
         if self.left.get() != u64::MAX {
@@ -257,7 +257,7 @@ mod tests {
         array.extend((0..60).collect::<Vec<u8>>());
         let at = |file: &[u8]| header(Cursor::new(file), file.len() as u64, "k");
         let stored = archive(&[("a.npy", &[1; 77]), ("k.npy", &array)], CompressionMethod::Stored);
-        // Leading bytes shift the whole archive.
+        // Bytes before the archive shift all of its offsets.
         for before in [0, 1000] {
             let file = [vec![7; before], stored.clone()].concat();
             let (found, start) = at(&file).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         }
         let deflated = archive(&[("k.npy", &array)], CompressionMethod::Deflated);
         assert_eq!(at(&deflated).unwrap().1, None);
-        // For any value of any byte, the elements are within the file.
+        // Whatever value a byte has, the elements must be within the file.
         for place in 0..stored.len() {
             for byte in (0..=255).step_by(13 * STEP) {
                 let mut bad = stored.clone();
@@ -296,7 +296,7 @@ mod tests {
     /// Step between the byte values under test: 1 natively, 7 in the emulator of aarch64.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Checks that after any one-byte change a file is read or refused, without a panic.
+    /// Checks that a file is read or refused without a panic after any one-byte change.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);

@@ -163,7 +163,7 @@ impl Place {
 fn direct(path: &Path) -> io::Result<File> {
     step();
     let file = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    // Writes wait for a slow reader.
+    // Makes writes block again, so that they wait for a slow reader.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
@@ -183,7 +183,7 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
             Err(e) => return Err(e),
         }
         match fs::read_link(&path) {
-            // Joining an absolute target yields the target.
+            // If the target is absolute, `join` returns the target itself.
             Ok(target) => path = folder(&path).join(target),
             Err(_) => {
                 let file = path.file_name().ok_or_else(|| io::Error::other("names no file"))?;

@@ -205,12 +205,12 @@ impl Writer {
         each.collect()
     }
 
-    /// Writes `outputs`, one per call of [`Writer::add`] or [`Writer::add_archive`] and in the order of the calls, and
+    /// Writes `outputs`, one for each call of [`Writer::add`] or [`Writer::add_archive`], in the order of the calls, and
     /// renames the temporary files to their final names.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if an output is not of the prepared kind, or if a file whose tensors
-    /// are kept has changed. No regular target has changed then, unless a rename failed.
+    /// are kept has changed. In these cases, all regular targets are unchanged, unless a rename failed.
     pub fn commit(self, outputs: &[Output]) -> Result<(), FileError> {
         for Target { argument, path, sink, format, kept, members } in &self.targets {
             let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);
@@ -218,7 +218,7 @@ impl Writer {
                 Sink::Replace(temporary) => temporary.fill(write),
                 Sink::Direct(file) => write(file),
             };
-            // A kept file that changes may also end early.
+            // A change of the kept file is reported first, because it may have caused the error of the write.
             if kept.as_ref().is_some_and(|kept| !kept.file.unchanged()) {
                 return Err(FileError::Changed { argument, path: path.clone() });
             }
@@ -293,7 +293,7 @@ fn stored(data: &Buffer) -> Stored {
 
 fn write_npy(writer: &mut impl Write, tensor: &Content) -> io::Result<()> {
     match &tensor.data {
-        // The format has no bf16. f32 holds it exactly.
+        // The `.npy` format has no bf16; f32 represents every bf16 value exactly.
         Buffer::Bf16(x) => {
             npy::write_header(&mut *writer, Stored::F32, &tensor.shape)?;
             x.iter().try_for_each(|x| writer.write_all(&x.to_f32().to_le_bytes()))

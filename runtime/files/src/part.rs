@@ -251,7 +251,7 @@ mod tests {
             assert_eq!(contents.shape, lists.iter().map(Vec::len).collect::<Vec<_>>());
             let Data::Float(Buffer::F32(x)) = contents.data else { panic!() };
             assert_eq!(x, want, "{picks:?}");
-            // In Fortran order the part is the same.
+            // The same elements, stored in Fortran order, yield the same part.
             let axes: String = shape.iter().map(|n| format!("{n}, ")).collect();
             let header = format!("{{'descr': '<f4', 'fortran_order': True, 'shape': ({axes}), }}");
             let mut turned = b"\x93NUMPY\x01\x00".to_vec();

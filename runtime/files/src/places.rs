@@ -9,7 +9,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Creates the positions of a tensor of shape `shape`, whose product must not overflow.
+    /// Creates the iterator for a tensor of shape `shape`. The product of the sizes must not overflow.
     #[must_use]
     pub fn of(shape: &[usize]) -> Places {
         let stride = |axis: usize| shape[axis + 1..].iter().product();

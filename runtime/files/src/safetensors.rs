@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Longest header that is read or written, in bytes. A model with a thousand tensors has about 100,000.
+/// Longest header that is read or written, in bytes. The header of a model with a thousand tensors has about 100,000.
 const MAX_HEADER: usize = 10_000_000;
 
 /// Size in bytes of the field with the length of the header.
@@ -147,8 +147,8 @@ pub struct Form {
 }
 
 impl Form {
-    /// Lays out a file with the new tensors `tensors`, given by name, type and shape, the tensors of `kept` that have
-    /// other names, and the metadata of `kept`.
+    /// Lays out a file with the new tensors `tensors` (name, type and shape), with the tensors of `kept` that have other
+    /// names, and with the metadata of `kept`.
     ///
     /// # Errors
     /// Refuses a header of more than ten million bytes, and a shape whose size in bytes overflows.
@@ -167,7 +167,7 @@ impl Form {
             let info = Info { dtype: Type::Known(file_type(dtype)), shape, data_offsets: (0, bytes) };
             all.push((name.to_string(), info, Origin::New(i)));
         }
-        // Large types come first, so that all are aligned.
+        // Tensors of larger types come first, so that every tensor is aligned.
         all.sort_by(|(a, x, _), (b, y, _)| {
             (y.bits(), y.known()).cmp(&(x.bits(), x.known())).then_with(|| a.cmp(b))
         });
@@ -205,8 +205,8 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
     }
 }
 
-/// Writes a file with the new tensors `tensors`, the tensors of `kept` that have other names, and the metadata of
-/// `kept`.
+/// Writes a file with the new tensors `tensors`, with the tensors of `kept` that have other names, and with the
+/// metadata of `kept`.
 ///
 /// # Errors
 /// Returns errors of writing and reading, an error if a kept file ends early, and the errors of [`Form::new`].
@@ -302,7 +302,7 @@ mod tests {
         let (header, data) = parse(&bytes, "q").unwrap();
         assert_eq!((header.dtype, &header.shape[..], data), (Stored::Bf16, &[2, 4][..], &[9u8; 16][..]));
         assert_eq!(parse(&bytes, "mask").unwrap().1, [1, 0, 1]);
-        // The library reads the same.
+        // The `safetensors` crate reads the same tensors.
         let read = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(
             (read.tensor("q").unwrap().dtype(), read.tensor("q").unwrap().shape()),
@@ -337,7 +337,7 @@ mod tests {
         let (_, header) = SafeTensors::read_metadata(&after).unwrap();
         let text = header.metadata().clone().unwrap();
         assert_eq!((text.len(), &text["z"][..], &text["a"][..]), (2, "1", "é \"x\""));
-        // A file truncated after its header was read.
+        // The file was truncated after its header had been read.
         let short = Cursor::new(&before[..before.len() - 1]);
         let error = write(&mut Vec::new(), Some((&directory, short)), &new[..1]);
         assert!(error.is_ok(), "its end is replaced");
@@ -365,7 +365,7 @@ mod tests {
             let error = parse(&bytes, name).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("allowed: F32"), "{error}");
         }
-        // Adding other tensors leaves every byte of these tensors unchanged.
+        // Adding other tensors leaves every byte of the tensors of unknown type unchanged.
         let mut after = Vec::new();
         write(
             &mut after,

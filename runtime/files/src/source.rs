@@ -36,7 +36,7 @@ impl Format {
 pub struct Source {
     /// The file.
     pub path: PathBuf,
-    /// Format according to the extension: `.npz`, `.safetensors`, or `.npy` for any other.
+    /// Format according to the extension: `.npz`, `.safetensors`, or `.npy` for any other extension.
     pub format: Format,
     /// The tensor's name in an `.npz` or a `.safetensors` file; `None` for `.npy`.
     pub name: Option<String>,
@@ -58,7 +58,7 @@ impl FromStr for Source {
             return Err(format!("an empty path; {ALLOWED}"));
         }
         let named = [Format::Safetensors, Format::Npz];
-        // The first extension with a name counts; the text behind it may hold any characters.
+        // The path ends at the first extension that a `#` follows; the name after it may contain any characters.
         let split = |format: Format| {
             let at = text.find(&format!("{}#", format.extension()))? + format.extension().len();
             Some((at, format))

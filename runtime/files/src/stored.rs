@@ -72,7 +72,7 @@ pub struct Header {
     pub shape: Vec<usize>,
     /// Size of the little-endian elements in bytes: `product(shape) · dtype.size()`.
     pub bytes: usize,
-    /// `true` if the elements are in Fortran order (first axis fastest), and this differs from C order for the shape.
+    /// `true` if the elements are in Fortran order (first axis fastest), and C order would place them differently.
     pub fortran: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, u
     let overflow = || TensorError::Overflow { shape: shape.to_vec() };
     let sizes: Vec<usize> =
         shape.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(|_| overflow())?;
-    // Strides are products of the other axes, so the product without zeros must also fit.
+    // A stride is a product of axes, so the product of the nonzero axes must fit even if the tensor is empty.
     let nonzero = sizes.iter().filter(|&&n| n != 0).try_fold(dtype.size(), |a, &n| a.checked_mul(n));
     match nonzero {
         Some(n) if n <= isize::MAX as usize => {

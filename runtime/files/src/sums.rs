@@ -19,7 +19,7 @@ use std::iter::zip;
 /// Names of the arrays with the checksums of queries, of keys and values, and of the output's gradient.
 pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
 
-/// Names in messages of the checked tensors, in the order of [`NAMES`].
+/// Names of the checked tensors in messages, in the order of [`NAMES`].
 pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
 
 /// The base of the polynomial.
@@ -29,7 +29,8 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
-/// Extends the checksum of each token of `view` by the token's rows, in the batches for which `counts` returns `true`.
+/// Extends the checksum of each token of `view` by the token's rows. A batch is left out for a token if
+/// `counts(batch, token)` is `false`.
 fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usize, usize) -> bool) {
     fn rows<T: Copy>(
         sums: &mut [u64],
@@ -56,7 +57,7 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// Computes one checksum per token, over the token's rows of the first tensor, then those of the next.
+/// Computes one checksum per token, over the token's rows in the first tensor, then in the next.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
@@ -77,7 +78,7 @@ fn room<T>(count: usize) -> Result<Vec<T>, MemoryError> {
 }
 
 impl Sums {
-    /// Computes the checksums of the inputs of `problem`, which contain the tokens of `task`, or all tokens if it is
+    /// Computes the checksums of the inputs of `problem`, which contain the tokens of `task`, or all tokens if `task` is
     /// `None`. `upstream` is the gradient of the output in a backward pass. Checksums of past keys precede those of the
     /// other keys. Keys beyond the length of their sequence are left out, because their values are arbitrary.
     ///
@@ -169,7 +170,7 @@ impl Sums {
     }
 }
 
-/// Returns the indices among all tokens of the tokens in `runs`, in the order of the task.
+/// Returns the index of each token in `runs`, counted among all tokens, in the order of the task.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

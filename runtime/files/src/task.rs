@@ -6,7 +6,7 @@
 //! | `version` | i64 `[1]` | 2 |
 //! | `kind` | i64 `[1]` | 0 states, 1 gradient shares |
 //! | `quorum` | i64 `[levels]` | number of chunks at each level |
-//! | `path` | i64 `[depth]` | number of the task at each level |
+//! | `path` | i64 `[depth]` | index of the task at each level |
 //! | `shape` | i64 `[7]` | sizes of the whole problem: batch, heads, key heads, queries, keys, head size, head size of values |
 //! | `rules` | i64 `[6]` | element type (0 f32, 1 f16, 2 bf16), causal (0 no, 1 top-left, 2 bottom-right), window to the left and right (−1 open), mask (0 none, 1 bool, 2 f32, 3 f16, 4 bf16), key lengths (0 absent, 1 given) |
 //! | `factors` | f32 `[2]` | scale, soft cap (0 off) |
@@ -27,8 +27,8 @@
 //! A file contains either `m`, `S` and `W`, or `dq`, `dk` and `dv`. A file of merged states or of `elsa run
 //! --state-out` contains `m`, `S`, `W`, `run_id`, and the `query_sums` and `key_sums` of all tokens.
 //!
-//! The reader trusts nothing in a file: sizes must agree with the description, and runs with the task. It checks the
-//! header of an array before it reads the array, so the sizes of the file's arrays bound its memory.
+//! The reader trusts nothing in a file: sizes must agree with the description, and runs must be those of the task. It
+//! checks the header of an array before it reads the array, so the sizes of the file's arrays bound its memory.
 
 use crate::sums::{NAMES, Sums};
 use crate::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
@@ -60,7 +60,7 @@ pub struct Whole {
     factors: [u32; 2],
     /// Key lengths, one per batch; empty if none are given.
     lengths: Vec<i64>,
-    /// Name of the run; empty without one.
+    /// Name of the run; empty if the run has no name.
     pub run: String,
 }
 
@@ -237,7 +237,7 @@ impl Whole {
         flags
     }
 
-    /// Computes the 64-bit FNV-1a hash of all fields. They are hashed as 64-bit little-endian words, and the length of
+    /// Computes the 64-bit FNV-1a hash of all fields. Fields are hashed as 64-bit little-endian words, and the length of
     /// each list precedes the list.
     fn fingerprint(&self) -> i64 {
         let shape = self.shape.map(|n| n as i64);
@@ -325,8 +325,8 @@ impl Description {
         [Some(queries), Some(keys), (self.kind == Kind::Gradients).then_some(queries)]
     }
 
-    /// Reads the description from a file of `length` bytes and creates the task. Of the states or shares only the
-    /// headers are read.
+    /// Reads the description from a file of `length` bytes and creates the task. Only the headers of the states or
+    /// shares are read.
     ///
     /// # Errors
     /// Refuses a malformed file, another version, a description that contradicts itself, runs that differ from the
@@ -350,7 +350,7 @@ impl Description {
         let rules = integers(file, length, "rules", 6)?;
         array_header(file, length, "factors", &[2])?;
         let factors = floats(file, length, "factors")?;
-        // There is a first axis of as many sequences.
+        // The first axis of this array must be the batch size in `shape`.
         let array = if kind == Kind::States { "m" } else { "dq" };
         let found = header(&mut *file, length, Format::Npz, Some(array), Accept::Float)?.0.shape;
         if found.first() != Some(&shape[0]) {

@@ -33,9 +33,9 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, its owner;
-    /// without `existing`, it has the mode and owner of any new file. Files that ended processes left for the same
-    /// target are removed.
+    /// Creates an empty file next to `target`. It has the mode of `existing` and, if the system permits it, the owner of
+    /// `existing`; without `existing`, it has the mode and owner of any new file. Files that ended processes left for the
+    /// same target are removed.
     ///
     /// # Errors
     /// Returns errors of the file system.
@@ -44,7 +44,7 @@ impl Temporary {
         remove_orphans(folder, &prefix);
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).suffix(SUFFIX);
-        // Before the process's mask. The library's default is for secrets.
+        // The process's mask still applies to this mode. The library's default mode is for secrets.
         let mode = existing.map_or(0o666, |existing| existing.mode() & 0o777);
         builder.permissions(Permissions::from_mode(mode));
         let mut live = live();
@@ -53,7 +53,7 @@ impl Temporary {
             let file = builder.tempfile_in(folder)?;
             match file.as_file().try_lock_shared() {
                 Err(TryLockError::WouldBlock) => {}
-                // Before it was locked, another process may have removed it as an orphan.
+                // Another process removed the file as an orphan before it was locked, so another one is created.
                 _ if file.as_file().metadata()?.nlink() == 0 => {}
                 locked => {
                     if let Err(TryLockError::Error(e)) = locked {
@@ -100,10 +100,10 @@ impl Temporary {
 /// Suffix of the names of temporary files.
 const SUFFIX: &str = ".part";
 
-/// Returns the prefix of the names of `target`'s temporary files, which is short even if the target's name is long.
+/// Returns a prefix for the names of `target`'s temporary files. It is short even if the target's name is long.
 fn prefix(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().as_bytes();
-    // FNV-1a.
+    // FNV-1a hash of the name.
     let hash = name
         .iter()
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
@@ -112,7 +112,7 @@ fn prefix(target: &Path) -> String {
 
 /// Removes the temporary files with this prefix that no process has locked.
 fn remove_orphans(folder: &Path, prefix: &str) {
-    // A folder that is writable but not readable keeps them.
+    // If the folder cannot be read, its orphans remain.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.as_bytes();
@@ -184,8 +184,8 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Renames each file to its path in `names`, where each path has the argument for messages, and waits until the names
-/// are on the device.
+/// Renames each file to its path in `names`, and waits until the names are on the device. Each path is paired with the
+/// argument for messages.
 ///
 /// # Errors
 /// Returns errors of the file system. The renames before a failed one remain in effect.
@@ -195,11 +195,11 @@ pub fn replace_all(files: Vec<Temporary>, names: &[(&'static str, PathBuf)]) -> 
         let (argument, path) = names[at].clone();
         FileError::Write { argument, path, source }
     })?;
-    // A rename is recorded in the folder.
+    // A rename changes the folder, so the folders are synced.
     sync_folders(names.iter().map(|(argument, path)| (*argument, path.as_path())))
 }
 
-/// Waits until the names of files are on the device; each path comes with its argument. Each folder is synced once.
+/// Waits until the names of files are on the device; each path is paired with its argument. Each folder is synced once.
 ///
 /// # Errors
 /// Returns errors of the file system.
@@ -218,7 +218,7 @@ pub fn sync_folders<'a>(names: impl Iterator<Item = (&'static str, &'a Path)>) -
 fn sync(folder: &Path) -> io::Result<()> {
     step();
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A folder that is writable but not readable, and file systems that cannot sync folders.
+        // Not an error: the folder is not readable, or its file system cannot sync folders.
         Err(e)
             if matches!(
                 e.kind(),
@@ -249,7 +249,7 @@ impl Drop for Temporary {
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;
-    // Dropped after the lock is released: a drop takes it.
+    // Files are dropped after the lock is released, because dropping a file requires the lock.
     let mut rest = Vec::new();
     for (at, (mut temporary, path)) in files.into_iter().enumerate() {
         if failed.is_none()

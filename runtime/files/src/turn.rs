@@ -8,7 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Maximum size of a tile in bytes. A conversion has two tiles' worth of bytes in memory.
+/// Maximum size of a tile in bytes. A conversion has two tiles in memory.
 const TILE: usize = 256 << 10;
 
 /// Converts the elements of a tensor from Fortran order to C order: reads them from byte `start` of `from` on, and
@@ -40,7 +40,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
     let axes = shape.iter().zip(&tile);
     let tiles: Vec<usize> = axes.clone().map(|(n, tile)| n.div_ceil(*tile)).collect();
     for number in 0..tiles.iter().product() {
-        // The last axis of tiles is the fastest.
+        // Tiles are numbered in C order, so their last axis is the fastest.
         let mut left: usize = number;
         let mut picks: Vec<Option<Vec<Range<usize>>>> = axes
             .clone()
@@ -52,7 +52,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
                 Some(std::iter::once(first..(first + tile).min(*n)).collect())
             })
             .collect();
-        // The file holds the axes in reverse.
+        // The file's elements are in C order with respect to the reversed axes.
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
         let source = Part::of(&reversed, &picks)?;
         picks.reverse();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// Computes the index of element `i` of a tensor in Fortran order.
+    /// Computes the index along each axis of element `i` of a tensor that is stored in Fortran order.
     fn index(mut i: usize, shape: &[usize]) -> Vec<usize> {
         shape
             .iter()

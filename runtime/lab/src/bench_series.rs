@@ -101,7 +101,7 @@ struct Row {
     batch: usize,
     tokens: usize,
     channels: usize,
-    /// Elements per channel of the state of a selective scan, or weights of a convolution filter; 1 for a recurrence.
+    /// State elements per channel of a selective scan, or weights per filter of a convolution; 1 for a recurrence.
     numbers: usize,
     /// Number of parts, or method of a convolution.
     form: String,
@@ -137,7 +137,7 @@ struct Way<O: Operator> {
     chosen: bool,
 }
 
-/// Ways of computing a cell. The first is the plan's own choice; ways with the form of an earlier one are left out.
+/// Ways of computing a cell. The first is the plan's own choice; a way with the same form as an earlier one is left out.
 struct Ways<O: Operator>(Vec<Way<O>>);
 
 impl<O: Operator> Ways<O> {
@@ -203,8 +203,8 @@ impl<O: Operator> Ways<O> {
     }
 }
 
-/// Measures the ways alternately; returns the back end of each way and its samples in milliseconds. Afterwards each
-/// way's output is that of a run.
+/// Measures the ways alternately; returns the back end of each way and its samples in milliseconds. Afterwards, the
+/// output buffer of each way contains the output of a run.
 fn measure<'a, O: Operator>(
     seconds: f64,
     ways: &'a mut Ways<O>,
@@ -225,7 +225,7 @@ where
     Ok(backends.into_iter().zip(samples).collect())
 }
 
-/// Allocates a tensor of `count` random numbers, each a normally distributed number that `of` has transformed.
+/// Allocates a tensor of `count` normally distributed random numbers, each transformed by `of`.
 fn tensor(
     random: &mut Random,
     argument: &'static str,

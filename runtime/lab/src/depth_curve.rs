@@ -227,7 +227,7 @@ impl Tensors {
                 k.fill(0.0);
                 v.fill(4.0 / 3.0);
             } else {
-                // Not around zero, so that sums grow.
+                // Values are not centred on zero, so that sums grow.
                 v.iter_mut().for_each(|v| *v += 1.0);
             }
         }
@@ -307,7 +307,8 @@ fn answer(
     Ok((output, executed))
 }
 
-/// Returns `executed` without its additions, whose bound is the part that does not depend on the order of additions.
+/// Returns `executed` without its additions. The bound of the result is the part of the bound that does not depend on
+/// the order of additions.
 fn still(executed: Executed) -> Executed {
     let order = Order { values: 0, weights: 0, segment: usize::MAX, ..executed.order };
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }
@@ -324,7 +325,7 @@ struct Compared {
     beyond: usize,
 }
 
-/// Compares the output `found` with the oracle's and with the bounds that follow from `executed`.
+/// Compares the output `found` with the oracle's output, and the errors with the bounds that follow from `executed`.
 fn compare(tensors: &Tensors, executed: Executed, found: Elements<'_>) -> Compared {
     let (problem, inputs) = (&tensors.problem, tensors.inputs());
     let all = rows(problem, &inputs);
@@ -357,7 +358,7 @@ fn compare(tensors: &Tensors, executed: Executed, found: Elements<'_>) -> Compar
 /// Returns an error if the engine refuses the options, if the device fails, or if memory is not available.
 fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec<Step>, Error> {
     let lengths: Vec<usize> = LENGTHS.map(|power| 1 << power).filter(|n| *n <= longest).collect();
-    // The work is that of the longest twice, at about a tenth of a microsecond a key for each row and oracle.
+    // The lengths add up to about twice the longest. A key takes about a tenth of a microsecond per row and oracle.
     let seconds = lengths.iter().sum::<usize>() as f64 * 2e-6;
     let bar = progress::bar((lengths.len() * Schedule::ALL.len()) as u64, seconds);
     let mut steps = Vec::new();
@@ -389,7 +390,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
         }
     }
     bar.finish_and_clear();
-    // In the order of schedules, each by length.
+    // Sorted by schedule, then by length.
     let place = |name| Schedule::ALL.into_iter().position(|schedule| schedule.name() == name);
     steps.sort_by_key(|step| (place(step.schedule), step.keys));
     Ok(steps)
@@ -462,7 +463,7 @@ fn charts(steps: &[Step]) -> Vec<Chart> {
     ];
     let curves = |of: Of| {
         let curve = |schedule: Schedule| {
-            // An exact answer has no place on a logarithmic scale.
+            // An error of zero has no place on a logarithmic scale.
             let its = steps.iter().filter(|step| step.schedule == schedule.name() && of(step) > 0.0);
             let dot = |step: &Step| {
                 Dot::new(step.keys as f64, of(step), format!("{} keys: {:.2e}", step.keys, of(step)))
@@ -495,10 +496,10 @@ mod tests {
             assert_eq!((fold[i].keys, fold[i].additions, fold[i].theory), (keys, keys - 1, keys - 1));
             assert_eq!((tree[i].additions, tree[i].merges), (power as usize, power as usize));
             assert!(plan[i].additions < fold[i].additions && plan[i].merges <= tree[i].merges);
-            // The error of equal tokens: of every addition the same in a fold, none in a tree.
+            // The additions of a tree are exact if tokens repeat.
             assert!(tree[i].repeated < 2e-7, "{:?}", tree[i]);
         }
-        // 16 times as many keys: the fold's bound grows with them, the tree's by a rounding of each sum for each doubling.
+        // From 2^8 to 2^12 keys, the fold's bound grows 16 times, the tree's by one rounding per sum for each doubling.
         let growth = (fold[4].bound - fold[4].constant) / (fold[0].bound - fold[0].constant);
         assert!((13.0..19.0).contains(&growth), "{growth}");
         assert!(fold[4].constant < 2.0 * fold[0].constant && fold[0].constant < fold[0].bound / 4.0);

@@ -143,9 +143,9 @@ pub fn count(shape: &[usize], most: usize) -> Option<usize> {
 enum Store {
     /// Byte range of the field `raw_data` in the file.
     Raw(std::ops::Range<usize>),
-    /// Typed repeated fields, such as `float_data`.
+    /// Repeated fields of a numeric type, such as `float_data`.
     Fields(Vec<Field>),
-    /// Entries that locate the elements in another file.
+    /// Entries, each a key and a value, that locate the elements in another file.
     External(Vec<(String, String)>),
 }
 

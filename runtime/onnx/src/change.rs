@@ -40,13 +40,13 @@ pub struct Change {
     pub reads: Vec<(String, Role)>,
     /// The tensor that the new nodes produce, and the node that produced it before.
     pub output: (String, usize),
-    /// Tensors of the graph from the scores to `made`; their second to last axis is that of the queries.
+    /// Tensors of the graph from the scores to `made`; the queries are the second to last axis of each.
     pub walk: HashSet<String>,
-    /// Output of the attention in the graph before nodes that change its layout.
+    /// Output of the attention in the graph, before the nodes that change its layout.
     pub made: String,
     /// The number of keys.
     pub keys: Size,
-    /// `true` if attributes of the operator replace masks that depend only on positions.
+    /// `true` if masks that depend only on positions have become attributes of the operator.
     pub by_position: bool,
     /// Description of the replaced attention, for the user.
     pub words: String,
@@ -170,7 +170,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str, by_position: bool) -> Re
     node.domain = DOMAIN.into();
     let mut set = |name: &str, value: Attribute| node.attributes.insert(name.to_owned(), value);
     let heads = &layout.axes.heads;
-    // If the tensors have a free axis of heads, that axis determines their number.
+    // If the axis of heads is free, the operator reads the number of heads from the tensors.
     if let Some(heads) = heads.known() {
         set("num_heads", Attribute::Int(heads));
     }
@@ -261,7 +261,7 @@ fn masks(
         if masks::is_nothing(&piece, axes) {
             continue;
         }
-        // A table has the positions of a picture, without a diagonal.
+        // A bias table has the positions of a picture, so it excludes a diagonal.
         if all.table.is_none()
             && all.diagonal == Diagonal::default()
             && let Some((grid, table)) = masks::table(&piece, axes)
@@ -288,7 +288,7 @@ fn masks(
     let only = rest.len() == 1;
     for (term, piece) in rest {
         let mut name = mask(site, term, piece, axes, only, b)?;
-        // Masks are added in a single type.
+        // Several masks are added to each other, so all must have one type.
         let half = site.symbols.kind(&term.name) == Some(Kind::F16);
         if !only && half && !matches!(term.action, Action::Choose { .. }) {
             name = b.node("wide", "Cast", &[&name]);

@@ -1,10 +1,10 @@
 //! Comparison of the original model and the rewritten model in the user's ONNX Runtime.
 //!
 //! The proof covers the ONNX semantics of each node. This check compares the outputs that a runtime computes with the
-//! two entire models, with inputs of up to three sizes of the free axes: a single token, and more tokens than short
+//! two entire models. Inputs have up to three sizes of the free axes, from a single token to more tokens than short
 //! windows and tables have. A model does not state which sizes it accepts, so sizes are tried until the original has
 //! run at three. Outputs may differ by the accumulated rounding of a deep network. Elements that are NaN in the
-//! original, such as rows that attend no key, are not compared.
+//! original's output, such as rows that attend no key, are not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 const WANTED: usize = 3;
 /// Time limit for all runs together.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum number of elements of one run's inputs together, and of its outputs together.
+/// Maximum number of elements in all inputs of a run together, and in all outputs of a run together.
 const ELEMENTS: usize = 1 << 25;
-/// Tolerance of an element relative to the largest element of its output, for a model without f16 and for one with f16.
+/// Tolerances of an element relative to the largest element of its output: for a model without f16, and for one with f16.
 const NEAR: [f64; 2] = [1e-3, 3e-2];
-/// One in this many integers or booleans may differ, because rounding can flip a decision.
+/// One in this many integers or booleans of an output may differ, because rounding can flip a decision.
 const DECIDED: usize = 100;
 /// First minor version of ONNX Runtime that accepts the operator in f16 without an extra setting.
 const WITH_HALVES: u32 = 18;
@@ -184,7 +184,7 @@ const TURNS: [Turn; 10] = [
     Turn::Picture(1, 512),
 ];
 
-/// A free axis, as the first input that has it declares it.
+/// A free axis, as declared by the first input that has it.
 struct Free {
     name: String,
     /// `true` if the model gives the axis a name.
@@ -224,15 +224,15 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     let mut all: Vec<Sizes> = Vec::new();
     for turn in TURNS {
         let mut sizes = Sizes::new();
-        // A name that is a sum of others is derived from them.
+        // An axis whose name is a sum of other names gets the sum of their sizes.
         let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
         let (mut tokens, mut batches) = (0, 0);
         for Free { name, named, float, rank, at } in plain {
-            // Rows of a floating-point matrix are tokens, rows of an index matrix are sequences.
+            // The first axis of a floating-point matrix counts tokens, that of an index matrix counts sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
             batches += usize::from(first);
             let size = match (&turn, first) {
-                // A batch under another name may be broadcast.
+                // A second batch axis with its own name may be one that broadcasts, so it gets size 1.
                 (Turn::Apart(..), true) if *named && batches > 1 => 1,
                 (Turn::Apart(batch, _) | Turn::Alike(batch, _) | Turn::Picture(batch, _), true) => *batch,
                 (Turn::Apart(_, of), _) => {
@@ -251,7 +251,7 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
         for Free { name, .. } in sums {
             let terms = name.split(" + ").map(str::trim);
             let terms = terms.map(|term| term.parse().ok().or_else(|| sizes.get(term).copied()));
-            // A sum of names that no input has is an ordinary axis.
+            // If a name in the sum belongs to no input, the sum is treated as an ordinary axis.
             let sum = terms.sum::<Option<usize>>().unwrap_or(11);
             sizes.insert(name.clone(), sum);
         }
@@ -327,7 +327,7 @@ fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
         rest /= size;
     }
     let of = format!("{count} of {} elements differ", want.data.len());
-    // For f32 and narrower types, enough digits to distinguish their numbers.
+    // Numbers of f32 and narrower types are printed with as many digits as distinguish f32 numbers.
     let shown = |x: f64| if exact { x.to_string() } else { (x as f32).to_string() };
     Some(format!("{place:?} is {}, {} in the original; {of}", shown(found_at), shown(want_at)))
 }

@@ -13,7 +13,7 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// An axis of an operand: a letter, or an axis that the ellipsis covers, counted from the last.
+/// An axis of an operand: a letter, or an axis that the ellipsis covers, by its index from the last such axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),
@@ -92,7 +92,7 @@ pub fn shape(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<Size>> {
             let named = letters.before.len() + letters.after.as_ref().map_or(0, Vec::len);
             letters.labels(named + letters.after.as_ref().map_or(0, |_| others))?
         }
-        // Axes of the ellipsis, then the letters that occur once, in order.
+        // The equation has no output, so the output has the axes of the ellipsis, then the letters that occur once, sorted.
         None => {
             let once = |label: &Label| met.iter().filter(|other| *other == label).count() == 1;
             let letters =
@@ -129,7 +129,7 @@ pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
     let [a, b] = &equation.operands[..] else { return None };
     let (a, b, out) = (plain(a)?, plain(b)?, plain(equation.answer.as_ref()?)?);
     let [x, y] = &node.inputs[..] else { return None };
-    // The left factor is the one whose own axis comes first in the answer.
+    // The left factor is the one whose own axis comes first in the output.
     let own = |of: &[char], other: &[char]| {
         let mut own = out.iter().position(|c| of.contains(c) && !other.contains(c));
         own.take()
@@ -150,7 +150,7 @@ pub fn product(node: &Node, mark: &str) -> Option<Vec<Node>> {
     if !out.contains(&row) || !out.contains(&column) || out.len() != a.len() {
         return None;
     }
-    // Batch axes stay in the order of the left factor if it needs no other layout, else in that of the answer.
+    // Batch axes keep the left factor's order if it then needs no Transpose; otherwise they have the output's order.
     let batch = |of: &[char]| of.iter().copied().filter(is_batch).collect::<Vec<_>>();
     let with = |mut batch: Vec<char>, last: [char; 2]| {
         batch.extend(last);
@@ -227,10 +227,10 @@ mod tests {
         assert_eq!(shape("...id, ...jd -> ...ij", &[q, k]), found("b 4 n m"));
         assert_eq!(shape("...d,d->...", &[q, &["8"]]), found("b 4 n"));
         assert_eq!(shape("b...,b...->...b", &[q, q]), found("4 n 8 b"));
-        // If the equation names no output, it is the ellipsis, then the letters that occur once.
+        // If the equation has no output, the output has the ellipsis, then the letters that occur once.
         assert_eq!(shape("ij,jk", &[&["n", "8"], &["8", "m"]]), found("n m"));
         assert_eq!(shape("...ba", &[&["2", "n", "m"]]), found("2 m n"));
-        // Diagonals, sums, and numbers.
+        // Diagonals, sums, and an operand without axes.
         assert_eq!(shape("ii->i", &[&["n", "n"]]), found("n"));
         assert_eq!(shape("ii", &[&["n", "n"]]), found(""));
         assert_eq!(shape("i,i->", &[&["n"], &["n"]]), found(""));

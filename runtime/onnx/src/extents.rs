@@ -4,7 +4,7 @@ use super::node::{Attribute, Node};
 use super::size::Size;
 use super::value::{Value, broadcast, place};
 
-/// Returns the integers that an operator receives as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns the integers that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]
 pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
     match node.ints(name) {
@@ -13,7 +13,7 @@ pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> 
     }
 }
 
-/// Returns the sizes that an operator receives as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns the sizes that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]
 pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
     match node.ints(name) {
@@ -24,7 +24,7 @@ pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Op
 
 /// Clamps `at` to `low..=high`; a negative `at` counts from the end of an axis of size `n`.
 fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
-    // A number beyond every axis is its end; a symbolic value counts from the front.
+    // A number beyond every axis means the end of the axis. Other symbolic positions count from the front.
     let from = match at.known() {
         Some(x) if x >= i64::from(i32::MAX) => return Some(high.clone()),
         Some(x) if x <= -i64::from(i32::MAX) => return Some(low.clone()),
@@ -57,7 +57,7 @@ pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size
             let length = end.minus(&start)?.most(&zero);
             (start, length.over_up(&Size::from(step))?)
         } else {
-            // Negative steps only without free axes.
+            // Negative steps are supported only along axes that are not free.
             let n = n.known()?;
             let from = |x: i64| if x < 0 { x.saturating_add(n) } else { x };
             let (start, end) = (starts[i].known()?, ends[i].known()?);
@@ -124,7 +124,7 @@ pub fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
     let ([batch_a @ .., m, k], [batch_b @ .., l, n]) = (a, b) else { return None };
     let mut shape = broadcast(&[batch_a, batch_b])?;
     shape.extend([m.clone(), n.clone()]);
-    // The size that others broadcast to equals each of them that is not 1.
+    // A joint size equals each of the sizes that it joins, except sizes of 1.
     (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
 }
 
@@ -177,7 +177,7 @@ pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>
             _ => shape.push(n.clone()),
         }
     }
-    // Unchanged axes need no division.
+    // Sizes that occur on both sides are removed, because dividing by them is unnecessary.
     let (mut left, mut given) = (input.to_vec(), shape.clone());
     given.retain(|size| match left.iter().position(|other| other == size) {
         Some(at) => {
@@ -192,7 +192,7 @@ pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>
             shape[free] = total.over(&known)?;
             (total.known().is_none() || shape[free].times(&known)? == total).then_some(shape)
         }
-        // If both are numbers, they must be equal; otherwise the node is only defined where they are.
+        // Two known products must be equal. If one is unknown, the node is defined only where they are equal.
         None => (total == known || total.known().is_none() || known.known().is_none()).then_some(shape),
     }
 }

@@ -1,4 +1,4 @@
-//! Model files whose weights may be in further files of the same folder.
+//! Files of models, whose weights may be in other files of the same folder.
 
 use super::array::{self, Array, Stored};
 use super::change::Change;
@@ -22,7 +22,7 @@ impl ModelFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// Errors of the file system, and an error if the path does not lead to a regular file.
+    /// Returns errors of the file system, and an error if the path does not lead to a regular file.
     pub fn open(path: &Path) -> io::Result<ModelFile> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());

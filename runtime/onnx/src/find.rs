@@ -6,7 +6,7 @@
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
-//! From the operands and the output of the products, the search continues through nodes that only move elements or
+//! From the operands and the output of the two products, the search continues through nodes that only move elements or
 //! multiply by a constant. The search only records these nodes; `prove` proves the replacement.
 
 use super::infer::World;
@@ -146,7 +146,7 @@ impl Site<'_> {
             "Gather",
             "Expand",
         ];
-        // The destination of elements follows from the node's shapes, or depends on constants alone.
+        // The new place of each element depends only on the node's shapes or on constants.
         let shaped = ["Reshape", "Expand", "Slice"].contains(&node.op.as_str());
         let settled = |name: &String| {
             self.symbols.is_fixed(name) || shaped && self.symbols.sizes(name).is_some() && self.known(name)
@@ -158,8 +158,8 @@ impl Site<'_> {
             && node.input(0).is_some_and(|name| !self.known(name))
     }
 
-    /// Returns the path that ends at the operand `name`, from the operand back through layout nodes and constant
-    /// factors.
+    /// Returns the links of the path that ends at the operand `name`: the operand first, then back through layout nodes
+    /// and constant factors.
     #[must_use]
     pub fn trace(&self, name: &str) -> Vec<Link> {
         let mut links = vec![Link { name: name.to_owned(), factor: 1.0, reader: None }];
@@ -366,7 +366,7 @@ impl Site<'_> {
                 found.softcap = Some(cap);
                 found.scale = 1.0;
                 let product = self.scores(a, found, depth + 1)?;
-                // cap · tanh(s): the operator divides its scores by the cap inside tanh.
+                // The scores are `cap · tanh(s)`. The operator divides by the cap inside tanh, so the scale contains it.
                 found.scale *= cap;
                 Ok(product)
             }
@@ -381,7 +381,7 @@ impl Site<'_> {
                     *found = other;
                     return second;
                 }
-                // The side with the product is the one to explain.
+                // The error is about the side that contains the product.
                 if !self.is_product(a) && self.is_product(b) { second } else { first }
             }
             ("Sub", Some(a), Some(b)) => self.term(name, b, Action::Subtract, a, found, depth),
@@ -464,7 +464,7 @@ impl Site<'_> {
                     }
                     name = out;
                 }
-                // Rows of NaN, which attend nothing, become constant.
+                // Rows that attend no key are NaN, and a Where replaces them with zeros.
                 [a, b] => {
                     let (guard, choice) = if a.is("IsNaN") { (a, b) } else { (b, a) };
                     let fits = guard.is("IsNaN")

@@ -2,8 +2,8 @@
 //!
 //! Exporters express a layout in many ways: reshapes, transposes, splits, gathers, slices. The nodes are not
 //! pattern-matched. Instead they are evaluated on the numbers `0, 1, 2, …`, and the positions of the numbers in the
-//! result show how the nodes move elements. Each supported layout has a formula for these positions; a tensor has the
-//! layout if every number is where the formula puts it.
+//! result show how the nodes move elements. Each supported layout has a formula for these positions. A tensor has the
+//! layout if every number is at the position that the formula states.
 
 use super::array::{Array, Kind, count};
 use super::find::{Found, Link, Reason, Site};
@@ -63,14 +63,14 @@ pub struct Layout {
     pub operands: [(String, Form); 3],
     /// Product of the factors of the operands.
     pub factor: f64,
-    /// Output tensor, whose rank is that of the operands, and the node that produces it.
+    /// Output tensor, whose rank equals the rank of the operands, and the node that produces it.
     pub output: (String, usize),
     /// Sizes of the attention's axes.
     pub axes: Axes,
 }
 
-/// Evaluates the nodes on the path from link `at` to the operand on the numbers `0, 1, 2, …`, which replace the
-/// elements of the link's tensor.
+/// Evaluates the nodes on the path from link `at` to the operand. The numbers `0, 1, 2, …` replace the elements of the
+/// link's tensor.
 fn moved(site: &Site<'_>, world: &World<'_>, links: &[Link], at: usize) -> Option<Array> {
     let mut array = numbers(world, &links[at].name)?;
     for i in (1..=at).rev() {
@@ -109,7 +109,7 @@ fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str,
 }
 
 /// Returns `true` if each element of an operand, at (batch, head, token, component), is the number that `place` returns
-/// for it. `found` is in the order batch, head, token, component; for `turned` keys, batch, head, component, token.
+/// for it. The axes of `found` are batch, head, token, component, or batch, head, component, token for `turned` keys.
 fn follows(
     found: &[f64],
     [b, h, n, d]: [usize; 4],
@@ -135,7 +135,7 @@ fn follows(
     true
 }
 
-/// Returns whether batch and heads share one axis in the two products, and the sizes of their axes.
+/// Returns whether batch and heads share one axis in the two products, and the sizes of the attention's axes.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -190,8 +190,8 @@ fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
     (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?
 }
 
-/// Returns `true` if operand `i` has the layout `form` at link `at`, with `kv` heads of keys and values, or the
-/// operand's own number of heads if it is `None`. The shape must match the layout for all sizes of the free axes, and
+/// Returns `true` if operand `i` has the layout `form` at link `at`, with `kv` heads of keys and values, or with the
+/// operand's own number of heads if `kv` is `None`. The shape must match the layout for all sizes of the free axes, and
 /// the elements must match its formula in every world.
 fn holds(
     site: &Site<'_>,
@@ -214,7 +214,7 @@ fn holds(
             Some(kv) => Size::count(kv)?,
             None => h.clone(),
         };
-        // Rows do not show their number of heads, so it must be known.
+        // A tensor of rows has no axis of heads, so the number of heads must be known.
         let rows = |parts: i64| {
             Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
         };
@@ -250,7 +250,7 @@ fn holds(
     })
 }
 
-/// Finds, among the output tensors after the product with values, one with the layout [`Form::Rows`].
+/// Finds a tensor with the layout [`Form::Rows`] among the outputs after the product with values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];
@@ -291,7 +291,7 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
 /// Returns the reason why no layout fits.
 pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
     let (flat, axes) = products(site, found)?;
-    // Products with three axes hide the heads; tensors of rows show them.
+    // If the products have three axes, the number of heads is found from tensors of rows.
     let mut choices: Vec<Axes> = Vec::new();
     if flat {
         for link in found.operands[0].iter().skip(1) {
@@ -317,7 +317,7 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
         (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
     let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
-    // Heads of keys and values: as many as query heads, or fewer, each shared by a group of query heads.
+    // Numbers of key heads to try: the number of query heads, then its divisors.
     let groups = |axes: &Axes| -> Vec<Option<usize>> {
         let whole = axes.own.iter().all(|own| own[1] == axes.heads);
         let heads = axes.heads.known().and_then(|n| usize::try_from(n).ok()).filter(|_| whole).unwrap_or(1);
@@ -335,7 +335,7 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
         };
     for axes in &choices {
         let Some(out) = rows(site, found, axes) else { continue };
-        // A tensor of rows has no axis of heads to broadcast.
+        // A tensor of rows has no axis of heads that could be broadcast.
         if axes.own.iter().any(|own| own[1] != axes.heads) || axes.own[0][2] != axes.queries {
             continue;
         }

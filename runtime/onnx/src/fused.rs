@@ -75,7 +75,7 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     }
     let known =
         ["q_num_heads", "kv_num_heads", "num_heads", "scale", "is_causal", "unidirectional", "softcap"];
-    // Rounding of scores, content of an absent output, and a fill that is unused without padding.
+    // Attributes without effect here: rounding of scores, content of an absent output, and a fill used only for padding.
     let idle = ["softmax_precision", "qk_matmul_output_mode", "mask_filter_value"];
     match node
         .attributes
@@ -92,8 +92,8 @@ fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }
 
-/// Refuses a causal node of ONNX Runtime with different numbers of queries and keys, because ONNX Runtime aligns the
-/// last query with the last key.
+/// Refuses a causal node of ONNX Runtime if its numbers of queries and keys differ, because ONNX Runtime then aligns
+/// the last query with the last key.
 fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reason> {
     let tokens = |i: usize| {
         let shape = site.symbols.shape(node.input(i)?)?;
@@ -211,7 +211,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     if let Some(kv_heads) = kv_heads.known().filter(|_| kv_heads != heads) {
         new.attributes.insert("kv_num_heads".into(), Attribute::Int(kv_heads));
     }
-    // A free head size is known at run time, and the operator has the same default.
+    // If the head size is free, the operator computes the same default scale at run time.
     if let Some(scale) = scale {
         new.attributes.insert("scale".into(), Attribute::Float(scale as f32));
     }
@@ -250,9 +250,9 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     }
 }
 
-/// Computes the output of a fused node in f64; `None` for other nodes, and for nodes that are not replaced. For a
-/// subset `sample` of the queries, the output is `[batch, heads, queries, dim]`, and the mask contains only the rows of
-/// these queries.
+/// Computes the output of a fused node in f64; `None` for other nodes, and for nodes that are not replaced. If `sample`
+/// selects some of the queries, the output is `[batch, heads, queries, dim]` for these queries, and the mask contains
+/// only their rows.
 #[must_use]
 pub fn eval(
     node: &Node,
@@ -285,8 +285,8 @@ pub fn eval(
         Some(mask) => Some((mask.kind == Kind::BOOL, expanded(mask, &[b, h, taken.len(), m])?)),
         None => None,
     };
-    // ONNX Runtime's Attention takes the lowest number of a mask for "not attended": a row of it alone is zero there,
-    // and the mean of the values in the operator.
+    // In ONNX Runtime's Attention, the lowest number in a mask means "not attended". If a row contains only this number,
+    // its output is zero there, and the mean of the values in the operator.
     let lowest = get(said.mask).filter(|_| node.is("Attention")).map(|mask| match mask.kind {
         Kind::F16 => f64::from(f16::MIN),
         _ => f64::from(f32::MIN),

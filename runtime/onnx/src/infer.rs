@@ -54,7 +54,7 @@ impl Known {
     }
 }
 
-/// Sides of images to try, because convolutions and poolings can leave nothing of a smaller image.
+/// Sides of images to try; convolutions and poolings may reduce a smaller image to nothing.
 const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
 
 /// Sizes for free axes, all different within a world.
@@ -63,7 +63,7 @@ const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 5
 /// Minimum number of worlds for a proof in a model with free axes.
 pub const WORLDS: usize = 5;
 
-/// Largest constant of a mask that the number of tokens in a world is made to exceed.
+/// Upper limit of the mask constants that the number of tokens in a world is made to exceed.
 const BEYOND: usize = 1 << 10;
 
 /// Rule that assigns sizes to the free axes of one world.
@@ -71,13 +71,13 @@ const BEYOND: usize = 1 << 10;
 struct Way {
     /// Index in the list of batch sizes at which the assignment starts.
     batch: usize,
-    /// Returns the size of token axis `i` of `n`.
+    /// Returns the size of token axis `i` out of `n` token axes.
     tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
     /// Bit set of the jointly broadcast axes that get size 1.
     ones: usize,
 }
 
-/// Rules to try. Among them are rules in which the first or last token axis or all of them are 1, the first axis is the
+/// Rules to try. In some of them, the first token axis, the last one or all of them are 1, the first axis is the
 /// shortest or the longest, all sizes exceed the masks' constants, or all sizes are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
@@ -147,8 +147,8 @@ fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     most
 }
 
-/// Assigns sizes to the free axes by the rule `way`. Images have sides of `side`; if it is `None`, their axes get sizes
-/// like token axes.
+/// Assigns sizes to the free axes by the rule `way`. Images have sides of `side`; if `side` is `None`, the axes of
+/// images get sizes like token axes.
 fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
     let mut sizes = HashMap::new();
     let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
@@ -166,14 +166,14 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
         } else {
             nth += 1;
             match side {
-                // Every other picture is not square.
+                // In every other world, images are not square.
                 Some(side) if *rank == 4 => side * (1 + usize::from(*axis == 3) * (way.batch % 2)),
                 _ => (way.tokens)(nth - 1, tokens, beyond),
             }
         };
         sizes.insert(name.clone(), n);
     }
-    // Jointly broadcast axes are 1 or equal; a size that is not a single free axis decides which.
+    // Jointly broadcast axes get size 1 or a common size. A member that is not a free axis determines the common size.
     for _ in 0..2 {
         for (at, joint) in symbols.joints.iter().enumerate() {
             let rank = |size: &Size| match (size.known(), size.name()) {
@@ -193,8 +193,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
-/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Of these, the worlds
-/// are kept that know the shapes of the most softmaxes and matrix products.
+/// Builds one world if no axis is free, and otherwise one for each distinct assignment of sizes. Keeps the worlds in
+/// which the shapes of the most softmaxes and matrix products are known.
 pub fn worlds<'a>(
     model: &'a Model<'a>,
     external: External<'a>,
@@ -236,7 +236,7 @@ impl<'a> World<'a> {
         let mut world = World { model, external, limits, symbols, sizes, values: HashMap::new() };
         for (name, (tensor, _)) in &model.graph.initializers {
             let small = || stored(model, external, tensor, SMALL);
-            // An input of the same name may provide other elements.
+            // An input of the same name may replace these elements.
             let data = if world.is_input(name) { None } else { small().map(|array| array.data) };
             let known = Known { kind: tensor.kind, shape: tensor.shape.clone(), data };
             world.values.insert(name.clone(), known);
@@ -251,7 +251,7 @@ impl<'a> World<'a> {
             let made = world.follow(node, &mut budget);
             for (i, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 let known = match made.as_ref().and_then(|made| made.get(i).cloned()) {
-                    // Facts for all sizes hold for these.
+                    // A shape must agree with the facts that hold for all sizes.
                     Some(known) => Some(known).filter(|known| {
                         let shape = symbols.shape(name).and_then(|shape| world.shape_at(shape));
                         shape.is_none_or(|shape| shape == known.shape)

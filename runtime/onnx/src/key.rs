@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 struct Key<'a> {
     site: &'a Site<'a>,
     change: &'a Change,
-    /// Number of each tensor, in the order in which tensors first appear.
+    /// Index of each tensor, in the order in which tensors first appear.
     met: HashMap<String, usize>,
     bytes: Vec<u8>,
 }
@@ -41,7 +41,7 @@ pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
 }
 
 impl Key<'_> {
-    /// Adds the number of a tensor to the key, and returns `true` if the tensor appears for the first time.
+    /// Adds the index of a tensor to the key, and returns `true` if the tensor appears for the first time.
     fn number(&mut self, name: &str) -> bool {
         let next = self.met.len();
         let number = *self.met.entry(name.to_owned()).or_insert(next);

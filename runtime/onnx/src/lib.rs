@@ -79,7 +79,7 @@ pub struct Attention {
     pub words: String,
 }
 
-/// Returns every attention of a model, and the bytes of the model after the replacement. Weights in external files are
+/// Returns the attentions of a model, and the bytes of the model after the replacement. Weights in external files are
 /// treated as unknown.
 ///
 /// # Errors
@@ -163,15 +163,15 @@ fn replacement(
     if node.is("Softmax") {
         return changed(site, &site.around(node)?, prefix, proved);
     }
-    // Falls back to the node's own tensors if the nodes behind them cannot be read.
+    // If the nodes behind the inputs cannot be read, the operator reads the node's own inputs.
     match fused::found(site, n).and_then(|found| changed(site, &found, prefix, proved)) {
         Ok(change) => Ok(change),
         Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
     }
 }
 
-/// Returns a proved replacement of `found`. Masks that depend on positions become attributes or, if that cannot be
-/// proved, tensors.
+/// Returns a proved replacement of `found`. Masks that depend on positions become attributes; if that cannot be proved,
+/// they become tensors.
 fn changed(
     site: &Site<'_>,
     found: &Found,

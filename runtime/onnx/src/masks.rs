@@ -34,8 +34,8 @@ const SHIFTED: f64 = -100.0;
 /// Upper bound on the masked elements of a diagonal.
 pub const CAUSAL: f64 = -1e4;
 
-/// Returns the four axes that a mask of scores has in the operator; the elements keep their order. If the scores have
-/// four axes, the mask keeps its own axes, and broadcasts in the operator as in the graph.
+/// Returns the four axes of a mask in the operator; the elements keep their order. If the scores have four axes, the
+/// mask keeps its own axes, and broadcasts in the operator as in the graph.
 ///
 /// # Errors
 /// Returns the reason why the axes of the mask do not fit.
@@ -63,10 +63,10 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
                 ([], []) => [one.clone(), one],
                 (_, whole) if Size::product(whole) != s.batch.times(&s.heads) => return refuse(),
                 (outer, _) if outer.iter().all(|n| n.is(1)) => [one.clone(), one],
-                // Batch and heads in one axis.
+                // Batch and heads share one axis.
                 ([_], [_]) => [s.batch.clone(), s.heads.clone()],
                 (outer, whole) if s.heads.is(1) && outer == whole => [s.batch.clone(), one],
-                // Pictures, windows, heads: masks of windows repeat with every picture.
+                // Axes of pictures, windows and heads: a mask with one picture repeats with every picture of the batch.
                 ([p, w, h], [pictures, all, heads]) if *heads == s.heads => {
                     if p.is(1) {
                         [w.clone(), h.clone()]
@@ -113,7 +113,7 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// Returns a number to be added to a score in place of replacing the score with `fill`. A finite `fill` becomes the
+/// Returns the number that is added to a score instead of replacing the score with `fill`. A finite `fill` becomes the
 /// lowest f32, which absorbs every score, so a row without an attended key still has equal weights.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
@@ -167,7 +167,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);
     let &[count, 1, queries, keys] = &piece.shape[..] else { return None };
-    // The batch, even a symbolic one, must consist of whole pictures of `count` windows.
+    // The batch, even a symbolic one, must be a multiple of `count`, the number of windows per picture.
     let pictures = Size::count(count)?;
     let whole = s.batch.over(&pictures)?.times(&pictures)? == s.batch;
     if count < 2 || queries != n || keys != n || n != m || !whole {

@@ -74,7 +74,7 @@ pub struct Model<'a> {
     pub file: &'a [u8],
     /// The fields of the model.
     pub fields: Vec<Field>,
-    /// Version of ONNX's default operator set.
+    /// Version of the operator set in ONNX's default domain.
     pub opset: i64,
     /// Domains of the imported operator sets, with their versions.
     pub imports: Vec<(String, i64)>,
@@ -351,7 +351,7 @@ fn attribute(
             _ => {}
         }
     }
-    // Some exporters omit a zero or empty value, but not the type.
+    // Some exporters omit a value that is zero or empty, but they state its type.
     let value = match (kind, value) {
         (Some(6), _) => Attribute::Floats(floats),
         (Some(7), _) => Attribute::Ints(ints),
@@ -377,7 +377,7 @@ fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> R
                 outer.inner.extend(inner.inner);
                 outer.inner.extend(ATTENTION.contains(&inner.op.as_str()).then_some(inner.op));
             }
-            // An output of a branch may be a name of the enclosing graph.
+            // An output of a branch may name a tensor of the enclosing graph.
             12 => outer.captured.push(declared(file, field)?.name),
             _ => {}
         }

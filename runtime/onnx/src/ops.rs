@@ -1,8 +1,7 @@
 //! Evaluates, in f64, the operators that surround attention.
 //!
-//! Inputs and constants have the values that are stored; sums, products and exponentials are computed in f64. Casts
-//! between floating-point types keep the values, because the rewriter compares the meaning of a graph, not its
-//! rounding.
+//! Inputs and constants have their stored values; sums, products and exponentials are computed in f64. Casts between
+//! floating-point types keep the values, because the rewriter compares the meaning of a graph, not its rounding.
 
 use super::array::{Array, Kind, count};
 use super::extents;
@@ -91,7 +90,7 @@ fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<
     let outer = &shape[..shape.len() - 2];
     let batches = count(outer, LARGEST)?;
     count(&[batches, m, k, n], limits.work)?;
-    // Either factor is repeated along the batch.
+    // Both factors are expanded to the full batch.
     count(&[batches, m, k], limits.elements)?;
     count(&[batches, k, n], limits.elements)?;
     let whole = |rows: usize, columns: usize| [outer, &[rows, columns]].concat();
@@ -114,7 +113,7 @@ fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<
 fn softmax(x: &mut [f64], n: usize) {
     for row in x.chunks_exact_mut(n.max(1)) {
         let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        // A row of infinities is NaN, as defined.
+        // A row of `−∞` becomes NaN, as ONNX defines it.
         row.iter_mut().for_each(|x| *x = (*x - max).exp());
         let sum: f64 = row.iter().sum();
         row.iter_mut().for_each(|x| *x /= sum);
@@ -163,7 +162,7 @@ pub fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
         "Div" if integers => (b != 0.0).then(|| (a / b).trunc())?,
         "Div" => a / b,
         "Pow" => a.powf(b),
-        // The sign of the divisor, as in ONNX without fmod.
+        // The result has the sign of the divisor, as in ONNX without fmod.
         "Mod" if integers => (b != 0.0).then(|| a - b * (a / b).floor())?,
         "Max" => a.max(b),
         "Min" => a.min(b),
@@ -414,7 +413,7 @@ fn reduce(
     let strides: Vec<isize> =
         own.iter().zip(&gone).map(|(&step, &gone)| if gone { 0 } else { step }).collect();
     let n = count(&kept, LARGEST)?;
-    // Destination of every element: positions of the kept axes, repeated along the reduced ones.
+    // Output position of each element: the position along the kept axes, repeated along the reduced axes.
     let places: Vec<f64> = (0..n).map(|i| i as f64).collect();
     let places = strided(&places, &from.shape, 0, &strides)?;
     let (start, op) = (

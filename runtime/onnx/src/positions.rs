@@ -1,9 +1,9 @@
 //! Masks that depend only on the positions of queries and keys, for every size of the free axes.
 //!
-//! The nodes of a mask are evaluated on formulas instead of numbers: an element is a sum of indices and sizes, or one
-//! of two numbers depending on the distance of its row from its column. Sizes are symbols, so a formula is valid for
-//! all sizes. All elements of a constant are read. A node without a rule here has no formula, and its mask stays a
-//! tensor.
+//! The nodes of a mask are evaluated on formulas instead of numbers. A formula states that an element is a sum of
+//! indices and sizes, or one of two numbers that depends on the distance of its row from its column. Sizes are symbols,
+//! so a formula is valid for all sizes. All elements of a constant are read. A node without a rule here has no formula,
+//! and its mask stays a tensor.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
@@ -18,8 +18,8 @@ use super::value::place;
 /// Maximum depth of the nodes behind a mask.
 const DEPTH: usize = 64;
 
-/// An interval of distances: the position of a key minus the position of its query. Both ends are included; `None` is
-/// an open end.
+/// An interval of distances: the position of a key minus the position of its query. Both ends are included; an open
+/// end is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Band {
     /// The smallest distance.
@@ -114,7 +114,7 @@ fn constant(array: &Array) -> Option<Formula> {
     if outer.iter().any(|&n| n != 1) || *rows < 2 || *columns < 2 {
         return None;
     }
-    // The element at each distance, from the last row's first column on.
+    // The element at each distance; index 0 is the distance of the first column from the last row.
     let mut each = vec![None::<f64>; rows + columns - 1];
     for (at, &x) in array.data.iter().enumerate() {
         let (row, column) = (at / columns, at % columns);
@@ -242,7 +242,7 @@ fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Op
                     Some(Formula::Place { steps, rest: x.times(&y)?, absolute: false })
                 }
                 "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
-                    // `a ≤ b`, or `a ≤ b − 1`; a comparison that is the opposite of one of them.
+                    // Each comparison is `a ≤ b` or `a ≤ b − 1`, or the opposite of one of these.
                     let opposite = op.starts_with("Greater");
                     let strict = (op == "Less") || op == "GreaterOrEqual";
                     let bound = if strict { y.minus(&Size::from(1))? } else { y };
@@ -267,7 +267,7 @@ fn combined(op: &str, integers: bool, a: Formula, b: Formula, rank: usize) -> Op
 
 /// Returns the formula of a tensor; `None` if it depends on positions and its type is too narrow for them.
 fn formula(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
-    // Types of 16 bits round positions.
+    // Types of 16 bits may round positions.
     let wide = [1, 6, 7, 11].contains(&site.symbols.kind(name)?.0);
     followed(site, name, depth).filter(|found| wide || !matches!(found, Formula::Place { .. }))
 }
@@ -294,7 +294,7 @@ fn followed(site: &Site<'_>, name: &str, depth: usize) -> Option<Formula> {
             let [start, step] = [0, 2].map(|i| site.symbols.sizes(node.input(i)?)?.first().cloned());
             Some(Formula::Place { steps: vec![step?.known()?], rest: start?, absolute: false })
         }
-        // All elements are the same.
+        // All elements of the output are equal.
         ("ConstantOfShape", 1) => Some(Formula::Number(*site.worlds.first()?.array(name)?.data.first()?)),
         ("Identity", 1) => inner(0),
         ("Cast", 1) => {
@@ -399,7 +399,7 @@ fn sliced(site: &Site<'_>, node: &Node, mut formula: Formula, shape: &[Size]) ->
             Some(n) if n < 0 => start.plus(&shape[axis])?,
             _ => start.clone(),
         };
-        // No clamping is needed at either end: a slice that begins after the last element is empty.
+        // Neither end needs a clamp: a slice that begins after the last element is empty.
         start.is_count().then_some(())?;
         formula = match formula {
             Formula::Number(x) => Formula::Number(x),
@@ -495,8 +495,8 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes that express as many of `terms` as possible, and a flag for each term that they express. A
-/// `None` is a term without a band. `causal` states that the attention is already causal.
+/// Returns the attributes that express as many of `terms` as possible, and for each term a flag that is `true` if they
+/// express it. A term without a band is `None`. `causal` states that the attention is already causal.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };
@@ -505,8 +505,8 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
     for (at, term) in terms.iter().enumerate() {
         let Some(term) = term else { continue };
         let both = band.and(&term.band).filter(|both| {
-            // A row without a key gets equal weights from a finite fill, and zeros from the operator. Other masks
-            // keep the first key of a row, which a window may leave out.
+            // For a row without a key, a finite fill yields equal weights, and the operator yields zeros. Other masks
+            // never mask the first key of a row, but a window may leave it out.
             let alone = both.low.is_none() || terms.iter().all(Option::is_some);
             void && term.void || both.reaches_all(axes) && alone
         });
@@ -517,7 +517,7 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
             void &= term.void;
         }
     }
-    // A term that is left is a further mask.
+    // A term that is not expressed becomes a further mask.
     let left = (0..terms.len()).any(|at| terms[at].is_some() && !used[at]);
     if left && !void && band.low.is_some() {
         return (Diagonal { causal, ..Diagonal::default() }, vec![false; terms.len()]);

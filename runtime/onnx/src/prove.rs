@@ -24,8 +24,8 @@ use fastrand::Rng;
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// Tolerance of an element, relative to the largest value. It allows for the node's scale, which is rounded to f32: an
-/// error of `2^-24` of a score.
+/// Tolerance of an element, relative to the largest value. It allows for the node's scale, which is rounded to f32 and
+/// changes a score by up to `2^-24` of its value.
 const NEAR: f64 = 1e-5;
 
 /// Maximum depth of dependencies between nodes.
@@ -72,7 +72,7 @@ impl Sample {
         let sample = Sample { whole, cut: cut && taken.is_some(), taken };
         let rows = sample.taken.as_ref().map_or(whole, Vec::len);
         let heads = count(made, usize::MAX)? / (whole * width).max(1);
-        // Each tensor as numbers, as elements of the operator, and moved once; scores four times.
+        // Bytes per element: 28 for a tensor, as numbers, as elements for the oracle, and moved; 32 for the scores.
         let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
         for (name, role) in &change.reads {
             let shape = sample.shape(world.shape(name)?, *role);
@@ -156,7 +156,7 @@ fn compare(
 ) -> Result<(), Reason> {
     let mut known: HashMap<String, Array> = change.constants.iter().cloned().collect();
     for (name, role) in &change.reads {
-        // Operands vary even if the model could compute them.
+        // Operands are random even if the model determines their elements.
         let fixed = world.array(name).filter(|_| *role != Role::Operand);
         let array = match fixed {
             Some(array) if sample.cut && *role != Role::Factor => sample.rows(array),
@@ -184,7 +184,7 @@ fn compare(
     for (at, (a, b)) in original.data.iter().zip(replaced.data.iter()).enumerate() {
         let same = (a - b).abs() <= NEAR * most.max(1.0);
         let unattended = a.is_nan() && *b == 0.0;
-        // If nothing is attended, the nodes yield NaN and the operator zeros.
+        // For a row that attends no key, the nodes yield NaN and the operator yields zeros.
         if a.is_nan() && b.is_finite() && !unattended && site.graph.nodes[change.output.1].is("Attention") {
             return Err("a whole row of its mask may be the lowest number: the runtime answers 0 there, and the operator \
                         the mean of the values"
@@ -217,7 +217,7 @@ fn draw(
         return Err(format!("'{name}' of {shape:?} is too large for a proof"));
     };
     let keys = shape.last().copied().unwrap_or(1).max(1);
-    // Scores are a few units for any scale: a proof shows nothing if one key dominates.
+    // Scores are kept to a few units at any scale, because a proof shows nothing if one key dominates.
     let node = change.operator();
     let scale = node.and_then(|node| node.float("scale")).map_or(1.0, |x| f64::from(x.abs()).max(1e-6));
     let spread = (2.0 / (scale * 8.0)).sqrt().clamp(0.01, 10.0);
@@ -271,7 +271,7 @@ impl Graph<'_> {
                 continue;
             }
             let array = self.tensor(input, depth + 1)?;
-            // A product has the rows of its left factor; an attention selects them itself.
+            // A product has the rows of its left factor, so only this factor is cut. Fused attention cuts its queries itself.
             let rows = match (sampled, node.op.as_str()) {
                 (false, _) => false,
                 (true, "MatMul") => i == 0,
@@ -300,8 +300,8 @@ impl Graph<'_> {
         self.known.get(name).cloned()
     }
 
-    /// Returns the reason why the tensor `name` cannot be computed: the first node on the path back from it that fails,
-    /// and the memory of that node's output.
+    /// Returns the reason why the tensor `name` cannot be computed. The reason names the first node that fails on the path
+    /// back from the tensor, and the memory of that node's output.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {
@@ -367,7 +367,7 @@ enum Stored {
 
 impl Stored {
     /// Converts elements to f16 if `half`, otherwise to f32. Callers set `half` only if every element is an f16 value,
-    /// so this adds no rounding to that of the graph.
+    /// so the conversion to f16 is exact.
     fn of(array: &Array, half: bool) -> Stored {
         if half {
             Stored::F16(array.data.iter().map(|&x| f16::from_f64(x)).collect())
@@ -400,7 +400,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     let missing = || "the operator has not the inputs that it needs".to_string();
     let whole = get(0).ok_or_else(missing)?;
     let q = &if sample.cut { sample.rows(whole.clone()) } else { whole.clone() };
-    // Tensors with an axis of heads determine their number.
+    // Tensors of rank 4 determine the number of heads if the attribute is absent.
     let heads = size("num_heads").filter(|&n| n > 0);
     let heads =
         heads.or_else(|| q.shape.get(1).copied().filter(|_| q.shape.len() == 4)).ok_or_else(missing)?;
@@ -496,7 +496,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     } else {
         vec![batch, heads, rows.len(), value_dim]
     };
-    // An attribute that is unknown here would remain unproved.
+    // An attribute that is not listed here would not be covered by the proof.
     let understood = [
         "num_heads",
         "kv_num_heads",

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 /// Draws a standard normal number by the Box–Muller transform.
 pub fn normal(random: &mut Rng) -> f64 {
-    // In `(0, 1]`, where the logarithm is finite.
+    // The argument of the logarithm is in `(0, 1]`, so the logarithm is finite.
     let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
     radius * (TAU * random.f64()).cos()
 }

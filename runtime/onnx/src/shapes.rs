@@ -1,7 +1,7 @@
 //! Derives the shapes and types of a node's outputs from its inputs.
 //!
-//! Sizes are polynomials over the free axes of a model's inputs, or numbers if the axes have sizes. An operator that is
-//! not listed here has an unknown result, and nodes that depend on it are not replaced.
+//! Sizes are polynomials over the free axes of a model's inputs, or numbers if these axes have been given sizes. An
+//! operator that is not listed here has an unknown result, and nodes that depend on it are not replaced.
 
 use super::array::Kind;
 use super::einsum;
@@ -22,7 +22,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
         return (k != l).then(|| (k.clone(), l.clone()));
     }
     if node.is_fused() {
-        // Sequences, and the tokens of keys and values.
+        // The batch sizes must be equal, and so must the numbers of tokens of keys and values.
         let (q, k, v) = (get(0)?, get(1)?, get(2)?);
         if q.len() != k.len() || k.len() != v.len() || q.len() < 3 {
             return None;
@@ -165,12 +165,12 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let shape = &first?.shape;
             let given = node.ints("axes").is_some() || node.input(1).is_some();
             let mut gone: Vec<bool> = shape.iter().map(|n| n.is(1) && !given).collect();
-            // Removal of a free axis would depend on its size.
+            // The removal of a free axis would depend on its size if no list of axes is given.
             (given || shape.iter().all(|n| n.known().is_some())).then_some(())?;
             if given {
                 for axis in numbers(node, inputs, "axes", 1)? {
                     let axis = place(axis, shape.len())?;
-                    // A named axis is 1 wherever the node is defined.
+                    // A free axis in the list is 1 wherever the node is defined.
                     gone[axis] = shape[axis].known().is_none_or(|n| n == 1);
                     gone[axis].then_some(())?;
                 }

@@ -184,7 +184,7 @@ impl Size {
     /// Returns the smaller of two sizes.
     #[must_use]
     pub fn least(&self, other: &Size) -> Size {
-        // No size is negative.
+        // A count is never negative, so zero is the smaller size.
         if self.is(0) && other.is_count() || other.is(0) && self.is_count() {
             return Size::from(0);
         }

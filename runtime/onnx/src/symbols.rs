@@ -74,7 +74,7 @@ impl Symbols {
         let declared: HashMap<&str, &Declared> =
             graph.infos.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)).collect();
         for (name, (tensor, _)) in &graph.initializers {
-            // A constant that is also an input is only its default.
+            // A constant with the name of an input is only the default of the input.
             let fixed = !graph.given.contains(name);
             let small = fixed.then(|| stored(model, external, tensor, SMALL)).flatten();
             let data = small.map_or(Data::None, |array| Data::Numbers(array.data));
@@ -169,8 +169,8 @@ impl Symbols {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of its node, so only the model may
-    /// declare it.
+    /// Returns `true` if the shape of a tensor cannot be derived from the inputs of its node, so it is known only if the
+    /// model declares it.
     #[must_use]
     pub fn is_told(&self, name: &str) -> bool {
         self.told.contains(name)
@@ -202,7 +202,7 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let elementwise =
         ["Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Max", "Min", "Expand", "MatMul"];
     if node.is_fused() {
-        // The mask has queries and keys as its last axes, each 1 or whole.
+        // The last two axes of the mask are queries and keys; each has size 1 or full size.
         let at = |i: usize, back: usize| {
             let shape = &inputs.get(i).copied().flatten()?.shape;
             shape.get(shape.len().checked_sub(back)?).cloned()
@@ -315,11 +315,11 @@ fn elements(
     }
     let first = inputs.first().copied().flatten()?;
     if node.is("Cast") {
-        // A whole number stays one.
+        // A cast to a wide type does not change an integer.
         let wide = [Kind::I64, Kind(6), Kind::F32, Kind::F64].contains(&made.first()?.0);
         return (wide && whole(first)).then(|| vec![data(exact(first).unwrap_or_default())]);
     }
-    // Sizes one by one, broadcast.
+    // Returns the elements of an input as sizes, broadcast to the shape of the output.
     let spread = |i: usize| -> Option<Vec<Size>> {
         let value = inputs.get(i).copied().flatten()?;
         let table = exact(value)?;
@@ -348,7 +348,7 @@ fn elements(
                     let more = a.minus(b)?;
                     match more.known() {
                         Some(n) => truth(n == 0),
-                        // At least 1 for all sizes.
+                        // The difference is at least 1 for all sizes.
                         None if more.minus(&Size::from(1))?.is_count() => truth(false),
                         None => None,
                     }

@@ -1,5 +1,5 @@
-//! Tests of the rewriter: small graphs as different exporters write them, with the expected number of replacements;
-//! attention that is not replaced; hostile bytes.
+//! Tests of the rewriter. Small graphs, as different exporters write them, get the expected number of replacements;
+//! other attention stays; hostile bytes are refused.
 
 mod causal;
 mod made;
@@ -59,7 +59,7 @@ fn vit_of_timm_is_packed() {
     }
 }
 
-/// Builds queries, keys and values as rows of `width`, split into heads as Hugging Face does it.
+/// Builds queries, keys and values as rows of `width`, split into heads in the way of Hugging Face.
 fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
     ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, axes);
@@ -148,7 +148,7 @@ fn clip(low: f64) -> Made {
 #[test]
 fn a_causal_constant_is_an_attribute() {
     clip(f64::from(f32::MIN)).becomes(1, "2 heads of 4, scale 1, causal");
-    // Five below is a mask of its own, and one that depends on the distance alone.
+    // A constant that only subtracts 5 is not causal, so it stays a mask.
     clip(-5.0).becomes(1, "2 heads of 4, scale 1, mask");
 }
 
@@ -195,7 +195,7 @@ fn swin_has_its_table_and_its_shift() {
         let words = format!("{plain}, shift {} x {} in 4 x 6", shift[0], shift[1]);
         swin("batch", Some(shift), -100.0).becomes(1, &words);
     }
-    // What −40 leaves of a weight can be seen: it is a mask, for one picture, and cannot be one for many.
+    // A weight masked with −40 is not negligible. The constant stays a mask for one picture, and is refused for many.
     swin("1", Some([1, 1]), -40.0).becomes(1, "3 heads of 4, scale 0.5, packed, mask, table of 2 x 3 tokens");
     swin("batch", Some([1, 1]), -40.0).stays("one of 4 windows");
 }
@@ -285,13 +285,13 @@ fn what_is_shared_or_none_stays() {
     let y = g.node("Softmax", &[&x], &[("axis", &[-1])]);
     g.output(&y);
     g.stays("no product of queries and keys");
-    // A scale for each head is no scale.
+    // A scale for each head is not a single number.
     let mut g = bert();
     let each = g.constant(Kind::F32, &[2, 1, 1], vec![0.5, 0.25]);
     let div = g.nodes.iter().position(|node| node.op == "Div").unwrap();
     g.nodes[div].inputs[1] = each;
     g.stays("not one number");
-    // Keys that are not transposed.
+    // The keys are not transposed.
     let mut g = vit(17, false);
     let at = g
         .nodes
@@ -361,7 +361,7 @@ fn what_is_not_changed_keeps_its_bytes() {
         assert!(contains(&before, part) && contains(&after, part), "{}", String::from_utf8_lossy(part));
     }
     let model = Model::read(&after).unwrap();
-    // Nodes that stay, with their unknown fields: those of the mask.
+    // The nodes that compute the mask stay, with their unknown fields.
     let stay = model.graph.nodes.len() - 1;
     let unknown = after.windows(17).filter(|window| *window == b"unknown of a node").count();
     assert_eq!((stay, unknown), (4, 4));

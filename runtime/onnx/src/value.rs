@@ -65,7 +65,7 @@ pub fn sized(shape: &[usize]) -> Option<Vec<Size>> {
 
 impl From<Array> for Value {
     fn from(array: Array) -> Value {
-        // An axis beyond 64 bits has no elements in memory.
+        // A size that exceeds 63 bits belongs to a tensor without elements.
         let shape = array.shape.iter().map(|&n| Size::count(n).unwrap_or_default()).collect();
         Value { kind: array.kind, shape, data: Data::Numbers(array.data) }
     }

@@ -52,14 +52,14 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     let graph = &model.graph;
     let gone = gone(model, changes);
     let here: HashMap<usize, &Change> = changes.iter().map(|change| (change.output.1, change)).collect();
-    // Names that stay: the inputs and outputs of remaining and new nodes.
+    // Names that stay in use: those of remaining nodes, of new nodes, and of the graph's inputs and outputs.
     let mut stays: HashSet<&str> = HashSet::new();
     let kept = graph.nodes.iter().enumerate().filter(|(n, _)| !gone.contains(n)).map(|(_, node)| node);
     for node in kept.chain(changes.iter().flat_map(|change| &change.nodes)) {
         stays.extend(node.inputs.iter().chain(&node.outputs).chain(&node.captured).map(String::as_str));
     }
     stays.extend(graph.inputs.iter().chain(&graph.outputs).map(|declared| declared.name.as_str()));
-    // Names lost with a removed node; names that were never read are kept.
+    // Names that only removed nodes use. Names that no node uses are kept.
     let mut lost: HashSet<&str> = HashSet::new();
     for &n in &gone {
         let node = &graph.nodes[n];
@@ -114,7 +114,7 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     Ok(out.0)
 }
 
-/// Pairs each field of a graph with its number among the nodes; `None` for fields that are not nodes.
+/// Pairs each field of a graph with its index among the nodes; `None` for fields that are not nodes.
 fn places(fields: Vec<Field>) -> impl Iterator<Item = (Option<usize>, Field)> {
     let mut place = 0;
     fields.into_iter().map(move |field| {
@@ -157,7 +157,7 @@ pub fn message(node: &Node) -> Vec<u8> {
                 a.bytes(4, text);
                 a.int(20, 3);
             }
-            // New nodes have no others.
+            // New nodes have no attributes of these types.
             Attribute::Tensor(_) | Attribute::Floats(_) | Attribute::Other => continue,
         }
         w.bytes(5, &a.0);

@@ -370,7 +370,7 @@ impl Runtime {
                 }
             }
         })();
-        // SAFETY: *table*, *own*.
+        // SAFETY: *table*, *own*: the options are released once.
         unsafe { ((*self.table).ReleaseSessionOptions)(options) };
         made.map(|()| Session { runtime: self, session })
     }
@@ -388,7 +388,7 @@ impl Runtime {
         Ok(Value { runtime: self, value })
     }
 
-    /// Returns the axes, the number of elements, and ONNX's number of the element type.
+    /// Returns the axes, the number of elements, and the number that ONNX assigns to the element type.
     fn shape(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<(Vec<i64>, usize, i32), RuntimeError> {
         let (mut element, mut rank, mut count) = (0i32, 0, 0);
         call!(self, GetTensorElementType(info, (&raw mut element).cast()))?;
@@ -408,13 +408,13 @@ impl Runtime {
         let (mut info, mut data) = (ptr::null_mut(), ptr::null_mut());
         call!(self, GetTensorTypeAndShape(value.value, &raw mut info)).map_err(|e| refuse(e.to_string()))?;
         let shape = self.shape(info);
-        // SAFETY: *table*, *own*.
+        // SAFETY: *table*, *own*: the description is released once.
         unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
         let (dims, count, element) = shape?;
         call!(self, GetTensorMutableData(value.value, &raw mut data))?;
         let count = if data.is_null() { 0 } else { count };
         let data = if count == 0 { ptr::dangling_mut::<f64>().cast() } else { data };
-        // SAFETY: the runtime's tensor has that many elements of its type, and is copied before it is released.
+        // SAFETY: the runtime's tensor has `count` elements of its type, which are copied before the tensor is released.
         let data = unsafe {
             match element {
                 1 => Data::F32(slice::from_raw_parts(data.cast(), count).to_vec()),
@@ -471,7 +471,7 @@ impl Session<'_> {
                 let watch = move || {
                     if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                         ended.store(true, Ordering::Relaxed);
-                        // A run that cannot be terminated is waited for.
+                        // If the run cannot be terminated, the caller waits until it ends.
                         let _ = call!(options.runtime, RunOptionsSetTerminate(options.options));
                     }
                 };
@@ -507,7 +507,7 @@ impl Session<'_> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // SAFETY: *table*, *own*.
+        // SAFETY: *table*, *own*: the session is released once.
         unsafe { ((*self.runtime.table).ReleaseSession)(self.session) };
     }
 }

@@ -57,13 +57,15 @@ impl TensorShape {
 macro_rules! call {
     ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let api: &Api = &$api;
-        // SAFETY: *table*, *handle*: the callers' clauses. The function writes to a local of the right type.
+        // SAFETY: *table*, *handle*: callers guarantee both clauses. The function writes to a local of the right type.
         let status = unsafe { ((*api.table).$name)($($argument),*) };
         api.checked(stringify!($name), status)
     }};
 }
 
 impl Api {
+    /// Stores the table of functions and the version for which it was requested.
+    ///
     /// # Safety
     /// - The clause *table* of [`Api`].
     pub unsafe fn new(table: *const OrtApi, version: u32) -> Api {
@@ -92,7 +94,7 @@ impl Api {
         count: usize,
         task: *mut c_void,
     ) -> Result<(), OperatorError> {
-        // One batch per share, so none waits for another.
+        // Each share is a separate batch, so no share waits for another.
         call!(self, KernelContext_ParallelFor(context, share, count, count, task))
     }
 
@@ -147,7 +149,8 @@ impl Api {
     pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
         let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
         call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
-        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero are stored there until released.
+        // SAFETY: *table*: the call has succeeded, so the list contains `count` names that end with a zero until it is
+        // released.
         let found = (0..usize::try_from(count).unwrap_or(0))
             .any(|i| unsafe { CStr::from_ptr(*names.add(i)) } == name);
         call!(self, ReleaseAvailableProviders(names, count))?;
@@ -198,7 +201,7 @@ impl Api {
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// Returns a list of `N` integers, or the length of a list that does not have `N`; `None` if the node has no
+    /// Returns a list of `N` integers, or the length of the list if it differs from `N`; `None` if the node has no
     /// attribute of this name and type.
     ///
     /// # Safety
@@ -301,7 +304,7 @@ impl Api {
         let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
         call!(self, GetTensorTypeAndShape(value, &raw mut info))?;
         let shape = self.described(info);
-        // SAFETY: *table*: made above, released once.
+        // SAFETY: *table*: the description was created above and is released once.
         unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
         shape
     }
@@ -309,7 +312,7 @@ impl Api {
     /// Reads the element type and the axes from the runtime's description of a tensor.
     fn described(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<TensorShape, OperatorError> {
         let mut shape = TensorShape::default();
-        // An integer, because a newer runtime has types that the enumeration does not list.
+        // Read as an integer, because a newer runtime has types that the enumeration does not list.
         call!(self, GetTensorElementType(info, (&raw mut shape.element).cast()))?;
         call!(self, GetDimensionsCount(info, &raw mut shape.rank))?;
         if shape.rank <= MAX_RANK {
@@ -334,8 +337,8 @@ pub(crate) fn message(e: &OperatorError) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// Converts ONNX's number of an element type to the runtime's enumeration. Types that the operator does not support
-/// become undefined.
+/// Converts the number that ONNX assigns to an element type to the runtime's enumeration. Types that the operator does
+/// not support become undefined.
 pub(crate) fn element_type(element: i32) -> ort_sys::ONNXTensorElementDataType {
     use ort_sys::ONNXTensorElementDataType as T;
     match element {

@@ -78,7 +78,7 @@ impl Cache {
         let last = if plans.len() == PLANS { plans.pop() } else { None };
         plans.insert(0, (shapes, prepared.clone()));
         drop(plans);
-        // Its workspaces are freed after the lock is released.
+        // The workspaces of the evicted plan are freed after the lock is released.
         drop(last);
         prepared
     }

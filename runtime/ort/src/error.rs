@@ -1,5 +1,5 @@
-//! Errors of models, nodes and calls. A message contains the operator's name of the argument, the value found, and the
-//! allowed values.
+//! Errors of models, nodes and calls. A message contains the name that the argument has in the operator, the value
+//! found, and the allowed values.
 
 use crate::operands::Input;
 use elsa_core::argument::ArgumentError;

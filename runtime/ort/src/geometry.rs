@@ -110,7 +110,7 @@ fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError>
     Ok(sizes)
 }
 
-/// Converts sizes to a shape of the runtime; `None` if a size exceeds its integer type.
+/// Converts sizes to a shape of the runtime; `None` if a size exceeds the runtime's integer type.
 fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
     let mut shape = TensorShape { element, rank: sizes.len(), ..TensorShape::default() };
     for (dim, &size) in shape.dims.iter_mut().zip(sizes) {
@@ -168,7 +168,7 @@ fn separate(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Re
     if query.rank == 3 && num_heads.is_none() {
         return Err(OperatorError::Missing { argument: "num_heads", other: "Q of rank 3" });
     }
-    // If tensors have an axis of heads, the number of query heads does not determine that of the keys.
+    // The number of query heads is the default for key heads only if the tensors have no axis of heads.
     let kv_heads = if query.rank == 3 { kv_num_heads.or(num_heads) } else { kv_num_heads };
     let of = |input, heads, attribute| view(input, shapes, query, heads, attribute);
     Ok(Views {
@@ -208,7 +208,7 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
     let shape = [batch, heads, tokens, dim];
     let large = elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape };
     let view = View::new("Q", shape, [tokens.checked_mul(width).ok_or(large)?, dim, width, 1])?;
-    // The tensor holds all three, and must be indexable as a whole.
+    // The packed tensor contains queries, keys and values, and must be indexable as a whole.
     View::new("Q", [batch, 1, tokens, width], [tokens * width, 0, width, 1])?;
     Ok(Views { query: view, key: view, value: view, offsets: [0, third, 2 * third] })
 }
@@ -216,7 +216,7 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
 fn mask(shapes: &Shapes, query: &TensorShape) -> Result<Option<MaskView>, OperatorError> {
     let Some(mask) = shapes.input(Input::Mask) else { return Ok(None) };
     let kind = match mask.element {
-        // A nonzero byte attends, like a bool.
+        // In a mask of bytes, a nonzero byte has the meaning of `true`.
         BOOL | UINT8 => MaskKind::Bool,
         FLOAT => MaskKind::Additive(DType::F32),
         FLOAT16 if query.element == FLOAT16 => MaskKind::Additive(DType::F16),
@@ -254,7 +254,7 @@ fn windows(
     let [entries, heads, ..] = sizes(Input::BiasTable, table)?;
     let picture = attributes.picture.unwrap_or(size);
     let shift = attributes.shift.unwrap_or([0, 0]);
-    // Entries are (2h - 1)(2w - 1): sides whose product overflows have more tokens than any tensor.
+    // The table has (2h - 1)(2w - 1) entries. Sides for which this overflows have more tokens than any tensor.
     if size.into_iter().any(|side| side > 1 << 24) {
         return Err(OperatorError::Value {
             argument: "grid",
@@ -303,7 +303,7 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
             return Err(OperatorError::Conflict { argument, other: past.name() });
         }
     }
-    // A window follows the diagonal, which ends at the last valid key; the engine only moves it with a causal mask.
+    // A window follows the diagonal, which ends at the last valid key. Only a causal mask moves the diagonal there.
     if attributes.window != Window::default() && !attributes.causal {
         return Err(OperatorError::Missing { argument: "is_causal", other: "window with kv_lengths" });
     }
@@ -372,7 +372,7 @@ impl Geometry {
         let aligned = if last { Alignment::BottomRight } else { Alignment::TopLeft };
         spec.causal = attributes.causal.then_some(aligned);
         spec.mask = mask;
-        // As in ONNX.
+        // A mask may be shorter than the keys, as in ONNX.
         spec.short_mask = true;
         (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
         let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
@@ -450,7 +450,7 @@ mod tests {
             present_key in any::<bool>(),
             present_value in any::<bool>(),
         ) {
-            // Most calls have matching tensors.
+            // Half of the calls have keys and values with the shape of the queries.
             if alike[0] {
                 (inputs[1], inputs[2]) = (inputs[0], inputs[0]);
             }
@@ -523,7 +523,7 @@ mod tests {
             of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
         assert_eq!(found.outputs[0].dims(), [3, 4, 5, 6]);
         assert_eq!(found.problem.spec().key.strides(), [0, 56, 8, 1]);
-        // Queries shared by all keys, and by the rows of the mask.
+        // One query is broadcast to the batch and the heads of the keys, and to the rows of the mask.
         let masked =
             [(Query, &[1, 1, 1, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8]), (Mask, &[1, 1, 5, 7])];
         assert_eq!(of(&plain, &masked).unwrap().outputs[0].dims(), [2, 4, 5, 8]);

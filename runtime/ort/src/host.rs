@@ -6,7 +6,7 @@ use std::mem;
 /// Looks up a symbol of a library; `None` if the process has not loaded the library, or if the library lacks the symbol.
 fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both texts end with a zero. RTLD_NOLOAD runs no code of a library. The handle is not closed, so the library
-    // stays.
+    // stays loaded.
     let found = unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() { return None } else { libc::dlsym(handle, name.as_ptr()) }
@@ -32,7 +32,7 @@ pub(crate) struct Exceptions {
     destroy: *mut c_void,
 }
 
-// SAFETY: addresses of code and constants, which every thread may use.
+// SAFETY: the fields are addresses of code and constants, which every thread may use.
 unsafe impl Send for Exceptions {}
 // SAFETY: as above.
 unsafe impl Sync for Exceptions {}
@@ -43,8 +43,8 @@ impl Exceptions {
         let of = |name| symbol(c"libstdc++.so.6", name);
         let (allocate, construct, throw) =
             (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
-        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of std::runtime_error(const
-        // char *) by the name, into which its type is mangled.
+        // SAFETY: the functions have these types: the Itanium C++ ABI states them, and the name of the constructor of
+        // std::runtime_error(const char *) contains its mangled type.
         let (allocate, construct, throw) = unsafe {
             (
                 mem::transmute::<*mut c_void, Allocate>(allocate),

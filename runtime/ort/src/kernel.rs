@@ -134,7 +134,7 @@ impl Kernel {
                 let inputs = unsafe { device_inputs(&given) };
                 let outputs = device_outputs(&given);
                 // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call after the work in its stream.
-                // Outputs are the call's own.
+                // The outputs belong to this call.
                 unsafe {
                     let mut bound = plan.bind_device(&inputs, &outputs, Some(stream), workspace.get())?;
                     bound.run()?;
@@ -154,13 +154,13 @@ impl Kernel {
     ) -> Result<([*const OrtValue; INPUTS], Shapes), OperatorError> {
         let mut values = [ptr::null(); INPUTS];
         let mut shapes = Shapes::default();
-        // SAFETY: *handle*.
+        // SAFETY: *handle*: the caller passes the context of a call.
         let (inputs, outputs) = unsafe { (self.api.inputs(context)?, self.api.outputs(context)?) };
         for i in 0..inputs.min(INPUTS) {
-            // SAFETY: *handle*.
+            // SAFETY: *handle*: as above, and the call has input `i`.
             values[i] = unsafe { self.api.input(context, i)? };
             if !values[i].is_null() {
-                // SAFETY: *handle*: an input that is there.
+                // SAFETY: *handle*: the input is present.
                 shapes.inputs[i] = Some(unsafe { self.api.shape(values[i])? });
             }
         }
@@ -197,7 +197,7 @@ impl Kernel {
         let mut outputs = [ptr::null(); OUTPUTS];
         let wanted = [true, shapes.present_key, shapes.present_value];
         for i in (0..OUTPUTS).rev().filter(|i| wanted[*i]) {
-            // SAFETY: *handle*.
+            // SAFETY: *handle*: the caller passes the context of a call.
             outputs[i] = unsafe { self.api.output(context, i, geometry.outputs[i].dims())? };
             if outputs[i].is_null() {
                 match i {
@@ -228,13 +228,13 @@ impl Kernel {
         for input in Input::ALL {
             let value = inputs[input as usize];
             if !value.is_null() {
-                // SAFETY: *handle*: an input that is there.
+                // SAFETY: *handle*: the input is present.
                 given.set_input(input, unsafe { self.api.data(value)? })?;
             }
         }
         for (i, value) in outputs.iter().enumerate() {
             if !value.is_null() {
-                // SAFETY: *handle*: an output that was allocated.
+                // SAFETY: *handle*: the output was allocated.
                 given.set_output(i, unsafe { self.api.data(*value)? })?;
             }
         }

@@ -47,6 +47,8 @@ pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Resu
     })
 }
 
+/// Returns the operator that contains `table`.
+///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
 unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
@@ -54,6 +56,8 @@ unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
     unsafe { &*table.cast::<Operator>() }
 }
 
+/// Creates a node and returns the pointer that the runtime keeps.
+///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle* of [`Operator`].
 unsafe fn created(
@@ -141,7 +145,7 @@ unsafe extern "C-unwind" fn create_or_throw(
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
-    // SAFETY: the clauses of this function; *caught*: as there.
+    // SAFETY: the clauses of this function; *caught*: as in `create_or_throw`.
     unsafe {
         if let Some(exception) = computed_or_exception(kernel, context) {
             exception.throw()
@@ -149,6 +153,8 @@ unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut 
     }
 }
 
+/// Creates a node, stores its pointer in `kernel` and returns the status.
+///
 /// # Safety
 /// - The clauses *operator*, *table* and *handle*; `kernel` is valid for a write.
 unsafe extern "system" fn create(
@@ -164,6 +170,8 @@ unsafe extern "system" fn create(
     }
 }
 
+/// Executes a call and returns its status.
+///
 /// # Safety
 /// - The clauses *kernel* and *handle* of [`Operator`].
 unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
@@ -174,6 +182,8 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
     }
 }
 
+/// Frees a node; null is ignored.
+///
 /// # Safety
 /// - The clause *kernel* of [`Operator`].
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
@@ -191,6 +201,8 @@ unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
     c"ElsaAttention".as_ptr()
 }
 
+/// Returns the name of the operator's provider.
+///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
@@ -204,6 +216,8 @@ unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
 /// The name of the CUDA provider.
 pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
 
+/// Returns the declared element type of an input; undefined if the input accepts several types.
+///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
@@ -217,6 +231,8 @@ unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) ->
     }
 }
 
+/// Returns the element type of the outputs.
+///
 /// # Safety
 /// - The clause *operator* of [`Operator`].
 unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
@@ -282,8 +298,8 @@ impl Operator {
             *const OrtKernelInfo,
         ) -> *mut c_void;
         type ThrowingCompute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext);
-        // SAFETY: on Linux both conventions are C's, and only the runtime calls the functions, whose frames exceptions may
-        // pass.
+        // SAFETY: on Linux, both calling conventions are those of C. Only the runtime calls the functions, and
+        // exceptions may pass through their frames.
         let (create_kernel, compute_kernel) = unsafe {
             (
                 mem::transmute::<Throwing, Create>(create_or_throw),
@@ -310,7 +326,7 @@ impl Operator {
             GetVariadicOutputHomogeneity: Some(one),
             CreateKernelV2: Some(create),
             KernelComputeV2: Some(compute),
-            // A runtime reads the types of all inputs before the call, and fails if an input is absent.
+            // `None`, because a runtime that calls such a function fails if an input is absent: it first reads all types.
             InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),

@@ -53,7 +53,7 @@ fn minor(version: &str) -> Option<u32> {
 /// # Safety
 /// `base` is the table that ONNX Runtime passes to `RegisterCustomOps`.
 pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
-    // SAFETY: the clause of this function: the text ends with a zero, and `GetApi` answers any version.
+    // SAFETY: the clause of this function: the text ends with a zero, and `GetApi` accepts any version.
     unsafe {
         let text = ((*base).GetVersionString)();
         let name =
@@ -67,7 +67,7 @@ pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     }
 }
 
-/// Returns the element types of the outputs, one for each table. A runtime before 1.18 accepts a single table, whose
+/// Returns the element types of the outputs, one for each table. A runtime older than 1.18 accepts a single table, whose
 /// type the environment variable selects.
 fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
     if minor >= WITH_TYPES {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_runtime_that_is_too_old_is_told_so() {
         let mut table = MaybeUninit::<OrtApi>::uninit();
-        // SAFETY: a field of memory that lives until the end of the test.
+        // SAFETY: the field is in memory that lives until the end of the test.
         unsafe { (&raw mut (*table.as_mut_ptr()).CreateStatus).write(say) };
         TABLE.set(table.as_ptr());
         let base = OrtApiBase { GetApi: old_api, GetVersionString: old_version };

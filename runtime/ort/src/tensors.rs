@@ -118,10 +118,12 @@ unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(data.cast(), len) }
 }
 
+/// Creates a slice of `len` elements of type `dtype`.
+///
 /// # Safety
 /// - The clause *tensors*, for `len` elements.
 unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
-    // SAFETY: the clause of this function. Every pattern of bits is a number of these types.
+    // SAFETY: the clause of this function. Every bit pattern is a value of these types.
     unsafe {
         match dtype {
             DType::F32 => Elements::F32(slice_of(data, len)),
@@ -131,10 +133,12 @@ unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a
     }
 }
 
+/// Creates a mutable slice of `len` elements of type `dtype`.
+///
 /// # Safety
 /// - The clause *tensors*, for `len` elements of an output.
 unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
-    // A slice without elements needs an aligned, nonnull address.
+    // An empty slice also needs an aligned, nonnull address.
     let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
     // SAFETY: the clause of this function; alignment was checked when the pointer was given.
     unsafe {
@@ -157,7 +161,7 @@ fn extent(view: Option<&View>) -> usize {
 unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
     let spec = given.geometry.problem.spec();
     let data = given.input(Input::KeyLengths).cast_const().cast();
-    // SAFETY: the clause of this function: `Geometry` has checked that it is i64 and has an entry for each batch index.
+    // SAFETY: the clause of this function: `Geometry` has checked that the lengths are i64, one for each batch index.
     let keys = spec.key_lengths.then(|| unsafe { slice_of(data, spec.query.batch()) });
     Lengths { keys, ..Lengths::default() }
 }
@@ -169,8 +173,8 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
 pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views were created for the tensors' shapes, from the element at the
-    // pointer on.
+    // SAFETY: the clause of this function. The views cover the shapes of the tensors, from the element at the pointer
+    // on.
     unsafe {
         let mut inputs = Inputs::of(|operand| {
             let dtype = match (operand, spec.bias) {

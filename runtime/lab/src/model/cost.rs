@@ -67,7 +67,7 @@ impl Seconds {
         if c.is_nan() || c >= 0.0 {
             return None;
         }
-        // In the form that subtracts nothing of like size.
+        // This form of the root avoids the subtraction of nearly equal numbers.
         let root = -2.0 * c / (b + sqrt(b * b - 4.0 * a * c));
         Some(root).filter(|root| root.is_finite() && *root > 0.0)
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_fit_of_a_machine_holds_beyond_the_sizes_that_it_was_fitted_on() {
-        // Microseconds of 8 heads of size 64 in f32 on an H200 (docs/src/machines/h200-2026-11-26.md).
+        // Tokens and microseconds for 8 heads of size 64 in f32 on an H200 (docs/src/machines/h200-2026-11-26.md).
         let measured =
             [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
         let samples = measured.map(|(tokens, us)| Sample { tokens, value: us * 1e-6 });

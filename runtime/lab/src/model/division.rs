@@ -17,7 +17,7 @@ use libm::pow;
 pub struct Division {
     /// Total number of tokens, N.
     pub tokens: f64,
-    /// c, number of chunks of a division, and of tasks that one task is divided into.
+    /// c, the number of chunks per division, which is also the number of tasks that one task is divided into.
     pub chunks: f64,
     /// l, number of chunks in a task.
     pub members: f64,
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn levels_are_those_of_the_paper() {
         let whole = Division::new(1e9, 7, 3);
-        // Table 1: tokens of a task at five to nine levels, in the digits printed.
+        // Tokens per task at five to nine levels, as table 1 prints them, each with the unit of its last digit.
         for (level, tokens, digit) in [
             (5.0, 14.5e6, 1e5),
             (6.0, 6.20e6, 1e4),
@@ -83,7 +83,7 @@ mod tests {
         }
         assert_eq!((whole.tasks(5.0), whole.copies(5.0)), (16_807.0, 243.0));
         assert!((whole.dense_work(1.0) - 9.0 / 7.0).abs() < 1e-15);
-        // Tasks times tokens is copies times the whole; tasks times squares is the dense work.
+        // All tasks together contain `copies` times all tokens, and compute `dense_work` times all pairs.
         let (tasks, tokens) = (whole.tasks(4.0), whole.task_tokens(4.0));
         assert!((tasks * tokens / (whole.copies(4.0) * 1e9) - 1.0).abs() < 1e-12);
         assert!((tasks * tokens * tokens / (whole.dense_work(4.0) * 1e18) - 1.0).abs() < 1e-12);

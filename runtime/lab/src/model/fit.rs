@@ -88,7 +88,7 @@ pub fn fit<const K: usize>(
     if found < K {
         return Err(FitError::Few { found, needed: K });
     }
-    // Columns of length one: their sizes are as different as a squared number of tokens and one.
+    // Columns are scaled to length one, because their magnitudes range from one to a squared number of tokens.
     let mut lengths = [0.0; K];
     for &Sample { tokens, value } in samples {
         for (length, f) in lengths.iter_mut().zip(functions(tokens)) {
@@ -118,7 +118,7 @@ pub fn fit<const K: usize>(
             best = Some((a, squares));
         }
     }
-    // Any function alone has a coefficient above zero.
+    // The fit of a single function has a positive coefficient, so there is a best set.
     let Some((mut coefficients, squares)) = best else { return Err(FitError::Few { found, needed: K }) };
     for (a, length) in coefficients.iter_mut().zip(lengths) {
         *a /= length;
@@ -131,8 +131,8 @@ pub fn fit<const K: usize>(
     Ok(Fit { coefficients, worst, rms: sqrt(squares / samples.len() as f64) })
 }
 
-/// Solves the least squares `row · a = 1` over the columns in the bit set `set`; the other coefficients are zero.
-/// `None` if these columns are linearly dependent.
+/// Solves the least-squares problem `row · a = 1` over the columns in the bit set `set`; the other coefficients are
+/// zero. Returns `None` if these columns are linearly dependent.
 fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Option<[f64; K]> {
     // The upper triangle, and the right-hand side of the equations.
     let (mut r, mut right) = ([[0.0; K]; K], [0.0; K]);
@@ -156,7 +156,7 @@ fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Op
     }
     let mut a = [0.0; K];
     for i in (0..K).rev().filter(|i| set >> i & 1 == 1) {
-        // Columns have length one: the rest of a dependent column is rounding.
+        // Columns have length one, so a diagonal element this small is a rounding error: the column is dependent.
         if fabs(r[i][i]) <= 1e-12 {
             return None;
         }
@@ -187,7 +187,7 @@ mod tests {
             let value = |x: f64| parabola(x).iter().zip(known).map(|(f, a)| f * a).sum();
             let fit = fit(&samples(sizes, value), parabola).unwrap();
             for ((found, known), f) in fit.coefficients.iter().zip(known).zip(parabola(2e6)) {
-                // Relative to the term's contribution at the largest size.
+                // The error of a term at the largest size is small relative to the total there.
                 assert!((found - known).abs() * f <= 1e-9 * value(2e6), "{found} {known}");
             }
             assert!(fit.worst < 1e-9 && fit.rms < 1e-9, "{fit:?}");
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn no_coefficient_is_negative_and_no_other_set_fits_better() {
-        // A constant below zero, as in the paper's fit; a linear term below zero.
+        // Each parabola has a negative coefficient; the first is the paper's fit.
         for wrong in [[9.37e-12, 9.92e-7, -3.51e-2], [1e-9, -1e-6, 1e-2], [-1e-12, 1e-5, 0.0]] {
             let value = |x: f64| parabola(x).iter().zip(wrong).map(|(f, a)| f * a).sum::<f64>();
             let all = samples([1e5, 2e5, 3e5, 5e5, 1e6], value);
@@ -210,7 +210,7 @@ mod tests {
             };
             let least = squares(found.coefficients);
             assert!((sqrt(least / 5.0) - found.rms).abs() <= 1e-12 + 1e-9 * found.rms);
-            // Neighbours on either side are no better, as far as they are allowed.
+            // No allowed change of a single coefficient improves the fit.
             for k in 0..3 {
                 for by in [1.001, 0.999] {
                     let mut near = found.coefficients;
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn errors_are_relative_to_what_was_measured() {
-        // The short sizes are a ten-thousandth of the long one, and are met all the same.
+        // Values at the short sizes are a ten-thousandth of those at the long size, and the fit still meets them.
         let value = |x: f64| x * x + 100.0 * x + 1e4;
         let all = samples([10.0, 20.0, 1e4, 1e4], value);
         let mut bent = all;

@@ -18,9 +18,9 @@ use libm::sqrt;
 /// Turning points of a cost as a function of the task size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Extremum {
-    /// None: the cost rises with the task size everywhere.
+    /// No turning point: the cost rises with the task size everywhere.
     Rises,
-    /// None: the cost falls with the task size everywhere.
+    /// No turning point: the cost falls with the task size everywhere.
     Falls,
     /// The cost is lowest at this size.
     Minimum(f64),
@@ -58,7 +58,7 @@ pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
         return Extremum::Falls;
     }
     let slope = |x: f64| (cube * x * x - p) * x - q;
-    // From where on the cubic rises, and a size beyond all its roots.
+    // The size above which the cubic rises, and a size beyond all of its roots.
     let low = if p > 0.0 { sqrt(p / (3.0 * cube)) } else { 0.0 };
     let high = 2.0 * (sqrt(p.abs() / cube) + libm::cbrt(q.abs() / cube)) + 1.0;
     if slope(low) >= 0.0 {
@@ -87,7 +87,8 @@ mod tests {
     use super::super::division::Division;
     use super::*;
 
-    /// The fits that appendix C prints, in seconds and GiB.
+    /// The fit that appendix C prints for the forward pass, in seconds and GiB. The next constant is for the backward
+    /// pass.
     const FORWARD: (Seconds, Bytes) = (
         Seconds { square: 9.37e-12, linear: 9.92e-7, constant: -3.51e-2 },
         Bytes { per_token: 1.45e-6, fixed: 8.42e-2 },
@@ -123,7 +124,7 @@ mod tests {
         let large = Bytes { fixed: 1.0, ..memory };
         let Extremum::Both { maximum, minimum } = parallel(bent, large) else { panic!("both") };
         assert!(maximum < minimum && most(bent, large, maximum) && least(bent, large, minimum));
-        // A cost with no constant term has the square root alone.
+        // The optimum is a plain square root if the cost has no constant term.
         let flat = Seconds { constant: 0.0, ..time };
         let Extremum::Minimum(x) = parallel(flat, memory) else { panic!("a minimum") };
         let expected = sqrt(flat.linear * memory.fixed / (flat.square * memory.per_token));

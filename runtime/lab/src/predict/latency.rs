@@ -1,8 +1,8 @@
 //! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
 //! **The formula.** If a launch of `n` blocks runs on `P` multiprocessors, the busiest multiprocessor gets `ceil(n /
-//! P)` blocks. Its registers, shared memory and threads suffice for `r` blocks at once, so its blocks run in waves of
-//! `r`, and the remaining blocks in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
+//! P)` blocks. Its registers, shared memory and threads allow `r` blocks at once, so its blocks run in waves of `r`,
+//! and the remaining blocks in a last, smaller wave. The busiest unit of the multiprocessor, or a single warp,
 //! determines the duration of a wave of `k` blocks:
 //!
 //! ```text
@@ -20,8 +20,8 @@
 //! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in
 //! one cycle if the compiler has paired them, and multiply integers in three steps. Newer GPUs issue one instruction of
 //! a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles
-//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this: it is the share of its
-//! issue slots that such code fills, according to the counts.
+//! the same PTX to different code for a newer GPU. [`GpuMachine::efficiency`] accounts for this: it is the share of the
+//! issue slots that the newer GPU's code fills, according to the counts.
 //!
 //! A prediction is not a measurement: it ignores caches, page hits in DRAM, and other load on the machine.
 
@@ -139,7 +139,7 @@ const WARP: usize = 32;
 /// of lanes of a request that read the same bytes.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
-/// Number of instructions of a 32-bit integer product on devices that need several.
+/// Number of instructions for a 32-bit integer multiplication on devices that need several.
 const PRODUCT_STEPS: f64 = 3.0;
 
 impl GpuPart {
@@ -200,7 +200,7 @@ fn launch(
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    // Successive waves average over blocks. The last one is as long as a wave of blocks with all their rows.
+    // In successive waves, the numbers of rows average out. The last wave takes as long as blocks with all of their rows.
     let average = if waves > 1 { warps * live } else { warps };
     let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
@@ -241,7 +241,7 @@ pub struct GpuCall {
 /// Blocks of a causal problem have up to twice the average number of tiles. The latency is between that of average
 /// blocks, which a perfect order would reach, and that of the longest blocks. It is closer to the average if a
 /// multiprocessor gets many blocks and the longest come first. Each tile on the diagonal is an edge tile. A head size
-/// below the kernel's does not shorten the time.
+/// smaller than the kernel's does not shorten the time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,
@@ -321,7 +321,7 @@ mod tests {
             assert_eq!(PART.slots(capability), slots, "{capability:?}");
             let none = GpuPart::default();
             let work = [(&PART, 1.0), (&none, 0.0), (&none, 0.0), (&none, 0.0), (&none, 0.0)];
-            // A single warp takes at least its own time, many warps take that of the schedulers.
+            // A single warp takes at least its time alone; many warps take the time of the schedulers.
             let alone = wave(&work, 1.0, 1.0, &machine(capability));
             assert!((1000.0..1250.0).contains(&alone), "{alone}");
             let many = wave(&work, 16.0, 4.0, &machine(capability)) / (16.0 * issued);
@@ -344,13 +344,13 @@ mod tests {
         let of = |blocks, bytes| launch(&work, &resources, blocks, 1.0, bytes, &machine((6, 2)));
         let waves: [usize; 5] = [1, 2, 4, 5, 9].map(|blocks| of(blocks, 0.0).waves);
         assert_eq!((of(4, 0.0).resident, waves), (2, [1, 1, 1, 2, 3]));
-        // The second multiprocessor executes the second block, and none repeats the work of the others.
+        // Two multiprocessors execute two blocks in the time of one.
         assert_eq!(of(1, 0.0).us, of(2, 0.0).us);
         assert!(of(3, 0.0).us > of(2, 0.0).us && of(5, 0.0).us > of(4, 0.0).us);
         // 10^6 bytes at 10 GB/s are 100 us.
         assert_eq!(of(1, 1e6).us, 105.0);
         assert_eq!(of(0, 0.0).us, 5.0);
-        // Warps without rows issue nothing, though a warp with rows still takes its time.
+        // Warps without rows issue nothing, but warps with rows still take their time.
         let many = GpuResources { shared: 0, ..resources };
         let live = |share| launch(&work, &many, 64, share, 0.0, &machine((6, 2))).us - 5.0;
         assert!((0.49..0.55).contains(&(live(0.5) / live(1.0))), "{}", live(0.5) / live(1.0));

@@ -113,7 +113,7 @@ fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     }
 }
 
-/// Returns the properties of a board that a prediction needs. Those that its profile lacks are zero.
+/// Returns the properties of a board that a prediction needs. Properties that its profile lacks are zero.
 fn machine(board: &Board) -> GpuMachine {
     GpuMachine {
         profile: board.device_profile().gpu.unwrap_or_default(),
@@ -139,14 +139,14 @@ pub fn predict(args: &PredictArgs) -> Result<(), Error> {
     let machine = machine(&board);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)?;
     let named = !args.shape.is_empty() || !args.workload.is_empty();
-    // What masks cost is not predicted: of the default grid, the plain shapes.
+    // The cost of masks is not predicted, so shapes of the default grid with masks are left out.
     let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
     let out = &mut elsa_cli::foreign::stdout();
     let of = |case: &Case, dtype: DType| -> Result<Forecast, Error> {
         let problem = case.shape.problem(dtype)?;
         forecast(&problem, &machine, args.half_scores).map_err(|error| refused(name, &case.shape, &error))
     };
-    // Nothing is printed unless everything can be.
+    // All predictions are made before the first line is printed.
     let both = |case| -> Result<_, Error> { Ok((case, of(case, case.dtype)?, of(case, DType::F32)?)) };
     let rows = cases.iter().map(both).collect::<Result<Vec<_>, Error>>()?;
     let width = rows.iter().map(|(case, ..)| case.shape.to_string().len()).max().unwrap_or(0).max(5);

@@ -3,8 +3,8 @@
 //! Both methods compute attention on the same random tensors, and their outputs must agree. A budget is a fraction of
 //! the size of all tensors.
 //!
-//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak is that of the
-//!   plan's account.
+//! - **Streaming** is [`Engine::stream`] with the budget on top of the process's own memory. Its peak is the one in
+//!   the plan's account.
 //! - **Quorums** use the fewest levels whose tasks fit the budget with their own tokens, their states and their
 //!   workspace. Tasks run one after another, each on tokens that are gathered first, and their states are merged. The
 //!   time covers gathering, planning, running and merging. The merged states of the whole problem do not count towards
@@ -102,7 +102,7 @@ impl Whole {
     /// Computes `out` in a streamed run; returns `None` if the budget is too small.
     fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
         let problem = self.shape.problem(DType::F32)?;
-        // Any plan's account includes the present memory of the process, which the budget must exceed.
+        // The account of any plan contains the memory that the process already uses; the budget comes on top of it.
         let Ok(any) = engine.stream(&problem, &ample()) else {
             return Ok(None);
         };
@@ -178,14 +178,14 @@ impl Whole {
                 .map_err(|source| Error::Quorum { argument: "c", source })?;
             let rows = task.query_tokens();
             let problem = Shape::plain(1, heads, rows, rows, dim).problem(DType::F32);
-            // Fewer tokens than chunks leave tasks without any.
+            // If there are fewer tokens than chunks, some tasks have no tokens.
             let Ok(problem) = problem else {
                 merge.push(task.queries(), &RowStates::empty(0, dim)?)?;
                 continue;
             };
             let held = Held::Gathered { queries: tokens, keys: tokens };
             let mut plan = TaskPlan::new(engine, &problem, division, &path, held, &PlanOptions::default())?;
-            // Queries, keys, values; m, S and W.
+            // Bytes of the gathered queries, keys and values, and of the states m, S and W.
             let (gathered, states) = (3 * heads * rows * dim * float, heads * rows * (dim + 2) * float);
             peak = peak.max(gathered + states + plan.workspace_bytes());
             if peak as f64 > budget {
@@ -233,7 +233,7 @@ fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
 /// Runs both methods for each number of tokens in `sizes`, with `heads` heads of size `dim`.
 ///
 /// # Errors
-/// Errors of an engine, a plan or a run, and an error if the outputs of the two methods differ.
+/// Returns errors of an engine, a plan or a run, and an error if the outputs of the two methods differ.
 pub fn beside(
     sizes: &[usize],
     (heads, dim): (usize, usize),
@@ -252,7 +252,7 @@ pub fn beside(
         for share in SHARES {
             let budget = whole.bytes() * share;
             let (mut streaming, mut quorums) = (Vec::new(), Vec::new());
-            // In turns, so that both meet the same machine.
+            // The methods alternate, so that other load on the machine affects both.
             for _ in 0..RUNS {
                 streaming.extend(whole.stream(&engine, budget, &mut streamed)?);
                 let mut found = None;
@@ -309,7 +309,7 @@ mod tests {
             assert!(ran.peak_bytes <= ran.budget && ran.seconds > 0.0 && ran.modelled > 0.0, "{ran:?}");
         }
         for ran in quorums {
-            // Each token moves l^levels times, in and as states.
+            // Each token is moved `l^levels` times: in as a query, key and value, out as a state.
             let copies = 3f64.powi(ran.level as i32);
             let bytes = copies * (size * 2 * (3 * 16 + 16 + 2) * 4) as f64;
             assert!((ran.moved_bytes / bytes - 1.0).abs() < 0.02, "{ran:?} {bytes}");

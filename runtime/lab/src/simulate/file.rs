@@ -11,7 +11,7 @@ const FORMAT: &str = "elsa costs 1";
 /// Maximum size of a file in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Content of a file. `seconds` and `bytes` are pairs that begin with a number of tokens.
+/// Content of a file. Each entry of `seconds` and of `bytes` is a pair that begins with a number of tokens.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

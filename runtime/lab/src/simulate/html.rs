@@ -125,7 +125,7 @@ fn places(low: f64, high: f64) -> Vec<f64> {
 fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let pass = &costs.forward;
     let division = |tokens: f64| Division::new(tokens, request.division.0, request.division.1);
-    // The fewest levels whose tasks fit.
+    // Smallest number of levels at which a task fits in memory.
     let level =
         |tokens: f64, limit: f64| study::first_level(pass.memory, division(tokens), limit).map(f64::from);
     let streamed =

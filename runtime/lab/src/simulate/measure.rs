@@ -94,7 +94,7 @@ impl Subject {
         Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
     }
 
-    /// Runs a call and returns its duration in seconds by the clock `by`.
+    /// Runs a call and returns its duration in seconds, measured with the clock `by`.
     fn call(&mut self, by: ClockId) -> Result<f64, Error> {
         let Subject { plan, workspace, data, output, .. } = self;
         let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
@@ -127,7 +127,7 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// calling one, the processor time of that thread is measured.
 ///
 /// # Errors
-/// Errors of a plan or a run, and an error if the times cannot be fitted.
+/// Returns errors of a plan or a run, and an error if the times cannot be fitted.
 pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
     let engine = Engine::new(&EngineOptions::default().threads(threads))?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
@@ -209,7 +209,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
 /// run.
 ///
 /// # Errors
-/// Errors of a plan.
+/// Returns errors of a plan.
 pub fn kernels(costs: &Costs) -> Result<Vec<Kernels>, Error> {
     let engine = Engine::new(&EngineOptions::default().threads(1))?;
     let mut all = Vec::new();
@@ -245,7 +245,7 @@ mod tests {
         let all = kernels(&costs).unwrap();
         assert!(all.len() >= 4, "{all:?}");
         for two in all.windows(2) {
-            // Four times the tokens.
+            // The number of tokens grows fourfold from one entry to the next.
             let grown = |i: usize| two[1].bytes[i] / two[0].bytes[i];
             assert!(grown(1) < 4.1, "{two:?}");
         }

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// Maximum number of leaves of a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of counts of divided tasks that the search tries, at each of the two levels.
+/// Number of values that the search tries for the number of divided tasks, at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -60,7 +60,7 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     }
     let mut waiting: Vec<usize> = classes.iter().map(|class| class.count).collect();
     let mut running = vec![0; classes.len()];
-    // Ends in order of time. Positive floats have the same order as their bits.
+    // Ends of tasks, the earliest first. Positive floats have the same order as their bits.
     let mut ends: BinaryHeap<Reverse<(u64, usize, usize)>> = BinaryHeap::new();
     let (mut now, mut peak, mut steps) = (0.0f64, 0.0f64, Vec::new());
     let used = |running: &[usize]| -> f64 {
@@ -120,7 +120,7 @@ impl Tree {
         [whole - self.divided, self.divided * self.chunks - self.again, self.again * self.chunks]
     }
 
-    /// Returns the path of each leaf from the root, the deepest level first.
+    /// Returns the path of each leaf from the root; the leaves of the deepest level come first.
     pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
         let Tree { chunks, base, divided, again } = self;
         let path = move |number: usize, levels: u32| {
@@ -212,13 +212,13 @@ mod tests {
         let classes = [class(52.65, 110.06, 4), class(22.56, 19.74, 14), class(9.67, 4.13, 49)];
         let found = timeline(&classes, 80.0).unwrap();
         assert!(found.peak_bytes <= 80.0 && found.peak_bytes > 75.0, "{}", found.peak_bytes);
-        // One large task at a time, and room for the others next to it.
+        // Memory has room for one large task at a time, and the other tasks run next to it.
         assert!((found.seconds - 4.0 * 110.06).abs() < 1e-6, "{}", found.seconds);
         for step in &found.steps {
             let used: f64 = classes.iter().zip(&step.running).map(|(class, n)| class.bytes * *n as f64).sum();
             assert!(used <= 80.0 && (used - step.bytes).abs() < 1e-9, "{step:?}");
         }
-        // Everything runs: the area below each kind of task is its seconds.
+        // All tasks run: the area under the number of running tasks of a size is the total time of these tasks.
         for (i, class) in classes.iter().enumerate() {
             let two = found.steps.windows(2);
             let area: f64 = two.map(|two| two[0].running[i] as f64 * (two[1].seconds - two[0].seconds)).sum();
@@ -244,7 +244,7 @@ mod tests {
                         tree.paths().map(|path| TaskPath::new(&path).unwrap()).collect();
                     assert_eq!(paths.len(), tree.leaves().iter().sum::<usize>(), "{tree:?}");
                     assert!(quorum::Tree::new(&division, &mut paths).is_ok(), "{tree:?}");
-                    // One fewer is no tree.
+                    // A tree that lacks a leaf is refused.
                     assert!(quorum::Tree::new(&division, &mut paths[1..]).is_err(), "{tree:?}");
                 }
             }
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_hybrid_schedule_fills_what_a_uniform_one_leaves() {
-        // The study of a million tokens.
+        // GiB and seconds by level in the paper's study of a million tokens.
         let cost = |level: u32| {
             Some([[92.53, 223.22], [52.65, 110.06], [22.56, 19.74], [9.67, 4.13]][level as usize])
         };
@@ -263,7 +263,7 @@ mod tests {
         let uniform = of(Tree { chunks: 7, base: 1, divided: 0, again: 0 }, 80.0, cost).unwrap();
         assert!(hybrid.at_once.seconds < uniform.at_once.seconds, "{hybrid:?}");
         assert!(hybrid.at_once.peak_bytes <= 80.0 && hybrid.at_once.peak_bytes > uniform.at_once.peak_bytes);
-        // Work only grows by division, and one by one that is the time.
+        // Division only adds work, and tasks that run one after another take the time of all work.
         assert!((uniform.serial - 7.0 * 110.06).abs() < 1e-9 && hybrid.serial > uniform.serial);
         assert!(of(Tree { chunks: 7, base: 0, divided: 0, again: 0 }, 80.0, cost).is_none());
         assert!(super::hybrid(7, 9, 80.0, |_| Some([1.0, 1.0])).is_none());

@@ -176,7 +176,7 @@ fn h200() -> Result<Costs, Error> {
     let microseconds =
         [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
     let times = microseconds.map(|(tokens, us)| [tokens, us * 1e-6]);
-    // Queries, keys, values and outputs in f32.
+    // Bytes of queries, keys, values and outputs in f32.
     let bytes = microseconds.map(|(tokens, _)| [tokens, tokens * (4 * heads * dim * 4) as f64]);
     Ok(Costs {
         name: H200.into(),
@@ -262,7 +262,7 @@ mod tests {
     fn hours_of_the_table_are_its_own_seconds() {
         for Row { level, seven, hours, .. } in &TABLE {
             for (seconds, hours) in seven.iter().zip(hours) {
-                // Seconds are printed whole, and so the hours have the digits of the seconds.
+                // The paper prints rounded seconds and hours, so both roundings bound the deviation.
                 let found = seconds * 7f64.powi(*level as i32 - 1) / 3600.0;
                 assert!(
                     (found / hours - 1.0).abs() <= 0.5 / seconds + 0.5 / hours,
@@ -279,7 +279,7 @@ mod tests {
             let [time, memory] = pass.worst.unwrap();
             assert!(time < 0.04 && memory < 0.02, "{name}: {time} {memory}");
         }
-        // The third task of the study is off the line of the others.
+        // The third row of the study is off the line through the other two.
         let study = study().unwrap();
         let third = study.forward.memory.at(1e6 * 27.0 / 343.0) / GIB;
         assert!((third - 9.67).abs() < 0.02 && study.forward.worst.unwrap()[0] < 0.15, "{third} {study:?}");

@@ -69,7 +69,7 @@ pub struct Cost {
     /// Hours that the paper's printed fit predicts for a kernel that also computes masked pairs; `None` if it is
     /// negative.
     pub printed_fit_hours: Option<f64>,
-    /// Relative deviation of the memory by the printed fit from the memory in table 1.
+    /// Relative deviation of the printed fit's memory from the memory in table 1.
     pub printed_fit_gib: Option<f64>,
     /// Comparison with table 1, if it has a row for this cost.
     pub paper: Option<Paper>,
@@ -141,7 +141,7 @@ pub struct Uniform {
     pub at_a_time: f64,
     /// GiB and seconds per task that the paper prints.
     pub printed: Option<[f64; 2]>,
-    /// The schedule; `None` if a task does not fit or there are too many.
+    /// The schedule; `None` if a task does not fit in memory or if there are too many tasks.
     pub schedule: Option<Schedule>,
 }
 
@@ -249,7 +249,7 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
         let passes = costs.passes(request.backward);
         passes.filter_map(|(name, pass)| Some((name, of(pass)?.at(tokens)? / HOUR))).collect()
     };
-    // A key and its value of one head are read in keys / link, and meet each row in A / heads.
+    // Reading a key and its value of one head takes keys / link seconds; the pair with one row takes A / heads.
     let per_pair = costs.forward.time.square / heads;
     Ok(Streaming {
         resident_rows: rows,
@@ -339,9 +339,8 @@ fn level(costs: &Costs, request: &Request<'_>, level: u32) -> Level {
     }
 }
 
-/// Computes table 2. The seconds of the two computations come from the fits of table 1. The seconds of every other part
-/// are a line that is fitted to the part's five printed values, since its work is linear in tokens; the deviations show
-/// how linear it is.
+/// Computes table 2. The seconds of the two computations come from the fits of table 1. The work of every other part is
+/// linear in tokens, so a line is fitted to the part's five printed values. The deviations show how linear the part is.
 fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     let Some(backward) = costs.backward.as_ref().filter(|_| row(costs, request, 5).is_some()) else {
         return Vec::new();
@@ -381,7 +380,7 @@ fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
 }
 
 /// Computes figures 4, 8 and 9: a million tokens, or fewer if requested, with a memory limit that is too small for
-/// them.
+/// the undivided problem.
 fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     let published = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens >= 1e6;
     let with_heads;
@@ -395,7 +394,7 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     let whole = request.of(tokens);
     let Pass { time, memory, .. } = costs.forward;
     let bytes = memory.at(tokens);
-    // What holds the whole is no limit: the paper's share of it is taken then.
+    // If the undivided problem fits in the limit, the limit is replaced by the paper's share of the problem's bytes.
     let limit = if request.limit < bytes { request.limit } else { bytes * 80.0 / sets::STUDY_WHOLE[0] };
     let cost = |level: u32| {
         let x = whole.task_tokens(f64::from(level));
@@ -476,7 +475,7 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
                 costed.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level)
             };
             let serial = |level: u32| dense(time, whole, f64::from(level));
-            // A task is whole: no more run at once than memory holds, and there are.
+            // The number of concurrent tasks is an integer, limited by memory and by the number of tasks.
             let at_once = |level: u32| {
                 let held = (request.limit / memory.at(tokens(level))).floor();
                 Some(serial(level)? / held.min(whole.tasks(f64::from(level))))
@@ -518,7 +517,7 @@ pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
                     costs.forward.memory.fixed
                 ),
             })?;
-            // A task has a token.
+            // Tasks have at least one token.
             (first..first + 5)
                 .filter(|level| *level == first || whole.task_tokens(f64::from(*level)) >= 1.0)
                 .collect()

@@ -24,7 +24,7 @@ const WORK: u64 = 3 << 32;
 /// Number of multiply-adds per tile above which a problem is refused.
 const REFUSED: u64 = 16 * WORK;
 
-/// Maximum number of keys of the rows whose bounds are computed, over these rows together.
+/// Maximum number of keys, summed over the rows whose bounds are computed.
 const BOUNDED_KEYS: usize = 1 << 19;
 
 /// Maximum number of rows whose bounds are computed.
@@ -218,7 +218,7 @@ fn choose(
         let allowed = "fewer keys, or smaller heads".to_owned();
         return Err(Error::Argument { argument: "k", found, allowed });
     }
-    // The middle of equal parts of the list.
+    // The list is divided into equal parts, and the middle tile of each part is taken.
     Ok((0..count).map(|i| all[(2 * i + 1) * all.len() / (2 * count)].clone()).collect())
 }
 
@@ -247,7 +247,7 @@ fn group(
     let mut floats = zeros("k", scratch_len(problem, TILE).unwrap_or(usize::MAX))?;
     let mut list = [RowRoom::default(); TILE.rows];
     let mut room = Room { floats: &mut floats, rows: &mut list };
-    // An answer in the type of the output.
+    // Output of one row, in the element type of the output.
     let mut output = Buffer::zeros("v", spec.dtype, problem.value_dim())?;
     let mut outcomes = Vec::with_capacity(settings.len());
     for setting in settings {
@@ -374,10 +374,10 @@ fn compare(
     let frozen = Row::frozen(arithmetic, ln_p, ln_s);
     let bounds = values.bounds(frozen, &arithmetic, &row.y, keys, share.into());
     for ((off, frozen), exact) in off.into_iter().zip(bounds).zip(exact) {
-        // A row that did not pass the guard has the answer of the exact schedule.
+        // A row that did not pass the guard has the output of the exact schedule.
         let bound = frozen.max(*exact);
         errors.bound = errors.bound.max(bound);
-        // A component that does not compare with its bound is beyond it.
+        // If the error or the bound is NaN, the component counts as beyond its bound.
         let within = off <= bound;
         errors.beyond += u64::from(!within);
         if off > 0.0 {

@@ -5,12 +5,12 @@
 //!
 //! ```text
 //! d   multiply-adds   products with keys           d_v multiply-adds   products with values
+//! d   multiply-adds   products with keys           d_v multiply-adds   products with values
 //! 1   maximum         largest score of the row     1   comparison      the weight ends at the floor
 //! 1   subtraction     of the reference             1   addition        sum of weights
 //!     exponential     AVX-512 7: reduction, 5 multiply-adds, scaling
-//!                     AVX2   10: 3 for the whole part, 5 multiply-adds, a shift, a product
-//!                     NEON   12: 2 for the whole part, 6 of the polynomial in pairs, 2 copies, 2 for the power
-//! ```
+//!                     AVX2   10: 3 for the integer part, 5 multiply-adds, a shift, a product
+//!                     NEON   12: 2 for the integer part, 6 of the polynomial in pairs, 2 copies, 2 for the power
 //!
 //! Loads and stores, which accompany multiply-adds, are not counted; neither are operations that occur once per row of
 //! a block.
@@ -103,7 +103,7 @@ impl Operations {
         let sought = of(report.sought_row_blocks, report.row_blocks);
         let rescaled = of(report.rescaled_row_blocks, report.row_blocks);
         let (d, dv, per_key) = (d as f64, dv as f64, 1.0 / keys as f64);
-        // λ leaves blocks out before their weights exist.
+        // Blocks that λ skips are skipped before their weights are computed.
         let weighed = match schedule.skip {
             Skip::Blocks(_) | Skip::Rows(_) => 1.0 - skipped,
             Skip::Never | Skip::Budget(_) => 1.0,
@@ -125,9 +125,9 @@ impl Operations {
             subtraction: weighed * (1.0 - gated),
             exponential: weighed * exact.exponential,
             sum: weighed,
-            // An addition, a product and a comparison for each row of a block.
+            // An addition, a multiplication and a comparison for each row of a block.
             vote: if matches!(schedule.skip, Skip::Budget(_)) { 3.0 * per_key } else { 0.0 },
-            // Weighted values and sum, and D where there is one.
+            // The weighted values, the sum and, if blocks may be skipped, the skipped weight D are rescaled.
             rescale: rescaled * (dv + 1.0 + f64::from(schedule.skip != Skip::Never)) * per_key,
             values: dv * (1.0 - skipped),
         }
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_run_is_counted_by_hand() {
-        // 100 rows of blocks, 40 of them left out, 30 whose maximum is sought, 5 rescaled.
+        // There are 100 row blocks: 40 are skipped, the maximum is sought in 30, and 5 are rescaled.
         let report = Report {
             row_blocks: 100,
             skipped_row_blocks: 40,

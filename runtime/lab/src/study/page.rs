@@ -155,7 +155,7 @@ fn stability(study: &Study) -> Figure {
         .into_iter()
         .map(|site| format!("{} {}", site.name(), rate(seen.sites[site as usize] as f64 / all as f64)))
         .collect();
-    // Four factors of ten below the largest probability.
+    // The colour scale covers four factors of ten below the largest probability.
     let most = study.map.most();
     let title = "P of the first head".to_owned();
     let legend = format!("{most:.1e}, and a quarter less of the colour for each factor of ten below");

@@ -46,7 +46,7 @@ impl Tally {
     const NONE: Tally = Tally { sum: 0.0, count: 0.0, low: f64::INFINITY, high: f64::NEG_INFINITY };
 
     fn add(&mut self, x: f64) {
-        // Tokens that are not finite have no place on a scale.
+        // Infinite and NaN values have no place on a scale.
         if x.is_finite() {
             self.sum += x;
             self.count += 1.0;
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((side.norms.len(), side.similarity.len()), (250, 31));
         assert_eq!(side.norms[1], Spread { at: 4, mean: 3.0, low: 2.0, high: 4.0 });
         assert_eq!(side.norms[9], Spread { at: 36, mean: 3.0, low: 2.0, high: 4.0 });
-        // Equal tokens are entirely alike; the block of the infinite one has no number.
+        // Equal tokens have similarity 1; the block with the infinite token has no similarity.
         assert_eq!((side.similarity[0].at, side.similarity[0].mean), (1, 1.0));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests `elsa-lab bench-series`: every way of every cell, and that its error is within the bound.
+//! Tests `elsa-lab bench-series`: every way of every cell is run, and all errors are within their bounds.
 
 use super::Desk;
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn ways_to_compute_an_operator_are_measured_beside_each_other() {
         of.map(|row| row["form"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(forms("recurrence", 20), ["1 part", "4 parts"]);
-    // No more parts than tokens.
+    // A recurrence has at most as many parts as tokens.
     assert_eq!(forms("recurrence", 3), ["1 part", "3 parts"]);
     assert_eq!(forms("selective", 20), ["1 part"], "the CPU passes tokens once");
     let mut methods = forms("conv", 20);

@@ -40,7 +40,7 @@ fn the_default_grid_stands_beside_the_paper() {
 #[test]
 fn shapes_and_other_boards_have_no_figures_of_the_paper() {
     let of = |board| predicted(&format!("{board} --shape 1,8,1024,1024,64 --shape 2,4,100,100,32,causal"));
-    // Two multiprocessors at 1,300 MHz, two at 998, one at 921.
+    // Two multiprocessors at 1,300 MHz, two at 998 MHz, and one at 921 MHz.
     let boards = [of("jetson-tx2"), of("jetson-tx1"), of("jetson-nano")];
     assert_eq!(boards.each_ref().map(Vec::len), [2; 3]);
     for pair in boards.windows(2) {

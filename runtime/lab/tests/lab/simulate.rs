@@ -26,7 +26,7 @@ fn a_billion_tokens_are_told_as_the_paper_tells_them() {
             assert!((hours / printed - 1.0).abs() < 0.02, "{hours} {printed}");
         }
     }
-    // Plain streaming for comparison, by the printed fit and by the one without negative coefficients.
+    // Hours of plain streaming, first according to the printed fit, then to the fit without negative coefficients.
     let streaming = &all["streaming"];
     assert_eq!(streaming["printed_fit_hours"][0][1].as_f64().unwrap().round(), 2603.0);
     assert!(streaming["hours"][0][1].as_f64().unwrap() < 2800.0);
@@ -61,7 +61,7 @@ fn every_board_with_a_profile_is_simulated_and_says_what_it_is() {
         "{tx2}"
     );
     assert!(desk.ok("simulate --tokens 1M --board h200 --c 13 --levels 1..3").contains("c = 13, l = 4"));
-    // One token, and no level deeper than it.
+    // A single token is not divided further, so only one level is listed.
     assert_eq!(json(&desk, "--tokens 1")["levels"].as_array().unwrap().len(), 1);
 }
 
@@ -87,7 +87,7 @@ fn a_machine_is_measured_kept_and_read_again() {
         );
     }
     let again = json(&desk, "--tokens 4096 --fit fit.json");
-    // Decimal numbers are read to within a bit.
+    // The file's decimal numbers may differ from the measured ones in the last bit.
     for i in 0..3 {
         let of = |report: &Value| report["fits"][0]["seconds"][i].as_f64().unwrap();
         assert!((of(&again) - of(&measured)).abs() <= 1e-12 * of(&measured), "{i}: {again}");
@@ -97,7 +97,7 @@ fn a_machine_is_measured_kept_and_read_again() {
     let seconds = measured["checks"][0]["seconds"].as_f64().unwrap();
     assert!(page.contains(&format!("{seconds:.4e}")), "{seconds}");
     assert_eq!(desk.list(), ["fit.json", "page.html"]);
-    // Negative times are no times.
+    // A negative time is refused.
     let fit = std::fs::read_to_string(desk.path("fit.json")).unwrap();
     let mut bad: Value = serde_json::from_str(&fit).unwrap();
     bad["seconds"][1][1] = (-1.0).into();
@@ -117,7 +117,7 @@ fn examples_of_the_help_run() {
     let examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  elsa-lab simulate ")).collect();
     assert!(examples.len() >= 4, "{help}");
     for example in examples {
-        // Smaller sizes.
+        // The examples run with smaller sizes.
         let line = example
             .replace("  elsa-lab ", "")
             .replace("--measure", "--measure=16,32,64")
@@ -142,7 +142,7 @@ fn the_page_holds_the_numbers_and_nothing_from_elsewhere() {
         "{}",
         page.matches("<svg").count()
     );
-    // The tree has its tasks.
+    // The drawing of the tree contains the tasks.
     assert!(page.contains("level 1, task 0, divided") && page.contains("level 3, task 0"));
 }
 
@@ -172,7 +172,7 @@ fn requests_that_make_no_sense_are_refused() {
     ] {
         desk.refused(&format!("simulate {line}"), &[words]);
     }
-    // A file that is read cannot be an output, and a path that is not a file is neither read nor waited for.
+    // An output must not replace a file that is read, and a path that is not a file is refused without waiting for it.
     desk.ok("simulate --tokens 1M --measure=64,96,128 --threads 1 --save-fit fit.json");
     for output in ["fit.json", "./fit.json"] {
         let line = format!("simulate --tokens 1M --fit fit.json --html {output}");

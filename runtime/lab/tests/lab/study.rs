@@ -51,7 +51,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     assert_eq!(desk.list(), ["k.npy", "q.npy", "study.html", "v.npy"]);
     let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
     assert_alone(&page);
-    // Head sizes are 1, 32, 64 and 128.
+    // Figure 1 shows the head sizes 1, 32, 64 and 128.
     for (id, rows) in [("1", 11), ("figure-1", 12), ("3", 10), ("4", 21), ("budgets", 6)] {
         let found = table(&page, id);
         assert_eq!(found.len(), rows, "table {id}");
@@ -74,7 +74,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     }
     assert!(page.matches("<svg").count() >= 8, "{}", page.matches("<svg").count());
 
-    // A block of −20 has 2^-20 of the first block's weights. The other two go by any λ and budget here.
+    // A block with scores of −20 has 2^-20 of the first block's weight. Every λ and budget here skips both such blocks.
     let (kept, block) = (1.0f64, (-20.0f64).exp2());
     let share = 2.0 * block / (kept + 2.0 * block);
     // The first block's values are 0 to 63.
@@ -83,7 +83,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     let fourth = table(&page, "4");
     assert_eq!((&fourth[0][3..5], &fourth[0][8][..]), (&["0.0 %".to_owned(), "0.0 %".to_owned()][..], "0"));
     for row in fourth[1..].iter().chain(&table(&page, "budgets")[2..]) {
-        // Columns of the article's numbers, or of the gate, stand before the last seven.
+        // The last seven columns follow the columns for the article's numbers or for the gate.
         let [worst, mean, spread, bound, error] =
             [7, 6, 5, 4, 3].map(|from_end| row[row.len() - from_end].parse::<f64>().unwrap());
         assert!((worst / share - 1.0).abs() < 0.01 && (mean / share - 1.0).abs() < 0.01, "{row:?}");
@@ -91,19 +91,19 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
         assert_eq!(row[row.len() - 3], off, "{row:?}");
         assert_eq!(row.iter().filter(|cell| *cell == "66.7 %").count(), 2, "{row:?}");
     }
-    // 64 by 192 weights with two of three blocks left out by λ: 7/3 operations for exponentials.
+    // If λ skips two of three blocks, 64 by 192 weights take 7/3 operations each for exponentials.
     let first = table(&page, "1");
     let of = |part: &str| first.iter().find(|row| row[0].starts_with(part)).unwrap()[1..].to_vec();
     assert_eq!(of("exponential"), ["7.000", "7.000", "7.000", "7.000", "2.333", "7.000"]);
     assert_eq!(of("products with values"), ["1.000", "1.000", "1.000", "1.000", "0.333", "0.333"]);
-    // VFA seeks it in the first block alone, which is the sink and the tile's own.
+    // VFA seeks the largest score only in the first block, which contains the sink and the tile's own keys.
     assert_eq!(of("largest score"), ["1.000", "1.000", "0.000", "0.333", "1.000", "1.000"]);
 }
 
 #[test]
 fn rows_that_half_precision_would_lose_are_counted() {
     let desk = desk();
-    // The last block alone holds the maximum, which frozen references do not see: 20 bits above, and 130.
+    // The maximum is in the last block, 20 or 130 bits above the frozen references, which do not account for it.
     for (above, half, single) in [(20.0f32, "100.0 %", "0.0 %"), (130.0, "100.0 %", "100.0 %")] {
         let mut k = vec![0.0f32; 64 * BLOCKS];
         *k.last_mut().unwrap() = above;
@@ -114,7 +114,7 @@ fn rows_that_half_precision_would_lose_are_counted() {
         let of = |name: &str| third.iter().find(|row| row[0] == name).unwrap()[2..7].to_vec();
         assert_eq!(of("Baseline (FA2)"), ["0.0 %"; 5]);
         assert_eq!(of("VFA (w/o m-init)"), [half, "0.0 %", single, "0.0 %", single], "{above}");
-        // A representative of the last block knows.
+        // The representative of the last block accounts for the maximum.
         assert_eq!(of("VFA (full, sabsmax)"), ["0.0 %"; 5]);
         assert!(page.contains("middle 100.0 %"), "{above}");
     }

@@ -1,4 +1,4 @@
-//! Models that tests build by code.
+//! Models that tests build in code.
 
 use super::super::array::{Array, Kind};
 use super::super::model::Model;
@@ -147,7 +147,7 @@ impl Made {
         let mut graph = Writer::default();
         for node in &self.nodes {
             let mut message = Writer(write::message(node));
-            // An unknown field of a node, and one of the graph.
+            // Each node has an unknown field, and so has the graph.
             message.bytes(900, b"unknown of a node");
             graph.bytes(1, &message.0);
         }
@@ -188,7 +188,7 @@ impl Made {
         let said: Vec<&str> = found.iter().map(|a| a.words.as_str()).collect();
         assert_eq!(found.iter().filter(|a| a.replaced).count(), count, "{said:?}");
         assert!(said.iter().all(|said| *said == words), "{said:?}");
-        // Read again, there is nothing left, and nothing left over.
+        // The rewritten model has no Softmax, and no unused nodes or constants.
         let again = Model::read(&bytes).unwrap();
         assert!(again.imports.contains(&("ai.elsa".into(), 1)));
         let elsa: Vec<&Node> = again.graph.nodes.iter().filter(|node| node.op == change::OPERATOR).collect();

@@ -54,8 +54,8 @@ fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
     g
 }
 
-/// Adds the condition that a key is at most at the position of the query, where the last query has the position of the
-/// last key. Axis `axis` of q and k has the tokens.
+/// Adds the condition that the position of a key does not exceed that of the query, where the last query has the
+/// position of the last key. Axis `axis` of q and k contains the tokens.
 fn not_behind(g: &mut Made, axis: f64) -> String {
     let (n, m) = (size(g, "q", axis), size(g, "k", axis));
     let none = g.ints(&[]);
@@ -105,7 +105,7 @@ fn step(g: &mut Made, n: &str) -> String {
     g.node("Where", &[&short, &one, &ten], &[])
 }
 
-/// Creates the replacement with the worlds of a usual proof, and proves it with the free axes at the sizes of `tried`.
+/// Creates the replacement with the worlds of a usual proof, and proves it in the worlds with the sizes of `tried`.
 fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
@@ -140,7 +140,7 @@ fn a_mask_that_a_free_axis_decides_stays_a_tensor() {
         (|i, j| i.abs_diff(j) < 50, "49 keys before, 49 keys after"),
         (|i, j| j < i, "mask"),
         (|_, j| j < 100, "mask"),
-        // A diagonal, except for the last element of the constant.
+        // The mask is causal, except for the last element of the constant.
         (|i, j| j <= i && (i, j) != (399, 399), "mask"),
     ];
     for (keeps, words) in kinds {
@@ -148,7 +148,7 @@ fn a_mask_that_a_free_axis_decides_stays_a_tensor() {
         g.becomes(1, &format!("4 heads of 8, scale 1, {words}"));
         assert_eq!(proof_at(&g, &tokens), Ok(()));
     }
-    // With more queries than keys some rows have no key: a finite fill gives them equal weights.
+    // If there are more queries than keys, some rows have no key, and a finite fill gives them equal weights.
     last_aligned(f64::NEG_INFINITY).becomes(1, "4 heads of 8, scale 1, causal from the last key");
     let g = last_aligned(f64::from(f32::MIN));
     g.becomes(1, "4 heads of 8, scale 1, mask");
@@ -203,7 +203,7 @@ fn heads_and_batches_are_those_of_the_tensors() {
 
 #[test]
 fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
-    // The axes of queries and keys have no names; the tokens of the values are those of the keys.
+    // No free axis has a name. Keys and values must have equal numbers of tokens.
     let mut g = Made::new(17);
     let q = g.input("q", Kind::F32, &["", "4", "", "8"]);
     let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["", "4", "", "8"]));
@@ -238,7 +238,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     );
     assert!(all.contains(&[1, 1]) && all.iter().any(|[n, m]| *n == 1 && *m > 1), "{all:?}");
     assert!(all.iter().any(|[n, m]| *m == 1 && *n > 1), "{all:?}");
-    // Beyond the constant that a length is compared with.
+    // Some worlds have more tokens than the constant that a length is compared with.
     let g = scaled(step);
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
@@ -247,7 +247,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
     assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
 }
 
-/// Adds the positions of queries and keys for `[n, m]` pairs: rows, which start at `more`, and columns.
+/// Adds the positions of `n` queries as rows, which start at `more`, and the positions of `m` keys as columns.
 fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
     let none = g.ints(&[]);
     let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));
@@ -265,7 +265,7 @@ fn pairs(g: &mut Made, n: &str, m: &str, more: Option<&str>) -> [String; 2] {
 
 #[test]
 fn positions_become_attributes() {
-    // Distances of at most 7.
+    // Keys at a distance of at most 7 are kept.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let n = size(&mut g, "q", 2.0);
@@ -277,7 +277,7 @@ fn positions_become_attributes() {
     let scores = choose(&mut g, &mask, &scores);
     weigh(&mut g, &scores, &v);
     g.becomes(1, "4 heads of 8, scale 1, 7 keys before, 7 keys after");
-    // Fewer than 5 before, and a triangle of a tensor of ones.
+    // A key is kept if it is fewer than 5 positions before the query and in the lower triangle of a tensor of ones.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "n");
     let n = size(&mut g, "q", 2.0);
@@ -294,7 +294,7 @@ fn positions_become_attributes() {
     let scores = choose(&mut g, &mask, &scores);
     weigh(&mut g, &scores, &v);
     g.becomes(1, "4 heads of 8, scale 1, causal, 4 keys before");
-    // A past that is joined: the last query is at the last key.
+    // Past keys precede the new ones, so the last query has the position of the last key.
     let mut g = Made::new(17);
     let q = g.input("q", Kind::F32, &["b", "4", "n", "8"]);
     let [k, v] = [("k", "past_k"), ("v", "past_v")].map(|(new, past)| {
@@ -327,13 +327,13 @@ fn products_may_be_written_as_einsum() {
     build("bhid,bhjd->bhij", "bhij,bhjd->bhid", [q, k, k]).becomes(1, "4 heads of 8, scale 1");
     let (q, k) = (&["b", "n", "4", "8"][..], &["b", "m", "4", "8"][..]);
     build("bihd,bjhd->bhij", "bhij,bjhd->bihd", [q, k, k]).becomes(1, "4 heads of 8, scale 1");
-    // A sum over two axes is no product of matrices.
+    // An Einsum that sums over two axes is not a matrix product.
     build("bihd,bjhd->bij", "bij,bjhd->bihd", [q, k, k]).stays("its scores go through Einsum");
 }
 
 #[test]
 fn a_constant_is_read_to_its_end() {
-    // Causal, except for the last query, which does not attend the third.
+    // The mask is causal, except that the last query does not attend the third key.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "40", "40");
     let low = f64::from(f32::MIN);
@@ -364,7 +364,7 @@ fn many_tokens_are_proved_by_some() {
     );
     g.output(&y);
     g.becomes(1, "2 heads of 16, scale 0.25");
-    // One that would take more memory than a proof has.
+    // A proof of this attention would exceed its memory limit.
     let mut g = Made::new(17);
     let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "64", "40000", "64"]));
     let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
@@ -403,7 +403,7 @@ fn rows_of_the_lowest_number_keep_the_runtimes_attention() {
     };
     let low = f64::from(f32::MIN);
     build("m", low).stays("a whole row of its mask may be the lowest number");
-    // Every query attends itself, or the rows without a key are zero, or a mean, for both.
+    // Every query attends itself, or rows without a key yield zeros in both models, or the mean in both.
     build("n", low).becomes(1, "2 heads of 8, scale 0.35355338");
     build("m", f64::NEG_INFINITY).becomes(1, "2 heads of 8, scale 0.35355338");
     build("m", -1e30).becomes(1, "2 heads of 8, scale 0.35355338");
@@ -420,7 +420,7 @@ fn reasons_are_true() {
     };
     between("Clip").stays("its scores go through Clip");
     between("Abs").stays("its scores go through Abs");
-    // Positions of a picture, added along other axes.
+    // A bias for the positions of a picture is added along other axes.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "6", "6");
     let bias = g.input("bias", Kind::F32, &["b", "4", "6", "2", "1"]);
@@ -429,7 +429,7 @@ fn reasons_are_true() {
     let scores = g.reshape(&scores, &[-1, 4, 6, 6]);
     weigh(&mut g, &scores, &v);
     g.stays("reshaped to other axes than queries and keys");
-    // Values times the transposed weights.
+    // The values are multiplied by the transposed weights.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
@@ -438,7 +438,7 @@ fn reasons_are_true() {
     let y = g.node("MatMul", &[&v, &weights], &[]);
     g.output(&y);
     g.stays("transposed before their product with values");
-    // A softmax of exponentials and their sum.
+    // The softmax is written as exponentials divided by their sum.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "n", "m");
     let exponentials = g.node("Exp", &[&scores], &[]);

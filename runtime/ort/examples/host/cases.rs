@@ -167,7 +167,7 @@ fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tens
     case.inputs.push(("bias_table", Some(table)));
     case.score = Box::new(move |[b, h, i, j], s| {
         let (row, column) = (i / 4 + 2 - j / 4, i % 4 + 3 - j % 4);
-        // The regions of the rolled picture, as Swin numbers them: bands of rows and of columns.
+        // Index of a token's region in the rolled picture, as Swin numbers the regions: by bands of rows and of columns.
         let region = |t: usize| {
             let (r, c) = (b % 4 / 2 * 3 + t / 4, b % 2 * 4 + t % 4);
             let band = |x: usize, all: usize, size: usize, shift: usize| {

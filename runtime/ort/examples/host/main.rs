@@ -1,7 +1,7 @@
 //! Runs the operator in a library of ONNX Runtime and compares its outputs with an oracle in f64:
 //! `host RUNTIME OPERATOR [WHAT]`. `WHAT` is
 //!
-//! - `f32` (the default): every case, everything that must be refused, and four threads in two sessions;
+//! - `f32` (the default): every case, every call that must be refused, and four threads in two sessions;
 //! - `f16`: every case with tensors of f16;
 //! - `models FOLDER`: writes models for other programs, and runs nothing.
 //!
@@ -75,7 +75,7 @@ fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
         }
         worst = worst.max(part);
     }
-    // Present tensors are copied, bit for bit.
+    // `present_key` and `present_value` are copies, so their bits must be equal.
     for (tensor, name) in found.iter().zip(outputs(case)).skip(1) {
         let of = if name == "present_key" { &k } else { &v };
         let [b, h, n, d] = of.shape;
@@ -101,7 +101,7 @@ fn all_cases(
     half: bool,
     note: &mut impl FnMut(&str, Result<String, String>),
 ) {
-    // Where the runtime can infer the types of outputs.
+    // Version 1.16 cannot infer the types of outputs, so its models have no hidden node.
     let hidden = runtime.minor != 16;
     for case in cases(half) {
         let done = (|| {
@@ -134,7 +134,7 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
             .collect();
         let result = |session: &Session<'_>| run(session, &inputs, &["Y"]).map(drop);
         let found = session(runtime, operator, &bytes, None).and_then(|session| result(&session));
-        // The type of K is refused by the runtime itself where the operator has a table for each type.
+        // From version 1.18 on, the operator has a table for each type, so the runtime itself refuses the type of K.
         let says = if refusal.says == "Type" && runtime.minor < 18 {
             "K: type f16; allowed: that of Q"
         } else {
@@ -151,7 +151,7 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
         };
         note(says, done);
     }
-    // A request that a session refuses, and one that it then serves.
+    // The session refuses a bad call and then executes a valid one.
     let recovered = served.and_then(|session| {
         let mut inputs = given(plain);
         let wrong = Tensor { dims: vec![1, 4, 3, 16], data: Data::F32(vec![0.0; 192]) };
@@ -229,7 +229,7 @@ fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     {
         match (of(value), runtime.minor) {
             (Err(message), 14..) if message.contains(says) => {}
-            // The runtime does not report it.
+            // Before version 1.14, the runtime does not report its configuration.
             (Ok(()), ..14) => {}
             (Err(message), _) => return Err(message),
             (Ok(()), _) => return Err(format!("{value:?} was not refused")),

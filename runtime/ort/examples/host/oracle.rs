@@ -10,7 +10,7 @@ pub struct Heads {
 
 impl Heads {
     /// Reads a tensor of rank 4, or of rank 3 with `heads` heads. The last axis contains `parts` tensors, one after
-    /// another; tensor number `part` is read.
+    /// another; the tensor at index `part` is read.
     pub fn of(tensor: &Tensor, heads: usize, part: usize, parts: usize) -> Heads {
         let dims: Vec<usize> = tensor.dims.iter().map(|dim| *dim as usize).collect();
         let data = tensor.data.clone();

@@ -57,7 +57,7 @@ impl<'a> Context<'a> {
     }
 
     /// Returns the address at which part `part` stores the gradient of a query row, and the distance from
-    /// one token to the next.
+    /// one token to the next in elements.
     pub fn query_gradient(&self, part: usize, batch: usize, head: usize, token: usize) -> (*mut f32, usize) {
         let view = &self.problem.spec().query;
         if part == 0 {

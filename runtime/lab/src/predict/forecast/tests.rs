@@ -54,8 +54,8 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // The medians of the two tables. Rows of decoding are excluded, because their blocks share keys and wait for
-    // memory, which instruction counts do not show. Rows of masks are excluded because `forecast` refuses them.
+    // Medians from the tables in the page of the H200. Rows of decoding are excluded, because their blocks share keys and
+    // wait for memory, which instruction counts do not show. Rows of masks are excluded because `forecast` refuses them.
     let recorded = [
         ([1, 8, 1024, 64], plain, 59.9),
         ([1, 8, 2048, 64], plain, 210.7),
@@ -95,7 +95,7 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
         let found = forecast(&problem, &H200, false).unwrap();
         let predicted = found.prediction.us();
         let apart = (predicted / measured - 1.0).abs();
-        // The kernel of four rows waits for memory once, while the model adds up its waits.
+        // In the kernel for four rows, the waits for memory overlap; the model adds them up.
         let most = if found.kernel.contains("_q4k") { 0.75 } else { 0.25 };
         assert!(apart <= most, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
     }
@@ -137,9 +137,9 @@ fn no_other_division_is_predicted_to_be_much_faster_on_a_board() {
 fn longer_problems_take_longer_and_better_machines_do_not() {
     for machine in [TX2, H200] {
         let times: Vec<f64> = (6..15).map(|log| us([1, 4, 1 << log, 64], &machine)).collect();
-        // Splits of as many keys make two of the short ones equal.
+        // Two of the short problems are divided into splits of equal size, so their times may be equal.
         assert!(times.is_sorted() && times[2..].is_sorted_by(|a, b| a < b), "{times:?}");
-        // Far from the launches four times the pairs take about four times as long.
+        // For long problems, four times as many pairs take about four times as long.
         let ratio = times[8] / times[7];
         assert!((3.6..4.4).contains(&ratio), "{ratio}");
     }
@@ -195,7 +195,7 @@ fn what_cannot_be_predicted_is_refused() {
     assert_eq!(forecast(&capped, &TX2, false), Err(ForecastError::Changed { found: "softcap" }));
     let wide = problem(spec([1, 2, 100, 512], DType::F32));
     assert!(matches!(forecast(&wide, &TX2, false), Err(ForecastError::Choose(ChooseError::HeadSize { .. }))));
-    // Nothing to do takes no more than its launch.
+    // A call without tokens takes at least the time of its launch.
     assert!(us([1, 1, 0, 64], &TX2) >= TX2.launch_us);
 }
 
@@ -233,8 +233,8 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         let [halves, widened, single] = [(DType::F16, true), (DType::F16, false), (DType::F32, false)]
             .map(|(dtype, half)| of(dtype, half, tokens));
         assert!(halves.kernel.contains("half2") && !widened.kernel.contains("half2"), "{}", halves.kernel);
-        // 64 rows of 64 keys and dims are 2,048 multiply-adds of a lane for scores, as many for values. Pairs halve those
-        // of scores; those of values stay, since they are summed in f32.
+        // 64 rows, 64 keys and 64 dims are 2,048 multiply-adds per lane for scores, and as many for values. Pairs of
+        // f16 halve the count for scores. The count for values is unchanged, because values are summed in f32.
         assert_eq!((widened.tile.fma, halves.tile.fma - 2048 - 1024), (4096, 256), "{tokens}");
         let ratio = single.prediction.us() / halves.prediction.us();
         println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");

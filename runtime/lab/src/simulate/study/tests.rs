@@ -10,12 +10,12 @@ fn request() -> Request<'static> {
 fn tables_are_those_of_the_paper() {
     let costs = sets::named("a100").unwrap();
     let report = report(&costs, &request()).unwrap();
-    // Four levels do not fit in the backward pass, as the paper says.
+    // In the backward pass, tasks at four levels do not fit in memory, as the paper says.
     assert_eq!(report.levels.iter().map(|level| level.level).collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
     for level in &report.levels {
         for cost in &level.passes {
             let paper = cost.paper.unwrap();
-            // The rows differ from the printed line by up to a hundredth, more than its rounding.
+            // The table's memory differs from the printed line by up to about 1 %, more than rounding explains.
             let printed = cost.printed_fit_gib.unwrap();
             assert!(printed.abs() <= 0.011, "{} {}: {printed}", level.level, cost.pass);
             assert!(paper.gib_off.abs() < 0.02 && paper.hours_off.abs() < 0.04, "{paper:?}");
@@ -26,7 +26,7 @@ fn tables_are_those_of_the_paper() {
         let off = forward.printed_fit_hours.unwrap() / forward.paper.unwrap().hours - 1.0;
         assert!(off.abs() < 0.045, "{}: {off}", level.level);
     }
-    // Work grows by 9/7 a level, and skipping masked pairs avoids that.
+    // Work grows by 9/7 per level, unless the kernel skips masked pairs.
     for two in report.levels.windows(2) {
         let grown = two[1].passes[0].dense_hours / two[0].passes[0].dense_hours;
         assert!((9.0 / 7.0 - 1e-9..1.45).contains(&grown), "{grown}");
@@ -44,7 +44,7 @@ fn plain_streaming_is_shorter_than_five_levels() {
     let hours = report.streaming.hours[0].1;
     assert!(hours < 2800.0 && report.levels[0].passes[0].dense_hours > 3.4 * hours, "{hours}");
     assert!(report.streaming.peak_bytes <= 80.0 * GIB && report.streaming.peak_bytes > 79.9 * GIB);
-    // Rows times passes are all tokens.
+    // Resident rows times passes cover all tokens.
     let Streaming { resident_rows, passes, moved_bytes, .. } = report.streaming;
     assert!(resident_rows * passes >= 1e9 && resident_rows * (passes - 1.0) < 1e9);
     assert!(moved_bytes < report.levels[0].moved_bytes);
@@ -60,7 +60,7 @@ fn optima_are_those_of_appendix_c_and_a_sound_fit_has_none() {
     assert_eq!(printed.negative_from_level, Some(13));
     assert!(backward.parallel.contains("least at 65") && backward.parallel.contains("level 11.36"));
     assert!(sound.serial.contains("the largest that fit") && sound.negative_from_level.is_none());
-    // The fewest levels that fit: four, forward.
+    // Four levels are the fewest whose forward tasks fit in memory.
     assert_eq!(sound.best_level, Some(4));
 }
 
@@ -77,7 +77,7 @@ fn the_study_keeps_to_its_memory() {
         assert!((schedule.serial / total - 1.0).abs() < 0.15, "{}", schedule.serial);
         assert!(schedule.at_once.peak_bytes <= study.limit);
     }
-    // Twice the memory, and two and a half times the time (section 3.2).
+    // The backward pass needs about twice the memory and up to two and a half times the time (section 3.2).
     for both in both(&costs).iter().filter(|both| both.tokens >= 4e5) {
         let ratio = |of: [f64; 2]| of[1] / of[0];
         let (bytes, seconds) = (ratio(both.bytes), ratio(both.seconds));
