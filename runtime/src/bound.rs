@@ -81,11 +81,11 @@ fn standing_by<'a, R>(
 
 impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
-    /// that the first call of its kind in a GPU's workspace may allocate device memory and host memory in addition.
+    /// that the first call of its kind in a GPU workspace may allocate device memory and host memory.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the device fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if the device fails.
     pub fn bind<'a>(
         &'a self,
         inputs: O::Inputs<'a>,
@@ -106,7 +106,7 @@ impl<O: Operator> Plan<O> {
         tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        // Separate frames, so that calls on the CPU do not need the stack of a GPU's call.
+        // Each back end has a separate function, so that calls on the CPU do not need the stack of a GPU's call.
         match &self.execution {
             Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
             Execution::Gpu { gpu, standby } => {
@@ -223,7 +223,7 @@ impl<O: Operator> Bound<'_, O> {
     /// [`Bound::run`].
     ///
     /// # Errors
-    /// The same as [`Bound::run`].
+    /// Returns the errors of [`Bound::run`].
     pub fn run_resident(&mut self) -> Result<Report, RunError> {
         self.compute(|gpu| gpu.run(true)).map(|(report, _)| report)
     }
@@ -232,18 +232,18 @@ impl<O: Operator> Bound<'_, O> {
     /// computing. Two events are recorded, so the call takes a little longer. The first call on a GPU allocates.
     ///
     /// # Errors
-    /// The same as [`Bound::run`].
+    /// Returns the errors of [`Bound::run`].
     pub fn run_timed(&mut self) -> Result<(Report, Option<CallTimes>), RunError> {
         self.compute(|gpu| gpu.run_timed())
     }
 
     /// Measures the mean time on the device over `calls` calls, which are enqueued back to back. If the driver supports
-    /// CUDA graphs, they form one graph, so that the time excludes the host's work. Inputs and outputs stay on the
+    /// CUDA graphs, the calls form one graph, so that the time excludes the host's work. Inputs and outputs stay on the
     /// device as in [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first
     /// measurement with a given number of calls allocates.
     ///
     /// # Errors
-    /// The same as [`Bound::run`].
+    /// Returns the errors of [`Bound::run`].
     pub fn time_on_device(&mut self, calls: usize) -> Result<(Report, Option<Duration>), RunError> {
         self.compute(|gpu| gpu.time(calls))
     }

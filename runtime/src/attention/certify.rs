@@ -88,7 +88,7 @@ impl Ran {
     }
 }
 
-/// Merges the `count` records, each of `stride` values, that a run left at byte offset `at`, into one record.
+/// Merges `count` records into one. A run left them at byte offset `at`, with `stride` values each.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,

@@ -1,7 +1,8 @@
 //! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
-//! A task is a block of resident queries that visits all keys. `n_cap` tasks are resident at once. The rows of a task are
-//! query rows on a GPU, and resident query tiles on a CPU. When memory is refused,
+//! A task is a block of resident queries that visits all keys, and `n_cap` tasks are resident at once. The rows of a
+//! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues as
+//! follows:
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -10,9 +11,9 @@
 //! finer is not possible         the CPU, or an error
 //! ```
 //!
-//! Finer means, in this order: half the splits per chunk, half the rows per task, half the keys per split. The first
-//! two change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit there. Each
-//! refusal leads to fewer or finer tasks, so the search ends.
+//! There are three ways to make tasks finer, tried in this order: half the splits per chunk, half the rows per task,
+//! half the keys per split. The first two change no bit. On a CPU a split is a segment, which is never divided, so no
+//! refusal changes a bit there. Each refusal leads to fewer or finer tasks, so the search ends.
 //!
 //! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
 //! tasks run one after another.
@@ -141,8 +142,8 @@ impl Guard {
     }
 }
 
-/// Returns the number of tasks that a device computes at once: of `tasks` resident tasks, each with `blocks` thread
-/// blocks, on a device that can run `room` thread blocks.
+/// Returns the number of tasks that a device computes at once, if `tasks` tasks with `blocks` thread blocks each are
+/// resident and the device can run `room` thread blocks.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,
@@ -183,7 +184,8 @@ mod tests {
         (None, count)
     }
 
-    /// Returns `true` if `count` attempts include a granted calibration, which is an attempt that was not refused.
+    /// Returns `true` if one of `count` attempts was a granted calibration: it was not refused, but another attempt
+    /// followed it.
     fn raised(guard: &Guard, count: usize) -> bool {
         guard.refused() + 1 < count
     }
@@ -237,7 +239,8 @@ mod tests {
                 let mut granted = guard;
                 if granted.grant(more) {
                     assert!(now.calibrates);
-                    // A raised number of tasks is tried, and not raised again.
+                    // After a calibration, one larger number of tasks is tried, and the search does not calibrate
+                    // again.
                     assert!(!granted.next().is_some_and(|next| next.calibrates));
                     let mut again = granted;
                     assert!(!again.grant(5));

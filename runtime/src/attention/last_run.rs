@@ -32,9 +32,9 @@ fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<
 }
 
 impl Workspace {
-    /// Returns the certificate of the last run in this workspace: a bound of the error of its output, from the plan's
-    /// arithmetic and measurements of its tensors. Waits if the run is still pending on a GPU. On the CPU, allocates
-    /// nothing.
+    /// Returns the certificate of the last run in this workspace: a bound of the error of its output, computed from the
+    /// plan's arithmetic and from measurements of the run's tensors. Waits if the run is still pending on a GPU. On the
+    /// CPU, allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the plan of the last run did not have [`PlanOptions::certify`](crate::PlanOptions::certify),

@@ -13,7 +13,7 @@ use elsa_core::attention::certificate::{Certificate, Executed};
 use elsa_core::attention::{InputTensors, Inputs, Lengths, Operand, OutputTensors, Outputs, Problem};
 use elsa_core::dtype::DType;
 
-/// Exact softmax attention, the operator of [`Engine::plan`](crate::Engine::plan).
+/// The operator that [`Engine::plan`](crate::Engine::plan) plans: exact softmax attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention;
 
@@ -58,7 +58,8 @@ impl problem::Problem for Problem {
 }
 
 /// Creates the workspace's record of a run, whose measurements are at `records` and whose counters are at `recorded`.
-/// Runs that output states have the same certificate as other runs, since this makes no path of additions longer.
+/// Runs that output states have the same certificate as other runs, since writing states makes no path of additions
+/// longer.
 fn ran(
     problem: &Problem,
     executed: Executed,

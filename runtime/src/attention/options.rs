@@ -26,17 +26,16 @@ pub struct PlanOptions {
     /// outweighs the cost of waking it. This changes no bit of the output.
     pub all_workers: bool,
     /// `true` if a GPU may sum short chains of f16 products in f16, provided it has a kernel for that. The scores of
-    /// f16 inputs are then computed faster and less accurately, as the certificate's
-    /// [`half_chain`](elsa_core::attention::certificate::Executed::half_chain) states, and a sum beyond the range of
-    /// f16 makes its row NaN. Bits then also depend on whether the rows of keys and values are aligned to 16 bytes.
-    /// Inputs of other types are unaffected.
+    /// f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
+    /// [`half_chain`](elsa_core::attention::certificate::Executed::half_chain). A sum beyond the range of f16 makes its
+    /// row NaN. Bits then also depend on whether the rows of keys and values are aligned to 16 bytes. Inputs of other
+    /// types are unaffected.
     pub half_scores: bool,
     /// `true` if runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) can bound
     /// the error of the last output. The workspace is then slightly larger. This changes no bit of the output.
     pub certify: bool,
-    /// The kernel and the number of splits on a GPU: one of the choices of
-    /// [`Engine::divisions`](crate::Engine::divisions). It overrides the tuned file and the chooser. Ignored on the
-    /// CPU.
+    /// Kernel and number of splits on a GPU, as one of the choices of [`Engine::divisions`](crate::Engine::divisions);
+    /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.
     pub division: Option<Division>,
     /// The schedule of a run. The CPU kernels implement the exact schedule and [`Schedule::within`], each with or
     /// without the norm gate. A scalar implementation computes all other schedules tile by tile; rows that do not pass

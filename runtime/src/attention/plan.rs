@@ -1,4 +1,4 @@
-//! Plans attention, and describes its plans.
+//! Creates attention plans, and describes them.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, choices};

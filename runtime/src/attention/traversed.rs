@@ -21,10 +21,10 @@ pub struct Traversed<'a> {
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
-    /// `true` if the report counts moves of references and searches for largest scores. A GPU does not count them, and
-    /// reports zeros.
+    /// `true` if the report counts how often a reference moved and how often a largest score was needed. A GPU does not
+    /// count them, and reports zeros.
     pub counts_moves: bool,
-    /// Summary over all rows of the share `D / (S + D)` of the weights that a row skipped.
+    /// Summary, over all rows, of `D / (S + D)`: the share of its weights that a row skipped.
     pub shares: Shares,
     /// The sum `D` of skipped weights for every row, `[batch, heads, queries]`, in the units of
     /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way as `S`.
@@ -116,7 +116,7 @@ impl Recorded {
 fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
     let counts = memory.record(span)?;
     let fits = size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
-    // SAFETY: the numbers hold a report, for which any bits are valid, and are aligned to it.
+    // SAFETY: the values have the size and the alignment of a report, for which any bits are valid.
     fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
 }
 
@@ -148,7 +148,8 @@ impl OnGpu {
             report.row_blocks += met * rows;
             report.skipped_row_blocks += skipped * rows;
         }
-        // Overwrites each reference with the row's skipped share, and converts the skipped sum to natural units.
+        // The loop overwrites each reference with the row's skipped share, and converts the skipped sum to natural
+        // units.
         let (m, rest) = finished.split_at_mut(self.rows);
         let (s, d) = rest.split_at_mut(self.rows);
         for ((m, s), d) in m.iter_mut().zip(s).zip(&mut *d) {
@@ -173,7 +174,7 @@ fn traversed<'w>(
 ) -> Traversed<'w> {
     let rows = report.accepted + report.recomputed;
     let shares = Shares::of(share, rows);
-    // In the order of the rows, regardless of the worker.
+    // These are computed in the order of the rows, so they do not depend on which worker computed a row.
     report.worst_share = shares.worst;
     report.share_sum = shares.mean * rows as f64;
     Traversed { schedule, tile, report, counts_moves, shares, d, share }

@@ -86,7 +86,7 @@ pub struct Tuned {
     shapes: Vec<(TunedShape, Division)>,
 }
 
-/// A tuned file that an engine was asked to use.
+/// A tuned file that was selected for an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
     /// Path of the file.
@@ -265,7 +265,8 @@ impl Tuned {
                 metadata.len()
             )));
         }
-        // Files of the system itself are longer than they say, and another file may be there by now.
+        // The read is limited as well: system files report a size that is too small, and the file may have been
+        // replaced.
         let mut text = String::new();
         File::open(path).map_err(read)?.take(LARGEST).read_to_string(&mut text).map_err(read)?;
         let tuned = Tuned::parse(&text)?;

@@ -76,7 +76,7 @@ struct Tensors {
     /// Zeros for every input that the problem has, except the mask and the bias index.
     read: Operands<Option<Zeros>>,
     mask: Option<Open>,
-    /// Indices of a bias table; all refer to its first entry.
+    /// Indices into a bias table, all zero: they refer to its first entry.
     bias_index: Option<HostBuffer<i64>>,
     /// Memory for the output, the present keys and the present values.
     written: [Option<Zeros>; 3],
@@ -95,7 +95,7 @@ impl Tensors {
         };
         let rows =
             |operand| HostBuffer::ordinary(problem.memory(operand).map_or(0, |memory| memory.elements));
-        // One sequence has every token, the others have none.
+        // One sequence has every token, and the others have none.
         let bounds = |sequences: usize, tokens: usize| {
             let mut list = HostBuffer::ordinary(sequences.saturating_add(1))?;
             if let [_, rest @ ..] = &mut *list {
@@ -164,9 +164,9 @@ impl Plan {
     ///
     /// - A GPU has loaded and launched the kernels of every kind of run, with states and without. The workspace has
     ///   allocated the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
-    ///   [`Plan::state_workspace_bytes`]), even if later tensors are used in place. In the caller's memory
-    ///   ([`Plan::workspace_on_device`]) the copies are freed again: runs on device tensors are then ready, and a
-    ///   run on copied host tensors allocates.
+    ///   [`Plan::state_workspace_bytes`]), even if later tensors are used in place. If the workspace is in the caller's
+    ///   memory ([`Plan::workspace_on_device`]), the memory for copies is freed again: runs on device tensors then
+    ///   allocate nothing, but a run on copied host tensors allocates.
     /// - On the CPU every worker has been woken.
     ///
     /// This takes the time of one or two runs, and host memory for their tensors. Creating a plan has already loaded
@@ -196,7 +196,7 @@ impl Plan {
         }
         // A run over zeros does not describe the caller's tensors.
         workspace.ran = None;
-        // A call may be too small for some of the workers, which then have not started.
+        // The run above may be too small for all workers, so the remaining ones are woken here.
         self.engine.pool().run(self.engine.threads(), &|_| ())?;
         Ok(report)
     }

@@ -13,7 +13,7 @@ mod registers {
     /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
-    /// Round to nearest, subnormal numbers preserved, no traps; no flags.
+    /// Environment that rounds to nearest and preserves subnormal numbers, with no traps and no flags set.
     pub const DEFAULT: Environment = (0x1f80, 0);
 
     /// Flag bits of MXCSR; its other bits are control bits.
@@ -41,7 +41,7 @@ mod registers {
     /// Control bits and flags of the thread's floating-point registers.
     pub type Environment = (u64, u64);
 
-    /// Round to nearest, subnormal numbers preserved, no traps; no flags.
+    /// Environment that rounds to nearest and preserves subnormal numbers, with no traps and no flags set.
     pub const DEFAULT: Environment = (0, 0);
 
     pub fn read() -> Environment {
@@ -54,7 +54,7 @@ mod registers {
     }
 
     pub fn write(to: Environment) {
-        // SAFETY: both registers can be written at every privilege level, and hold values read from them or zero.
+        // SAFETY: both registers can be written at every privilege level, and receive values read from them or zero.
         unsafe {
             asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.0, in(reg) to.1, options(nomem, nostack, preserves_flags));
         }

@@ -42,7 +42,7 @@ const INSIDE: u64 = 0xffff;
 const OPEN: u64 = INSIDE + 1;
 const GENERATION: u64 = OPEN << 1;
 
-/// A thread pool of the host, which computes for an engine created with it.
+/// A thread pool of the host program. An engine that is created with it computes on its threads.
 pub trait ParallelFor: Send + Sync {
     /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
     /// of them have returned. Several threads may call this function at the same time, and a task may call it again.
@@ -111,7 +111,7 @@ type Job = *const (dyn Fn(usize) + Sync);
 /// An entry of the table that admits lent threads to a call.
 struct Slot {
     taken: AtomicBool,
-    /// Generation, [`OPEN`] and the number of threads [`INSIDE`].
+    /// The generation, the flag [`OPEN`], and the number of threads inside the slot ([`INSIDE`]).
     state: AtomicU64,
     /// The job and its number of workers. The caller writes them while the slot is closed and no thread is inside; the
     /// threads inside read them.
@@ -146,7 +146,7 @@ impl Slot {
     /// Enters the slot if it is open in this generation, runs the worker's share unless it has been claimed, and
     /// leaves.
     fn visit(&self, generation: u64, worker: usize) {
-        // A task stores as many bits of the generation as fit next to the number of the slot.
+        // A task contains only those bits of the generation that fit next to the slot's number.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
         let enter =
             |state: u64| (state & OPEN != 0 && state & INSIDE != INSIDE && ours(state)).then_some(state + 1);
@@ -156,7 +156,7 @@ impl Slot {
         self.claim(worker);
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
         if before & (OPEN | INSIDE) == 1 {
-            // The caller may be about to sleep, which it does under the lock.
+            // The caller looks for threads and falls asleep under this lock, so it cannot miss the notification below.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.left.notify_one();
         }
@@ -164,7 +164,8 @@ impl Slot {
 
     /// Runs a worker's share unless it has been claimed. The calling thread must be inside the slot or own it.
     fn claim(&self, worker: usize) {
-        // SAFETY: written before the slot was opened, and not again before all threads have left.
+        // SAFETY: the job was written before the slot was opened, and is not written again before all threads have
+        // left.
         let Some((job, workers)) = (unsafe { *self.job.get() }) else { return };
         let bit = 1 << (worker % 64);
         if worker >= workers || self.claimed[worker / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
@@ -185,7 +186,7 @@ impl Slot {
         self.panicked.store(false, Ordering::Relaxed);
         // SAFETY: the slot belongs to this caller, is closed, and no thread is inside.
         unsafe { *self.job.get() = Some((job, workers)) };
-        // Skip a generation whose bits in a task are zero; they would make the task zero.
+        // A generation whose bits in a task are all zero is skipped, because the number of a task must not be zero.
         let mut generation = self.state.load(Ordering::Relaxed) / GENERATION + 1;
         while generation & (usize::MAX / SLOTS) as u64 == 0 {
             generation += 1;
@@ -376,7 +377,7 @@ mod tests {
         let kept = Arc::clone(&tasks);
         let total = Arc::new(AtomicUsize::new(0));
         let pool = lent(move |_, task| {
-            // During this call as well, the tasks of earlier calls do nothing.
+            // The tasks of earlier calls do nothing, not even during this call.
             let mut tasks = kept.lock().unwrap();
             tasks.iter().for_each(|old: &HostTask| (0..4).for_each(|i| old.call(i)));
             tasks.push(task);
@@ -411,7 +412,7 @@ mod tests {
         }));
         *nested.lock().unwrap() = Some(Arc::clone(&pool));
         let task = |_| {
-            // Also from inside a task.
+            // The task itself makes a call, too.
             pool.run(4, &|_| add(&total)).unwrap();
         };
         thread::scope(|s| (0..3).for_each(|_| drop(s.spawn(|| pool.run(2, &task).unwrap()))));

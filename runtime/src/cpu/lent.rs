@@ -23,7 +23,7 @@ impl<O: Operator> Plan<O> {
             return Err(PlanError::OnDevice);
         };
         check_lent(memory, bytes, needed)?;
-        // SAFETY: *lent*.
+        // SAFETY: the caller guarantees the clause *lent*.
         let memory = unsafe { memory::Memory::lent(memory, bytes, needed) };
         Ok(Workspace::of(Memory::Cpu(memory.ok_or(ChooseError::Memory { needed })?)))
     }

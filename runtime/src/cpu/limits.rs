@@ -97,7 +97,7 @@ fn machine(meminfo: &str) -> Option<u64> {
     of("MemAvailable").or_else(old)
 }
 
-/// Returns the number of the line `name:  N kB` of a text, in bytes.
+/// Returns the number in the line `name:  N kB` of a text, converted to bytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut words = line.split_whitespace();
@@ -141,7 +141,7 @@ impl Group {
 fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     let mut found = Vec::new();
     for line in groups.lines() {
-        // hierarchy:controllers:path
+        // The fields of a line are `hierarchy:controllers:path`.
         let mut fields = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
         else {
@@ -153,8 +153,9 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
             _ => continue,
         };
         let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else { continue };
-        // The mounted folder of the hierarchy may be above the group, or be the group. A group outside of it, which shows as
-        // `..`, has no files here, but the mounted one is above it or next to it.
+        // The mounted folder of the hierarchy may be the group or a folder above it. A group outside the mounted folder
+        // (its path may contain `..`) has no files here. The mounted folder, which is above that group or next to it,
+        // is then used instead.
         let below = match root.as_str() {
             "/" => Some(path),
             root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -173,7 +174,7 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
 /// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` unless the line mounts
 /// control groups of this version that count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
-    // number parent device ROOT POINT options [field]... - TYPE source OPTIONS
+    // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
@@ -251,12 +252,12 @@ mod tests {
         assert_eq!(with(&[(v1, "70000\n"), (used, "20000\n")]), (50_000, group));
         let stat = ("/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 5000\n");
         assert_eq!(with(&[(v1, "70000\n"), (used, "20000\n"), stat]), (55_000, group));
-        // More in use than allowed, and more file pages than memory in use.
+        // A group may use more memory than its limit, or have more file pages than memory in use.
         assert_eq!(with(&[(v1, "70000\n"), (used, "90000\n")]), (0, group));
         assert_eq!(with(&[(v1, "70000\n"), (used, "1000\n"), stat]), (70_000, group));
         let unlimited = with(&[(v1, "9223372036854771712\n"), (used, "20000\n")]);
         assert_eq!(unlimited, (5000 << 10, MemoryLimit::Machine));
-        // Version 2: the group, and the one at the mount point.
+        // In version 2, both the process's group and the group at the mount point may have a limit.
         let (own_max, own_now) =
             ("/sys/fs/cgroup/unified/x/y/memory.max", "/sys/fs/cgroup/unified/x/y/memory.current");
         let (top_max, top_now) =

@@ -16,8 +16,8 @@ enum Values {
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Any plan can use it that needs at most
-/// its size.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Any plan that needs at most its size
+/// can use it.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -64,8 +64,8 @@ impl Memory {
         Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Returns the size of the workspace in bytes, including those for alignment, for comparison with the size that a
-    /// plan needs.
+    /// Returns the size of the workspace in bytes, including the bytes for alignment. It is comparable with the size
+    /// that a plan needs.
     pub fn bytes(&self) -> usize {
         self.room * size_of::<f32>() + LINE
     }
@@ -105,24 +105,24 @@ pub unsafe fn write_list<'a, T: Copy>(
     debug_assert!(count * size_of::<T>() <= span.len * size_of::<f32>(), "{count} entries in {span:?}");
     let list = base.wrapping_add(span.start).cast::<T>();
     for at in 0..count {
-        // SAFETY: *room*.
+        // SAFETY: the span has room for the entry (*room*).
         unsafe { list.add(at).write(entry(at)) };
     }
-    // SAFETY: *room*; all entries are written.
+    // SAFETY: the span has room for the list (*room*), and all its entries have been written.
     unsafe { std::slice::from_raw_parts(list, count) }
 }
 
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
-    /// Allocated with `layout`, unless that layout has no bytes.
+    /// Address of the bytes, allocated with `layout` unless it has no bytes.
     data: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: the value owns its bytes, and a shared reference gives no access to them except through a raw pointer.
 unsafe impl Send for Bytes {}
-// SAFETY: as above.
+// SAFETY: as for `Send` above.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
@@ -145,13 +145,13 @@ impl Bytes {
 
     /// Returns all bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the value has that many bytes, all initialised, and is borrowed.
+        // SAFETY: the value has as many bytes as its layout, all initialised, and is borrowed.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.layout.size()) }
     }
 
     /// Returns all bytes for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the value is borrowed exclusively.
+        // SAFETY: as in `as_slice`, and the value is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.layout.size()) }
     }
 
@@ -164,7 +164,7 @@ impl Bytes {
 impl Drop for Bytes {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
-            // SAFETY: allocated by `zeroed` with this layout, and freed once.
+            // SAFETY: `zeroed` allocated the bytes with this layout, and they are freed once.
             unsafe { dealloc(self.data.as_ptr(), self.layout) };
         }
     }

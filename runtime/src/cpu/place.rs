@@ -66,8 +66,8 @@ mod system {
 
     /// Pins the calling thread to a core below `CPU_SETSIZE`.
     pub fn pin(core: usize) -> Result<(), String> {
-        // SAFETY: a set of cores is an array of integers, for which zero is a value; the core is below its size;
-        // the call reads a set of the given size.
+        // SAFETY: a set of cores is an array of integers, so zero bytes are a valid set. The set has a bit for the
+        // core, and the call reads a set of the given size.
         let failed = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(core, &mut set);
@@ -78,7 +78,7 @@ mod system {
 
     /// Sets the priority of the calling thread under `SCHED_FIFO`.
     pub fn urge(priority: u8) -> Result<(), String> {
-        // SAFETY: the parameters are integers, for which zero is a value; the call reads them, for the calling thread.
+        // SAFETY: the parameters are integers, so zero bytes are valid parameters, and the call only reads them.
         let code = unsafe {
             let mut parameters: libc::sched_param = std::mem::zeroed();
             parameters.sched_priority = i32::from(priority);

@@ -181,11 +181,11 @@ mod tests {
         for round in 0..100 {
             let cells = &cells;
             let write = |i: usize| {
-                // SAFETY: element `i` is this worker's.
+                // SAFETY: element `i` belongs to this worker.
                 unsafe { cells.0.get().cast::<usize>().add(i).write(round + i) }
             };
             pool.run(WORKERS, &write).unwrap();
-            // SAFETY: the call is over.
+            // SAFETY: the call is over, so no worker writes the elements.
             let found = unsafe { *cells.0.get() };
             assert_eq!(found, [0, 1, 2, 3].map(|i| round + i));
         }
@@ -262,7 +262,7 @@ mod tests {
                 }
             };
             assert_eq!(crew.divide(threads, 1000, &cancel), Err(RunError::Cancelled));
-            // One worker may have taken the next item before the cancel.
+            // Another worker may have begun the next item before the cancel.
             assert!((4..=3 + threads).contains(&calls.load(Ordering::Relaxed)), "{calls:?}");
             let none = |_, _| panic!("an item of a call that was cancelled");
             assert_eq!(crew.divide(threads, 1, &none), Err(RunError::Cancelled));
@@ -279,7 +279,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn standing_threads_run_where_and_as_urgently_as_asked_or_not_at_all() {
-        // SAFETY: a set of cores is an array of integers, for which zero is a value; the call writes one.
+        // SAFETY: a set of cores is an array of integers, so zero bytes are a valid set, which the call overwrites.
         let allowed = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
@@ -294,7 +294,7 @@ mod tests {
         for _ in 0..20 {
             let check = |i: usize| {
                 if i > 0 {
-                    // SAFETY: takes no argument.
+                    // SAFETY: the call has no argument and no precondition.
                     let core = unsafe { libc::sched_getcpu() } as usize;
                     assert_eq!(core, cores[(i - 1) % cores.len()], "worker {i}");
                 } else {
@@ -311,7 +311,7 @@ mod tests {
         match urgent {
             Ok(pool) => {
                 let check = |i: usize| {
-                    // SAFETY: the parameters are integers to write to; zero is the calling thread.
+                    // SAFETY: the call writes integers to the parameters, and zero denotes the calling thread.
                     let found = unsafe {
                         let mut parameters: libc::sched_param = std::mem::zeroed();
                         assert_eq!(libc::sched_getparam(0, &raw mut parameters), 0);
@@ -352,7 +352,8 @@ mod tests {
             while !busy.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator of use.
+            // SAFETY: the child uses only its own memory and ends without returning; the C library keeps its allocator
+            // usable.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the alarm ends a child that hangs.
@@ -363,11 +364,11 @@ mod tests {
                 });
                 drop(idle);
                 let good = done.is_ok() && calls.into_inner() == 7 && pool.threads() == 1;
-                // SAFETY: ends the process.
+                // SAFETY: the call ends the process and has no precondition.
                 unsafe { libc::_exit(i32::from(!good)) };
             }
             let mut status = 0;
-            // SAFETY: waits for that child; an integer to write to.
+            // SAFETY: the call waits for that child and writes an integer to `status`.
             let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
             over.store(true, Ordering::Release);
             assert!(child > 0 && ended == child && status == 0, "child {child}, status {status:#x}");

@@ -4,7 +4,7 @@
 //! initialised does not work in the child. Values that depend on threads or the driver record the [`Process`] in which
 //! they were created.
 //!
-//! **The naive way** compares process numbers, which takes a system call each time, and numbers are reused. Here
+//! **The naive way** compares process numbers, but each comparison takes a system call, and numbers are reused. Here
 //! the C library calls a function in every child, which increments a count of forks, so a comparison only loads that
 //! count from memory.
 
@@ -42,8 +42,8 @@ fn register() -> bool {
     extern "C" fn count() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the child calls a function of that type, which only changes an atomic number; a library that is unloaded
-    // takes its functions along.
+    // SAFETY: the child calls a function of the required type, which only changes an atomic number. If the library is
+    // unloaded, its functions are no longer registered.
     unsafe { libc::pthread_atfork(None, None, Some(count)) == 0 }
 }
 

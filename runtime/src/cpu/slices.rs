@@ -21,7 +21,8 @@ pub unsafe fn slice<'a, P: Problem, T>(
     operand: P::Operand,
 ) -> Option<&'a [T]> {
     let (data, n) = (tensors.at(operand).cast_const(), count(problem, tensors, operand));
-    // SAFETY: *tensors*: readable for these elements as long as `'a` (clause), and aligned, being a slice's.
+    // SAFETY: *tensors*: the elements are readable for `'a` (clause). They are aligned, because the caller passed a
+    // slice.
     (!data.is_null()).then(|| unsafe { from_raw_parts(data.cast(), n) })
 }
 
@@ -34,7 +35,7 @@ pub unsafe fn elements<'a, P: Problem>(
     tensors: &HostTensors<'a, P::Operand>,
     operand: P::Operand,
 ) -> Option<Elements<'a>> {
-    // SAFETY: the same clauses.
+    // SAFETY: the callees' clauses are those of this function.
     unsafe {
         match tensors.types()[operand] {
             DType::F32 => slice(problem, tensors, operand).map(Elements::F32),
@@ -55,7 +56,8 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
     operand: P::Operand,
 ) -> Option<&'a mut [T]> {
     let (data, n) = (tensors.at(operand), count(problem, tensors, operand));
-    // SAFETY: *tensors*: writable for these elements as long as `'a`, by nothing else (clause), and aligned, being a slice's.
+    // SAFETY: *tensors*: for `'a`, the elements are writable and nothing else uses them (clause). They are aligned,
+    // because the caller passed a slice.
     (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
 }
 
@@ -68,7 +70,7 @@ pub unsafe fn elements_mut<'a, P: Problem>(
     tensors: &HostTensors<'a, P::Operand>,
     operand: P::Operand,
 ) -> Option<ElementsMut<'a>> {
-    // SAFETY: the same clauses.
+    // SAFETY: the callees' clauses are those of this function.
     unsafe {
         match tensors.types()[operand] {
             DType::F32 => slice_mut(problem, tensors, operand).map(ElementsMut::F32),

@@ -17,8 +17,8 @@
 //!    it notifies the caller.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
 //!    every worker has finished with it. Nothing is allocated per job.
-//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was
-//!    granted before it counts as started; if one was refused, all threads end.
+//! 5. *Either all threads start or none.* If a core or a priority is requested, a thread counts as started only when it
+//!    has reported that the request was granted; if one request was refused, all threads end.
 
 use super::float;
 use super::place::Placement;
@@ -38,7 +38,7 @@ const STACK: usize = 256 << 10;
 
 type Task = *const (dyn Fn(usize) + Sync);
 
-/// A job.
+/// A job: a function of the worker's number, and the number of workers that call it.
 #[derive(Clone, Copy)]
 struct Job {
     task: Task,
@@ -73,7 +73,7 @@ pub struct Standing {
     turn: Mutex<()>,
 }
 
-/// Reports of threads that have tried to set their core and priority: their number, and the first refusal.
+/// Number of threads that have tried to set their core and priority, and the first refusal.
 #[derive(Default)]
 struct Reports {
     state: Mutex<(usize, Option<PlanError>)>,
@@ -175,7 +175,7 @@ impl Standing {
         job.1 = Some(Job { task: borrowed, workers });
         let generation = job.0;
         drop(job);
-        // A worker that stops spinning takes the lock next, so it is released before this store.
+        // A worker that sees this store stops spinning and acquires the lock, which has been released before.
         shared.generation.store(generation, Ordering::Release);
         shared.start.notify_all();
         let mine = catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))));
@@ -202,7 +202,7 @@ impl Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Neither joined nor detached: in this process the threads do not exist.
+            // The threads do not exist in this process, so their handles are neither joined nor detached.
             #[cfg(unix)]
             for handle in self.handles.drain(..) {
                 let _ = handle.into_pthread_t();

@@ -84,7 +84,7 @@ impl<O: Operator> DeviceBound<'_, O> {
     /// Returns the error that the device reports. There is no fallback.
     pub unsafe fn run(&mut self) -> Result<Report, RunError> {
         *self.ran = None;
-        // SAFETY: the clause of this function.
+        // SAFETY: the caller guarantees the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
         let Plan { execution, problem, .. } = self.plan;
         *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));

@@ -4,8 +4,8 @@ use crate::tensors::Tensor;
 use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Copies of rarely used tensors ([`Tensor::apart`]) are
-/// in a separate buffer, back to back, and have no offset here.
+/// The layout of device memory for copies of host tensors. Copies of rarely used tensors ([`Tensor::apart`]) are in a
+/// separate buffer, back to back, and have no offset here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staging<O: Operand> {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
@@ -26,7 +26,7 @@ impl<O: Operand> Staging<O> {
     }
 }
 
-/// Memory for copies of the host tensors of a problem, in bytes.
+/// Sizes in bytes of the memory that copies of a problem's host tensors need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
     /// Device memory for the tensors that most calls have.

@@ -112,9 +112,10 @@ impl<'a> DeviceCall<'a> {
         self.launches.blocks()
     }
 
-    /// Enqueues the computation, after the pending work of earlier runs in the workspace, in any stream. If the
-    /// stream is being captured, the computation becomes part of its graph. A captured stream cannot wait for work
-    /// outside the capture, so this function waits for earlier runs; the caller must order launches of the graph.
+    /// Enqueues the computation, to start after the work that earlier runs in the workspace have enqueued in any
+    /// stream. If the stream is being captured, the computation becomes part of its graph. A captured stream cannot
+    /// wait for work outside the capture, so this function waits for earlier runs; the caller must order launches of
+    /// the graph.
     ///
     /// # Safety
     /// The bound tensors stay allocated until the stream has been waited for.
@@ -130,8 +131,8 @@ impl<'a> DeviceCall<'a> {
             self.workspace.pending.wait()?;
         }
         self.workspace.pending.precede(&entered, self.stream, capture)?;
-        // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function; pending work is
-        // waited for before the workspace is freed.
+        // SAFETY: *room*: `new` has checked every address. *alive*: the caller guarantees it (clause), and pending work
+        // is waited for before the workspace is freed.
         let enqueued =
             unsafe { self.launches.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
         self.workspace.graph.took(self.launches.table_bytes(), capture);

@@ -201,7 +201,7 @@ impl Gpu {
         if let Some(function) = find(&*self.state_of(context)?, kernel) {
             return Ok(function);
         }
-        // Another thread may load it at the same time. The first to finish is kept.
+        // Another thread may load the kernel at the same time. The module that is ready first is kept.
         let start = Instant::now();
         let isa = kernel.ptx.isa;
         let (module, form) = self.module(context, kernel)?;

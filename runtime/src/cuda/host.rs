@@ -110,7 +110,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     }
 
     /// Waits for earlier runs in the workspace, computes the outputs and waits for them. If `resident`, the run reuses
-    /// the inputs that an earlier run of this call has staged, and leaves outputs in the staging there. It stages the
+    /// the inputs that an earlier run of this call has staged, and leaves the outputs in the staging. It stages the
     /// inputs if no run has done so, or if the device's memory has been lost since.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         };
         let entered = context.enter()?;
         let stream = self.workspace.stream.raw();
-        // Until the work is known to be done.
+        // The staging does not count as filled until the work is known to be done.
         self.staged = false;
         if self.replay.as_ref().is_none_or(|(_, recorded)| *recorded != calls) {
             self.replay = None;
@@ -157,9 +157,9 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             }
         }
         let launch = || match &self.replay {
-            // SAFETY: as above.
+            // SAFETY: as for the recorded calls above.
             Some((graph, _)) => unsafe { graph.launch(&entered, stream) },
-            // SAFETY: as above.
+            // SAFETY: as for the recorded calls above.
             None => (0..calls)
                 .try_for_each(|_| unsafe { self.launches.enqueue(&entered, stream, self.workspace, false) }),
         };
@@ -202,7 +202,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         let done = begun.and_then(|()| self.enqueue(&entered, stream, reused, resident));
         let ended = clock.map_or(Ok(()), |[_, behind]| behind.record(&entered, stream));
         let enqueued = timed.then(Instant::now);
-        // Enqueued work must not touch the caller's memory after this call.
+        // Enqueued work must not use the caller's memory after this call, so it is waited for even after an error.
         let waited = stream.synchronize(&entered);
         let over = timed.then(Instant::now);
         self.copied = done?;
@@ -218,7 +218,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         else {
             return Ok(CallTimes::default());
         };
-        // A driver that does not report a positive number has not measured.
+        // If the driver reports no valid time, the event pair has measured nothing, and the time is zero.
         let ms = f64::from(behind.since(&entered, before)?);
         let device = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
         Ok(CallTimes { enqueue: enqueued - start, wait: over - enqueued, device })
@@ -248,13 +248,13 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 for_runs(&view, 0..kept, |run| {
                     bytes += run.len() * size;
                     let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as above; the run is in the tensor's view.
+                    // SAFETY: as above; the contiguous elements are in the tensor's view.
                     unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
                 })?;
             }
         }
-        // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
-        // staged or mapped. *alive*: as above.
+        // SAFETY: *room*: every address belongs to the workspace, or to a staged or mapped tensor with the bytes of its
+        // view. *alive*: as above.
         unsafe { self.launches.enqueue(entered, stream, self.workspace, false)? };
         for tensor in copied().filter(|tensor| !resident && tensor.written) {
             let size = tensor.size;
@@ -262,7 +262,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
                     bytes += run.len() * size;
                     let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as for the inputs; the run is in the tensor's view.
+                    // SAFETY: as for the inputs; the contiguous elements are in the tensor's view.
                     unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
                 })?,
                 None => {
@@ -285,8 +285,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
             let (Some(view), size) = (tensor.rows, tensor.size) else { continue };
             let bounce = &mut self.workspace.bounce;
             let bytes = tensor.bytes.min(bounce.len());
-            // SAFETY: *room*: `bytes` on both sides; `place` has allocated the whole tensor. *alive*: the stream
-            // is waited for in any case.
+            // SAFETY: *room*: both buffers have `bytes` bytes, since `place` has allocated the complete tensor.
+            // *alive*: the stream is waited for even after an error.
             let copied = unsafe { stream.copy_out(entered, bounce.as_mut_ptr(), tensor.device, bytes) };
             let waited = stream.synchronize(entered);
             copied?;

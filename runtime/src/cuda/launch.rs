@@ -28,7 +28,7 @@ const MOST_BYTES: usize = 6144;
 /// Alignment of stored parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// Number of thread blocks in a launch, and of threads per block.
+/// Number of thread blocks in a launch, and number of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of thread blocks; a kernel with zero blocks is not launched.
@@ -107,8 +107,8 @@ impl Launches {
         let Some(room) = self.parameters.0.get_mut(start..end) else {
             return Err(DeviceError::HostMemory { bytes: end });
         };
-        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of the alignment of the
-        // array, and that of `P` is no larger.
+        // SAFETY: the room has the size of a `P`. It is aligned for a `P`, because `start` is a multiple of the array's
+        // alignment, which is at least that of `P`.
         unsafe { room.as_mut_ptr().cast::<P>().write(*parameter) };
         self.used = end;
         Ok(Stored(start))
@@ -177,25 +177,25 @@ impl Launches {
     ) -> Result<(), DeviceError> {
         let (to, bytes) = self.table;
         if bytes > 0 {
-            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes the
-            // table again, and for pending work before it is freed.
+            // SAFETY: *room*: the caller guarantees it (clauses). *alive*: the workspace waits for `uploaded` before it
+            // writes the table again, and for pending work before it is freed.
             unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
             workspace.uploaded.record(entered, stream)?;
         }
         let Some((kernel, fork)) = &self.beside else {
-            // SAFETY: the clauses of this function.
+            // SAFETY: the caller guarantees the clauses of this function.
             return unsafe { self.launch(&self.kernels, entered, stream) };
         };
         let (before, behind) = self.kernels.split_at(*fork);
-        // SAFETY: the clauses of this function.
+        // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(before, entered, stream)? };
         let beside = workspace.beside.as_ref().ok_or(DeviceError::NoKernel { role: "measuring" })?;
         beside.inputs.record(entered, stream)?;
-        // SAFETY: the clauses of this function.
+        // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(behind, entered, stream)? };
         let own = beside.stream.raw();
         beside.inputs.precede(entered, own)?;
-        // SAFETY: the clauses of this function.
+        // SAFETY: the caller guarantees the clauses of this function.
         unsafe { self.launch(std::slice::from_ref(kernel), entered, own)? };
         let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
         if joined.is_err() && !captured {
@@ -217,7 +217,8 @@ impl Launches {
     ) -> Result<(), DeviceError> {
         for Kernel { function, grid, parameter } in kernels.iter().filter(|kernel| kernel.grid.blocks > 0) {
             let parameter = self.parameters.0.as_ptr().wrapping_add(*parameter).cast::<c_void>();
-            // SAFETY: the clauses of this function; *parameter* of `push` and `fork`, and *parameters*.
+            // SAFETY: the caller guarantees the clauses of this function; *parameter* of `push` and `fork`, and
+            // *parameters*.
             unsafe { stream.launch(entered, function, grid.blocks, grid.threads, parameter)? };
         }
         Ok(())

@@ -25,12 +25,13 @@ pub(super) unsafe fn cover(
     let width = c.choice.kernel.rows;
     let partial = match coverage(problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
-        // Rows of zeros also meet the keys, and zero times a non-finite value is NaN.
+        // Tile columns without a row hold zeros, and zero times a non-finite key or value is NaN.
         Coverage::Full if finite || rows.len() == width => return Some(std::ptr::null()),
         Coverage::Full => false,
         Coverage::Partial => true,
     };
-    // SAFETY: the region holds a block of a tile (layout), and is the worker's (clause). It is initialised (*workspace*).
+    // SAFETY: the initialised region (*workspace*) has room for a block of a tile (layout) and is the worker's
+    // (clause).
     let bias = unsafe { std::slice::from_raw_parts_mut(to, keys.len() * width) };
     let mut written = 0;
     if partial && problem.modifies(sequence.batch) {
@@ -39,7 +40,7 @@ pub(super) unsafe fn cover(
         match (spec.mask.zip(c.inputs.forward.mask), spec.bias.is_some() || spec.windows.is_some()) {
             (Some((view, elements)), false) => {
                 let (keys, to) = (keys.start..keys.start + reach, bias.as_mut_ptr());
-                // SAFETY: the region holds the keys (clause), of which the mask covers these.
+                // SAFETY: the region has room for all keys (clause), and `keys` are those that the mask covers.
                 match unsafe { mask(c, tile, &view, &elements, keys, to) } {
                     Seen::Nothing => return None,
                     Seen::Plain => {}
@@ -67,8 +68,8 @@ pub(super) unsafe fn cover(
     Some(to)
 }
 
-/// Writes the values that the mask adds to a tile's scores of the keys `keys` to `to`, and reports the kinds of these
-/// values. The mask must cover all of `keys`.
+/// Writes to `to` the values that the mask adds to a tile's scores for `keys`, and reports the kinds of these values.
+/// The mask must cover all of `keys`.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are in the sequence, at most one block, and `to` is a region of the worker.
@@ -94,7 +95,7 @@ unsafe fn mask(
         keys: keys.len(),
     };
     let mut seen = Seen::Plain;
-    // SAFETY: rows and keys are in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    // SAFETY: rows and keys are in the mask (*inputs*), and `to` has room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, c.choice.kernel.rows, to, &mut seen) };
     seen
 }

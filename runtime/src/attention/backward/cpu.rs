@@ -32,8 +32,8 @@ unsafe fn inputs<'a>(
     tensors: &HostTensors<'a, Operand>,
 ) -> BackwardInputs<'a> {
     let spec = problem.forward().spec();
-    // SAFETY: the problem states as many elements, of the call's types, of the mask's kind, of i64 for an index and of f32 for
-    // what is known of rows (clause); a run reads them.
+    // SAFETY: the tensors have as many elements as the problem states (clause): of the call's types, of the mask's
+    // kind, i64 in an index and f32 in the statistics of rows. A run only reads them.
     unsafe {
         let of = |operand| elements(problem, tensors, operand);
         let rows = |operand| slice(problem, tensors, operand).unwrap_or_default();
@@ -92,7 +92,8 @@ impl plan::CpuPlan for CpuPlan {
             return Err(BindError::Room { found: memory.bytes(), needed: layout.bytes() });
         }
         let (forward, count) = (problem.forward(), problem.forward().sequences());
-        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
+        // exclusively.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| forward.sequence(&lengths, index)) };
         // SAFETY: the tensors have been checked against the problem.
@@ -116,13 +117,13 @@ impl plan::CpuCall for CpuCall<'_> {
         let (c, sequences) = (&self.context, self.sequences);
         let (choice, problem) = (c.choice, c.problem);
         let (heads, kv_heads) = (problem.forward().heads(), problem.forward().kv_heads());
-        // Parts come last: those of a causal problem have less and less to do.
+        // The part is the slowest index of the tasks: in a causal problem, later parts have less and less work.
         let tasks = choice.parts * sequences.len() * kv_heads;
         crew.divide(choice.workers, tasks, &|worker, number| {
             let (part, rest) = (number / (sequences.len() * kv_heads), number % (sequences.len() * kv_heads));
             let task = walk::Task { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
-            // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each worker
-            // has its own number. A task writes the gradients of its keys, and those of the queries of its part.
+            // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
+            // worker has its own number. A task writes the gradients of its keys, and its part's query gradients.
             unsafe { walk::part(c, &task, worker, crew) }
         })?;
         crew.divide(choice.workers, sequences.len() * heads, &|_, number| {

@@ -12,12 +12,12 @@ use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients,
 use elsa_core::dtype::DType;
 use std::convert::Infallible;
 
-/// The gradients of attention, the operator of [`Engine::backward_plan`](crate::Engine::backward_plan).
+/// The operator that [`Engine::backward_plan`](crate::Engine::backward_plan) plans: the gradients of attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward;
 
-/// A backward plan: a problem and every decision that does not depend on the addresses of tensors. Created by
-/// [`Engine::backward_plan`](crate::Engine::backward_plan).
+/// A backward plan: a problem and every decision that does not depend on the addresses of tensors.
+/// [`Engine::backward_plan`](crate::Engine::backward_plan) creates it.
 pub type BackwardPlan = plan::Plan<Backward>;
 /// Working memory for runs of a backward plan. A workspace serves one run at a time.
 pub type BackwardWorkspace = workspace::Workspace<Backward>;

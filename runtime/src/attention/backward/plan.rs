@@ -1,4 +1,4 @@
-//! Plans gradients, and reports the properties of their plans.
+//! Creates backward plans, and reports their properties.
 
 use super::cpu::CpuPlan;
 use super::operator::BackwardPlan;

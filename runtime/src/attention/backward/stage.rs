@@ -36,7 +36,7 @@ impl Tensor<'_> {
         to_stride: usize,
     ) {
         let (src, stride, dim) = (self.row(batch, head, token), self.view.strides()[2], self.view.dim());
-        // SAFETY: `count` rows on both sides (*inputs*, clause); *kernel*.
+        // SAFETY: source and destination have `count` rows (*inputs*, clause); *kernel*.
         unsafe {
             c.kernel.primitives.rows_to_f32(self.data.dtype(), src, stride, count, dim, dst, to_stride);
         }
@@ -72,7 +72,7 @@ pub(super) unsafe fn chunk(
     {
         let (to, dim) = (part.wrapping_add(span.start), view.dim());
         let tensor = Tensor { view, data };
-        // SAFETY: the region holds a chunk of padded rows (layout), all of it initialised (*workspace*).
+        // SAFETY: the region has room for a chunk of padded rows (layout), all of it initialised (*workspace*).
         let rows = unsafe {
             tensor.copy(c, (sequence.batch, kv_head, sequence.key0 + keys.start), keys.len(), to, padded);
             std::slice::from_raw_parts_mut(to, keys.len() * padded)
@@ -120,7 +120,7 @@ unsafe fn both_ways(
     [columns, strips, convert]: [*mut f32; 3],
 ) -> bool {
     let (k, dim, count) = (&c.choice.kernel, tensor.view.dim(), tile.rows.len());
-    // SAFETY: a tile's rows of `width` values are the worker's (clauses), initialised (*workspace*).
+    // SAFETY: the worker's region has a tile's rows of `width` values (clauses), all initialised (*workspace*).
     let rows = unsafe {
         tensor.copy(c, (tile.sequence.batch, tile.head, tile.token()), count, convert, width);
         std::slice::from_raw_parts_mut(convert, k.rows * width)
@@ -132,7 +132,7 @@ unsafe fn both_ways(
     let finite = all_finite(&rows[..count * width]);
     for first in (0..k.rows).step_by(k.panel) {
         let here = count.saturating_sub(first).min(k.panel);
-        // SAFETY: the panel's rows, and its columns (clauses); *kernel*.
+        // SAFETY: the panel has the rows, and `columns` has room for them (clauses); *kernel*.
         unsafe {
             let (src, dst) = (rows.as_ptr().add(first * width), columns.add(first * padded));
             (c.kernel.primitives.transpose_in)(src, width, here, dim, padded, k.panel, factor, dst);
@@ -143,7 +143,7 @@ unsafe fn both_ways(
     while x < width {
         let wide = if width - x >= strip { strip } else { k.lanes };
         for (i, row) in rows.chunks_exact(width).enumerate() {
-            // SAFETY: row `i` of the strip that begins at dim `x` (clauses).
+            // SAFETY: the strip that begins at dim `x` has a row `i` (clauses).
             unsafe { strips.add(x * k.rows + i * wide).copy_from_nonoverlapping(row[x..].as_ptr(), wide) };
         }
         x += wide;
@@ -164,7 +164,7 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
     let (factor, _) = forward.score_factors();
     let query = Tensor { view: spec.query, data: c.inputs.forward.query };
     let upstream = Tensor { view: c.problem.spec().upstream, data: c.inputs.upstream };
-    // SAFETY: the regions hold a tile (layout) and are the worker's (clauses).
+    // SAFETY: the regions have room for a tile (layout) and belong to the worker (clauses).
     let finite = unsafe {
         let to = [place(at.query_columns.start), place(at.query_rows.start), convert];
         let query = both_ways(c, tile, &query, factor, (c.choice.head_dim, c.choice.head_row), to);
@@ -172,7 +172,7 @@ pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) 
         [query, both_ways(c, tile, &upstream, 1.0, (c.choice.value_dim, c.choice.value_row), to)]
     };
     let k = &c.choice.kernel;
-    // SAFETY: four numbers for each row of a tile (layout), initialised (*workspace*).
+    // SAFETY: the region has four numbers for each row of a tile (layout), all initialised (*workspace*).
     let numbers = unsafe { std::slice::from_raw_parts_mut(place(at.statistics.start), 4 * k.rows) };
     numbers.fill(0.0);
     let (batch, head, dim) = (tile.sequence.batch, tile.head, forward.value_dim());
@@ -210,7 +210,7 @@ pub(super) unsafe fn store(
     stride: usize,
 ) {
     for i in 0..count {
-        // SAFETY: row `i` on both sides (clauses).
+        // SAFETY: source and destination have a row `i` (clauses).
         let (from, to) = unsafe {
             (
                 std::slice::from_raw_parts(src.add(i * width), dim),

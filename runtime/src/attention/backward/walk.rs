@@ -47,8 +47,8 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
     for (n, number) in choice.chunks(sequence.keys, task.part).enumerate() {
         let start = number * k.chunk();
         let keys = start..sequence.keys.min(start + k.chunk());
-        // SAFETY: the keys are in the sequence, and the regions hold a chunk (layout). The tile's rows are in the sequence.
-        // The rows of the gradients belong to this task: its keys, and the queries of its part.
+        // SAFETY: the keys are in the sequence, and the regions have room for a chunk (layout). The tile's rows are in
+        // the sequence. This task alone writes the gradients of its keys, and its part's query gradients.
         unsafe {
             let finite = stage::chunk(c, sequence, task.kv_head, &keys, own);
             d_keys.write_bytes(0, (keys.len() + k.tile_keys) * choice.head_row);
@@ -94,8 +94,8 @@ unsafe fn pass(
     let (to, stride) = c.query_gradient(part, tile.sequence.batch, tile.head, tile.token());
     let (dim, count) = (c.problem.forward().head_dim(), tile.rows.len());
     let (any, _) = tile.sequence.ranges(tile.rows.clone());
-    // SAFETY: the tile's rows of the gradient belong to this worker (clause); tile and blocks point to what their
-    // contracts require, in regions that hold them (layout); *kernel*.
+    // SAFETY: the tile's rows of the gradient belong to this worker (clause). Tile and blocks point to what their
+    // contracts require, in regions with room for it (layout); *kernel*.
     unsafe {
         if any.start.max(keys.start) >= any.end.min(keys.end) {
             if is_first {
@@ -167,8 +167,8 @@ pub(super) unsafe fn join(c: &Context<'_>, sequence: &Sequence, head: usize) {
     let (parts, dim, scale) = (c.choice.parts_of(sequence.keys), forward.head_dim(), forward.scale());
     for i in 0..sequence.queries {
         let row = |part| c.query_gradient(part, sequence.batch, head, sequence.query0 + i).0;
-        // SAFETY: row `i` of the gradient is this worker's (clause), and so are those of the later parts; all were written,
-        // but without keys.
+        // SAFETY: row `i` of the gradient is this worker's (clause), and so is row `i` of every later part. If there
+        // are keys, all these rows have been written.
         unsafe {
             let sum = std::slice::from_raw_parts_mut(row(0), dim);
             if parts == 0 {

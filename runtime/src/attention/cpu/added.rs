@@ -31,14 +31,14 @@ pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> us
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
 
-/// Returns the number of keys that both mask and bias cover.
+/// Returns the number of keys, at most `keys`, that both mask and bias cover.
 pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     let spec = c.problem.spec();
     let mask = spec.mask.map_or(keys, |mask| mask.reach(keys));
     spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
 }
 
-/// Writes the values that mask or bias adds to the scores of a tile and the keys of a block to `at`, and reports the
+/// Writes to `at` the values that mask or bias adds to the scores of a tile and the keys of a block, and reports the
 /// kinds of these values.
 ///
 /// # Safety
@@ -59,7 +59,7 @@ pub(super) unsafe fn write(
     }
     let Some((view, data)) = dense(c, of) else {
         let keys = keys.start..keys.start + count;
-        // SAFETY: the same clauses.
+        // SAFETY: the callee's clauses are those of this function.
         return unsafe {
             match &c.problem.spec().windows {
                 Some(windows) if c.choice.lines > 0 => slide(c, windows, tile, keys, entries, at),
@@ -77,7 +77,7 @@ pub(super) unsafe fn write(
         rows: tile.rows.len(),
         keys: count,
     };
-    // SAFETY: rows and keys are in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    // SAFETY: rows and keys are in the mask (*inputs*), and `at` has room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
     seen
 }
@@ -117,20 +117,21 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
                     rows: 1,
                     dim: c.choice.entries,
                 };
-                // In base-2 units, and rounded.
+                // The entries are in base-2 units, and rounded.
                 (rows, LN_2 * (1.0 + 1e-6))
             }
         };
         let mut most = 0.0f32;
-        // SAFETY: rows and keys are in the mask (*inputs*), or the entries in their region (clause); *kernel*.
+        // SAFETY: the measured elements are in the mask (*inputs*), or are the table entries in their region (clause);
+        // *kernel*.
         unsafe { (c.kernel.measure.addends)(&rows, &raw mut most) };
         sum += f64::from(most) * unit;
     }
     sum
 }
 
-/// Returns the mask's rows for a tile and the keys of a block, to prefetch, if they are read only once. If `keys` is
-/// empty, returns the first rows of the next head.
+/// Returns the mask elements of a tile and a block of keys for prefetching, if they are read only once. If `keys` is
+/// empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -140,7 +141,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     let row = view.row(batch, tile.head, rows);
     let size = view.kind().size();
     let stride = view.strides()[2] * size;
-    // The next head begins after the last row.
+    // The rows of the next head begin after the last row of this one.
     let (first, count) = match keys.is_empty() {
         true => {
             (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block)
@@ -154,14 +155,14 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// Writes the values that the mask adds to the keys of a block to `at`, for a mask of one row per task. Reports the
-/// kinds of these values.
+/// For a mask with one row per task, writes to `at` the values that it adds to the scores of a block's keys, and
+/// reports the kinds of these values.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
 pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
-    // SAFETY: the same clauses, for a tile of one row; a mask has no entries.
+    // SAFETY: the callee's clauses are those of this function, for a tile of one row; a mask needs no table entries.
     unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
 }
 
@@ -172,7 +173,7 @@ pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, 
 pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     let Some(BiasView::Table(table)) = c.problem.spec().bias else { return };
     let (data, len) = (c.tensor(Operand::Bias).data, table.entries * table.heads);
-    // SAFETY: the table is readable for its elements (*inputs*); entries are in the region (clause).
+    // SAFETY: the elements of the table are readable (*inputs*), and the region has room for its entries (clause).
     unsafe {
         let elements = MaskElements::Additive(match table.dtype {
             DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
@@ -203,8 +204,8 @@ unsafe fn look_up(
     for column in 0..width {
         let row = (tile.rows.start + column.min(last)) * c.index_stride;
         for key in keys.clone() {
-            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the block
-            // (clauses).
+            // SAFETY: the index has an entry for each query and key (*inputs*), `entries` has every entry of the table,
+            // and the value is in the block at `at` (clauses).
             unsafe {
                 let entry = index.wrapping_add(row + key).read_unaligned().max(0) as usize;
                 let x = entries.add(entry.min(most)).read();
@@ -228,7 +229,7 @@ unsafe fn look_up(
 #[inline(always)]
 unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
     for i in (0..n).step_by(4) {
-        // SAFETY: four of the values (clause).
+        // SAFETY: `from` and `to` have these four values (clause).
         unsafe { to.add(i).cast::<[f32; 4]>().write(from.add(i).cast::<[f32; 4]>().read()) };
     }
 }
@@ -252,19 +253,19 @@ unsafe fn slide(
     let [h, w] = windows.size;
     let (rows, width) = (&tile.rows, tile.width);
     let last = keys.end - 1;
-    // Row distances that occur, from zero on.
+    // `distances` are the row distances, plus `h − 1`, that occur between the rows of the tile and the keys.
     let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
     let lines = entries.wrapping_add(c.choice.entries);
     for column in 0..w {
-        // Rows of the window whose key in this column is one of `keys`.
+        // `from..to` are the window rows whose key in this column is one of `keys`.
         let from = keys.start / w + usize::from(keys.start % w > column);
         let to = last / w + usize::from(last % w >= column);
         if from >= to {
             continue;
         }
-        // SAFETY: entries of the table, followed by lines of `w` for each distance, with the width of a tile to spare
-        // (layout). A line overwrites the excess of the previous one. Rows of a tile, whose first ones are among the lines of
-        // the distances that occur, and their places in the bias of the block (clauses).
+        // SAFETY: the entries of the table are followed by a line of `w` values for each distance, and by room for the
+        // width of a tile (layout). A line overwrites the excess of the previous one. For each key, the tile's values
+        // begin in the lines of the distances that occur, and the bias of the block has room for them (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);
@@ -284,14 +285,14 @@ unsafe fn slide(
     Seen::Biased
 }
 
-/// Writes `len` numbers: the side of each token of a window, and then the side of the last token again.
+/// Writes `len` numbers to `to`: the side of each token of a window, then the side of the last token up to the end.
 ///
 /// # Safety
 /// - `len` values are writable at `to`.
 pub(super) unsafe fn write_sides(sides: &Sides, tokens: usize, len: usize, to: *mut f32) {
     for token in 0..len {
         let side = sides.of(token.min(tokens - 1));
-        // SAFETY: value `token` of `len` (clause).
+        // SAFETY: `to` has room for `len` values (clause), and `token` is less than `len`.
         unsafe { to.add(token).write(f32::from(side)) };
     }
 }

@@ -9,9 +9,9 @@
 //!    block is skipped or fully attended ([`coverage`]). A bias is written only for a partially attended block.
 //! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
 //!    skipped, and a block without a masked key needs no bias.
-//! 3. *Values that tasks share are kept* ([`MaskCache`]). All other values are added to a copy: those of a second mask,
-//!    of the sides of a shifted window, or of intervals.
-//! 4. *A row shared by all queries stays a row*: the kernel adds its elements to whole vectors.
+//! 3. *Values that tasks share are kept* ([`MaskCache`]). The values of a second mask, the sides of a shifted window, and
+//!    intervals are added to a copy.
+//! 4. *A mask row that all queries share stays a row*: the kernel adds each of its elements to complete vectors.
 
 use super::added::{self, MaskOf};
 use super::context::{Context, TileRows};
@@ -29,8 +29,8 @@ pub(super) struct Bias {
     pub is_row: bool,
 }
 
-/// The worker's memory for two biases, a block of the widest tile each. The second one exists only if two biases are
-/// added.
+/// The worker's memory for two biases, each with room for a block of the widest tile. The second one exists only if two
+/// biases are added.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub first: *mut f32,
@@ -48,12 +48,12 @@ impl Room {
 /// The kinds of values found so far, and the address of the values.
 type Found = (Seen, *const f32);
 
-/// Computes the bias of a block and a tile, which is tile number `place` of its group. Returns `None` if no row attends
-/// a key.
+/// Computes the bias of a block and of the tile with index `place` in its group. Returns `None` if no row attends a
+/// key.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` is a block or its first keys, and `to` is memory of the worker.
-/// - `cache` holds the worker's data for the task of the tile.
+/// - `cache` contains the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -72,13 +72,13 @@ pub(super) unsafe fn cover(
     let whole = all.start <= keys.start && keys.end <= all.end;
     let mut row = (Seen::Plain, std::ptr::null());
     if c.choice.row_mask {
-        // SAFETY: the plan keeps a row, and the block has keys.
+        // SAFETY: the plan keeps a mask row, and the block has keys.
         row = unsafe { cache.row(c, keys.start) };
         if row.0 == Seen::Nothing {
             return None;
         }
     }
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function.
     let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, to, (cache, place)) };
     if seen == Seen::Nothing {
         return None;
@@ -88,14 +88,14 @@ pub(super) unsafe fn cover(
         if seen == Seen::Plain && whole && !divided {
             return Some(Bias { data: row.1, is_row: true });
         }
-        // SAFETY: the same clauses.
+        // SAFETY: the callee's clauses are those of this function; the table entries are those of the cache.
         let spread = unsafe { write(c, MaskOf::Mask, tile, keys, cache, at) };
-        // SAFETY: as above; the bias of the tile is cached, or in the second region.
+        // SAFETY: as for the call above; the bias of the tile is in the cache or in the second region.
         (seen, bias) = unsafe { together(c, width, keys, (seen, bias), spread, at) };
     }
     if divided {
-        // SAFETY: the sides are those of the task's tokens, with a tile's width to spare (layout). The region for the bias
-        // holds a block of the widest tile.
+        // SAFETY: there is a side for each of the task's tokens, and room for a tile's width after them (layout). The
+        // region for the bias has room for a block of the widest tile.
         unsafe {
             let mut found = Seen::Biased;
             let sides = SideTile {
@@ -120,8 +120,8 @@ pub(super) unsafe fn cover(
     }
     // No row attends keys beyond the reach of mask and bias, and those keys have no bias.
     let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
-    // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros. The
-    // first `written` keys of the bias were written, at either address.
+    // SAFETY: the region has room for a block of the widest tile (layout), all of it initialised: workspaces begin as
+    // zeros. The values of the first `written` keys have been written, either there or at `bias`.
     let slice = unsafe {
         if bias != at.cast_const() {
             at.copy_from(bias, written * width);
@@ -138,8 +138,8 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add, without a mask that is a single row. They are cached, or in one of the
-/// two regions for a bias: in the second one if the mask is a single row.
+/// Computes the values that mask and bias add, except those of a mask with a single row. The values are in the cache or
+/// in one of the two regions for a bias; if the mask has a single row, that is the second region.
 ///
 /// # Safety
 /// - As for [`cover`].
@@ -155,8 +155,8 @@ unsafe fn of_tile(
     let mask = spec.mask.is_some() && !c.choice.row_mask;
     let bias = spec.bias.is_some();
     let mut found: Found = (Seen::Plain, std::ptr::null());
-    // SAFETY: both regions hold a block of the widest tile, and so does every kept block (layout); all belong to the worker.
-    // The second one exists if two are added.
+    // SAFETY: both regions and every kept block have room for a block of the widest tile (layout), and all belong to
+    // the worker. The second region exists if two biases are added.
     unsafe {
         if keeps.any() {
             let all = keys.start..tile.sequence.keys.min(keys.start + c.choice.block);
@@ -179,7 +179,7 @@ unsafe fn of_tile(
         }
         for (of, wanted) in [(MaskOf::Bias, bias && !keeps.bias), (MaskOf::Mask, mask && !keeps.mask)] {
             if wanted && found.0 != Seen::Nothing {
-                // If a row or a second bias follows, the first one is written elsewhere.
+                // If a mask row or a second bias follows, the first bias is written to the second region.
                 let first = of == MaskOf::Bias && c.choice.adds_two;
                 let next = write(c, of, tile, keys, cache, if first { second } else { at });
                 found = together(c, tile.width, keys, found, next, at);
@@ -189,7 +189,7 @@ unsafe fn of_tile(
     found
 }
 
-/// Writes the values that mask or bias adds to `to`.
+/// Writes to `to` the values that mask or bias adds to the scores of a tile and a block.
 ///
 /// # Safety
 /// - As for [`added::write`], whose table entries are those of the cache.
@@ -201,7 +201,7 @@ unsafe fn write(
     cache: &MaskCache,
     to: *mut f32,
 ) -> Found {
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function.
     (unsafe { added::write(c, of, tile, keys, cache.entries, to) }, to)
 }
 
@@ -224,7 +224,7 @@ unsafe fn together(
         (_, Seen::Plain) => one,
         (Seen::Biased, Seen::Biased) => {
             let count = added::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
-            // SAFETY: the clauses; *kernel*.
+            // SAFETY: both biases are readable for these keys, and `to` is writable for them (clauses); *kernel*.
             unsafe { (c.kernel.add)(one.1, other.1, count * width, to) };
             (Seen::Biased, to)
         }

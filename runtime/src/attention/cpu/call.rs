@@ -19,7 +19,7 @@ pub struct CpuCall<'a> {
     context: Context<'a>,
     memory: &'a mut Memory,
     sequences: &'a [Sequence],
-    /// Number of the first task of each sequence, followed by the total number of tasks.
+    /// Index of the first task of each sequence, followed by the total number of tasks.
     tasks: &'a [usize],
     /// Number of workers that compute the attention.
     workers: usize,
@@ -51,7 +51,7 @@ impl<'a> CpuCall<'a> {
         }
         let context = Context::new(plan, problem, tensors, base);
         let (count, layout) = (problem.sequences(), &plan.layout);
-        // SAFETY: *room*: the memory has the layout, whose span has room for all sequences, and is borrowed
+        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
         // exclusively.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
@@ -65,7 +65,7 @@ impl<'a> CpuCall<'a> {
             }
             first
         };
-        // SAFETY: *room*, as above.
+        // SAFETY: *room*: as for the sequences above.
         let tasks = unsafe { write_list(base, layout.tasks, count + 1, task) };
         let workers = plan.choice.workers_for(pairs * problem.heads() as f64);
         Ok(CpuCall { context, memory, sequences, tasks, workers, tensors: PhantomData })
@@ -87,11 +87,11 @@ impl plan::CpuCall for CpuCall<'_> {
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: self.sequences, tasks: self.tasks };
-        // A present holds every key, for any lengths.
+        // The present tensors receive every key, whatever the lengths are.
         if self.has_present() {
             let key = context.tensor(Operand::Key).view;
-            // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the present
-            // (invariants *inputs* and *outputs*).
+            // SAFETY: every pair of batch index and key head is one item, and items write disjoint rows of the present
+            // tensors (invariants *inputs* and *outputs*).
             crew.divide(context.choice.workers, key.batch() * key.heads(), &|_, i| unsafe {
                 stage::write_present(context, i);
             })?;
@@ -104,7 +104,7 @@ impl plan::CpuCall for CpuCall<'_> {
         unsafe { finish::begin(context) };
         let parts = shared.sequences.len() * context.problem.kv_heads() * context.choice.measured_parts();
         if parts > 0 {
-            // SAFETY: presents have been written, and the pool gives each part to one worker.
+            // SAFETY: the present tensors have been written, and the pool gives each part to one worker.
             crew.divide(self.workers, parts, &|_, part| unsafe { norms::measure(&shared, part) })?;
         }
         let certify = context.choice.certify;
@@ -132,7 +132,7 @@ impl plan::CpuCall for CpuCall<'_> {
             Method::Math => math::run(&shared, self.workers, crew)?,
         }
         if certify && context.choice.method == Method::Math {
-            // SAFETY: as above.
+            // SAFETY: as for `attend`.
             crew.divide(self.workers, shared.count(), &|worker, number| unsafe {
                 measure::inputs(&shared, &shared.task(number), worker);
                 measure::output(context, &shared.task(number), worker);

@@ -38,7 +38,7 @@ impl Tensor {
     }
 }
 
-/// The part of the traversal of the keys that a call executes: all keys, or one chunk.
+/// The part of a traversal that one call executes: over all keys, or over one chunk of keys.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
     /// The keys of the chunk. The chunk's bounds are also bounds of blocks.
@@ -54,8 +54,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory, also for operands with one f32, or `d_v` of them, per query row. The view
-/// is empty for masks and biases, whose views are of other types.
+/// Returns the view of an operand in memory. Operands with one f32 or `d_v` f32 values per query row also have a view.
+/// The view is empty for masks and biases, whose views are of other types.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -64,7 +64,7 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
     };
     let [batch, heads, queries, _] = problem.spec().output.shape();
     let strides = [heads * queries * dim, queries * dim, dim, 1];
-    // It has no more elements than the output, whose view was checked.
+    // The view has no more elements than that of the output, which has been checked.
     View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
 }
 
@@ -75,8 +75,8 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
 ///   of a present tensor that contains the past, once the new rows have been written. For keys, values, masks and
 ///   biases, this covers the keys of `pass`; for all other tensors, the rows of the call's tasks.
 /// - *outputs*: every row of every present output is writable if a task computes it, and no two rows of a tensor share
-///   an element. The arrays with one entry per row are null, or likewise writable for one f32 (or `d_v` of them) per
-///   row.
+///   an element. The arrays with entries per row are null, or writable for one f32 or `d_v` f32 values per row that a
+///   task computes.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the CPU has the instruction set of `kernel`.
 #[derive(Clone)]
@@ -99,8 +99,8 @@ pub(super) struct Context<'a> {
     pub pass: Pass,
 }
 
-// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its own
-// rows of the outputs (invariants *outputs* and *workspace*).
+// SAFETY: workers read the inputs and write disjoint memory. Each worker writes its region of the workspace, and each
+// task writes its rows of the outputs (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
@@ -155,7 +155,7 @@ impl<'a> Context<'a> {
         self.tensors[self.problem.source(operand)]
     }
 
-    /// Returns the address of a row's values in an operand with one f32, or `d_v` of them, per query row; null if the
+    /// Returns the address of a row's values in an operand with one f32 or `d_v` f32 values per query row; null if the
     /// call has no such operand.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
         let rows = self.tensors[operand];
@@ -173,18 +173,18 @@ impl<'a> Context<'a> {
 pub(super) struct Shared<'a> {
     pub context: &'a Context<'a>,
     pub sequences: &'a [Sequence],
-    /// Number of the first task of each sequence, followed by the total number of tasks.
+    /// Index of the first task of each sequence, followed by the total number of tasks.
     pub tasks: &'a [usize],
 }
 
 /// A task: query tiles of one head that traverse the keys together.
 pub(super) struct Task<'a> {
     pub sequence: &'a Sequence,
-    /// Number of the sequence.
+    /// Index of the sequence.
     pub index: usize,
     pub head: usize,
     pub tiles: Range<usize>,
-    /// Number of the task. Method math keeps a score matrix for each task.
+    /// Index of the task. Method math keeps a score matrix for each task.
     pub number: usize,
     /// Index of the task's first tile among the resident tiles; `None` if its tiles are in the worker's region.
     pub resident: Option<usize>,

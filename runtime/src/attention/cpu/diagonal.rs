@@ -1,5 +1,5 @@
-//! Computes, for each row of a tile, a lower bound of the score of the row's key on the diagonal, which is called its
-//! own key.
+//! Computes, for each row of a tile, a lower bound of the score of the row's *own* key, which is its key on the
+//! diagonal.
 //!
 //! ```text
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
@@ -21,7 +21,7 @@ use half::{bf16, f16};
 /// # Safety
 /// - The row has element `x`, and `data` is aligned to an element.
 unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
-    // SAFETY: the clause.
+    // SAFETY: the row has the element, with the type of the branch (clause).
     unsafe {
         match dtype {
             DType::F32 => data.cast::<f32>().add(x).read(),
@@ -41,7 +41,7 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
     let (sequence, width, dim) = (tile.sequence, tile.width, c.problem.head_dim());
     let kv_head = c.problem.kv_head(tile.head);
     let (past, new) = (c.tensor(Operand::PastKey), c.source(Operand::Key));
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function.
     let added = unsafe { inputs(c) }.map(|(inputs, _)| Added::new(c.problem, &inputs));
     for i in 0..width {
         let row = tile.rows.start + i;
@@ -54,14 +54,13 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
             for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, _| {
                 key = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
             });
-            // SAFETY: the row of the key (*inputs*) and the column of the tile's row have that many elements
-            // (clause).
+            // SAFETY: the row of the key (*inputs*) and the row's column in the tile (clause) have `dim` elements.
             let product = |x: usize| unsafe {
                 f64::from(query.add(x * width + i).read()) * f64::from(element(key, c.dtype, x))
             };
             own_score((0..dim).map(product), c.cap, added.at(sequence.batch, tile.head, row, j))
         });
-        // SAFETY: value `i` of those of the tile's columns (clause).
+        // SAFETY: `to` has a value for each column of the tile (clause).
         unsafe { to.add(i).write(score) };
     }
 }

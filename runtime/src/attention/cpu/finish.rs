@@ -28,7 +28,7 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
         return;
     }
     for worker in 0..c.choice.workers {
-        // SAFETY: the region for counts holds a report and is aligned to a line (layout).
+        // SAFETY: the region for counts has room for a report and is aligned to a line (layout).
         unsafe {
             c.worker_part(worker)
                 .wrapping_add(c.layout.counts.start)
@@ -37,11 +37,11 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
         };
     }
     let Span { start, len } = c.layout.left_out;
-    // SAFETY: the region has that many numbers (layout).
+    // SAFETY: the region has `len` numbers (layout).
     unsafe { c.base.wrapping_add(start).write_bytes(0, len) };
 }
 
-/// Records the skipped weights of the first row of `tile`: `d`, in natural-log units, and `share`.
+/// Records the skipped weights of the first row of `tile`: their sum `d`, in natural-log units, and their `share`.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The plan records skipped weights, and the row belongs to this worker.
@@ -49,7 +49,7 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     let tokens = c.problem.spec().query.tokens();
     let at = (tile.sequence.batch * c.problem.heads() + tile.head) * tokens + tile.token();
     let to = c.base.wrapping_add(c.layout.left_out.start + at);
-    // SAFETY: there are two numbers for each row (layout), which nothing else writes (clause).
+    // SAFETY: there are two numbers for each row (layout), and nothing else writes those of this row (clause).
     unsafe {
         to.write(d);
         to.wrapping_add(c.choice.recorded).write(share);
@@ -73,8 +73,8 @@ pub(super) unsafe fn row(
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
             .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let natural = NaturalState::of(state.m, state.s, 1.0, false);
-    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded values, and the
-    // region for rows holds the conversion's buffer (layout); *kernel*.
+    // SAFETY: the arrays that are not null have the row (*outputs*). The region of a tile has room for a row of padded
+    // values, and the region for rows has room for the buffer of the conversion (layout); *kernel*.
     unsafe {
         record(c, tile, natural.w(d), share);
         if !lse.is_null() {
@@ -155,7 +155,7 @@ pub(super) unsafe fn finish(
     if !c.tensor(Operand::Output).is_present() {
         return;
     }
-    // SAFETY: the state belongs to this worker; *kernel*; rows and scratch by the clauses.
+    // SAFETY: the state, the rows and `scratch` belong to this worker (clauses); *kernel*.
     unsafe {
         let w = match &sums {
             Some(sums) => {

@@ -28,14 +28,15 @@ use elsa_kernels::attention::values::is_tiny;
 /// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`], with a plan that gates. `index` is the number of the tile's sequence, and `cache` holds
+/// - As for [`known_of_all`], with a plan that gates. `index` is the index of the tile's sequence, and `cache` contains
 ///   the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
     let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: tile.rows.len(), dim };
-    // SAFETY: the tile's rows (*inputs*); two numbers; *kernel*; the measurements of the tile's keys (clause).
+    // SAFETY: the tensor has the tile's rows (*inputs*), `found` has two numbers, and the keys have been measured
+    // (clause); *kernel*.
     let Known { key, value, least } = unsafe {
         (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
         known_of_all(c, index, c.problem.kv_head(tile.head))
@@ -47,6 +48,6 @@ pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize,
     if is_tiny(least) || !holds(0.0) {
         return false;
     }
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function, with the table entries of the cache.
     !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, cache.entries) })
 }

@@ -69,7 +69,8 @@ impl MaskCache {
         }
     }
 
-    /// Returns the kept data for a task. Data that was kept for another task and differs is replaced.
+    /// Returns the kept data for a task. Where the task needs other data than the previous task, the kept data is
+    /// replaced.
     ///
     /// # Safety
     /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
@@ -106,11 +107,11 @@ impl MaskCache {
             task.tiles.start,
             if choice.entries > 0 { head } else { 0 },
             if choice.row_mask { of(MaskOf::Mask) } else { 0 },
-            // The last token is on the far side of each axis that is split.
+            // The side of the last token identifies a window: that token is on the far side of each axis that is split.
             sides.map_or(found[5], |sides| sides.of(task.sequence.queries - 1).into()),
         ];
-        // SAFETY: the writes cover the line, the words after it, the entries, the row and the sides. Their regions belong to
-        // the worker and hold them (layout).
+        // SAFETY: the writes cover the line, the words after it, the entries, the row and the sides. Their regions
+        // belong to the worker and have room for them (layout).
         unsafe {
             if found[..3] != names[..3] {
                 tiles.write_bytes(0, words);
@@ -137,7 +138,7 @@ impl MaskCache {
         let block = c.choice.block;
         for number in 0..c.choice.blocks() {
             let keys = number * block..task.sequence.keys.min((number + 1) * block);
-            // SAFETY: the row holds all blocks, and there is a word for each (layout).
+            // SAFETY: the row has room for all blocks, and there is a word for each (layout).
             unsafe {
                 let seen = added::row(c, task, &keys, self.row.add(keys.start));
                 self.row_words.add(number).write(code(seen));
@@ -156,7 +157,7 @@ impl MaskCache {
     }
 
     /// Removes blocks from both ends of `keys` as long as the shared mask row masks all their keys, and returns the
-    /// rest.
+    /// remaining keys.
     ///
     /// # Safety
     /// - The invariants of [`Context`]; `keys` are in the sequence.
@@ -165,7 +166,7 @@ impl MaskCache {
             return keys;
         }
         let block = c.choice.block;
-        // SAFETY: both blocks hold a key of the range, and the plan keeps a row.
+        // SAFETY: both blocks contain a key of the range, and the plan keeps a row.
         unsafe {
             while keys.start < keys.end && self.row(c, keys.start).0 == Seen::Nothing {
                 keys.start = (keys.start / block + 1) * block;
@@ -177,8 +178,8 @@ impl MaskCache {
         keys
     }
 
-    /// Returns the bias of a block for tile number `place` of the group, and the kinds of its values. If the bias is
-    /// not kept yet, `write` computes it.
+    /// Returns the bias of a block for the tile with index `place` in the group, and the kinds of its values. If the
+    /// bias is not kept yet, `write` computes it.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

@@ -84,15 +84,15 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
     let width = p.rows.width;
-    // SAFETY: the regions belong to this worker and hold a block, and the matrix holds a tile's scores with eight
-    // rows to spare (layout). The keys are in the sequence.
+    // SAFETY: the regions belong to this worker and have room for a block, and the matrix has room for a tile's scores
+    // and eight more rows (layout). The keys are in the sequence.
     unsafe {
         stage::load_query(c, &p.rows, p.scratch, p.tile.query.cast_mut());
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
             let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.cache, 0)) else {
-                // Up to a whole vector of keys, as required by kernels that hold keys in lanes.
+                // Kernels that hold keys in lanes also read the scores up to the next multiple of 16 keys.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
                 }
@@ -123,8 +123,8 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
-        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums whose dims
-        // are the keys.
+        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums in which each key
+        // is a dim.
         unsafe {
             (p.entries.softmax)(p.scores, keys, &p.sums);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);

@@ -53,7 +53,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
     let all = record(c, 0);
     for worker in 1..workers {
         for i in 0..c.layout.measured.len {
-            // SAFETY: both records are initialised and have the same length, and no worker is active (layout).
+            // SAFETY: both records are initialised and have the same length (layout), and no worker is active.
             unsafe { all.add(i).write(larger(all.add(i).read(), record(c, worker).add(i).read())) };
         }
     }
@@ -70,7 +70,7 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
     let (group, groups) =
         (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
     let heads = c.problem.group();
-    // SAFETY: the same clauses; the call has all keys.
+    // SAFETY: the callees' clauses are those of this function; the call has all keys.
     unsafe {
         queries(c, task, worker);
         keys(c, task, [task.head % heads * groups + group, heads * groups], worker);
@@ -79,7 +79,8 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
         let Some(memory) = c.problem.memory(operand) else { continue };
         let part = piece(&(0..memory.elements), task.number, shared.count());
         let data = c.tensor(operand).data.wrapping_add(part.start * memory.element_size).cast_const();
-        // SAFETY: the elements are in the tensor, which is present (*inputs*); the same clauses.
+        // SAFETY: the elements are in the tensor, which is present (*inputs*); the other clauses are those of this
+        // function.
         unsafe { addends(c, operand, data, part.len(), worker) };
     }
 }
@@ -89,12 +90,12 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
 /// # Safety
 /// - As for [`inputs`].
 pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function; the record has a place for queries.
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Measures part `i` of `n` of the keys and values that are in the pass and that a row of the task's sequence may
-/// attend.
+/// Divides the keys and values of the pass that a row of the task's sequence may attend into `n` parts, and measures
+/// part `i`.
 ///
 /// # Safety
 /// - As for [`inputs`].
@@ -149,7 +150,7 @@ pub(super) unsafe fn addends(
 /// # Safety
 /// - As for [`inputs`].
 pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function; the record has a place for outputs.
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
 }
 
@@ -158,7 +159,7 @@ pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
 /// # Safety
 /// - As for [`join`].
 pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
-    // SAFETY: the same clauses.
+    // SAFETY: the callee's clauses are those of this function.
     unsafe { join(c, workers) };
     for (i, to) in to.iter_mut().enumerate().take(c.layout.measured.len) {
         // SAFETY: the number is in the record of worker zero, and no worker is active (clauses).
@@ -185,6 +186,7 @@ unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32)
         rows: queries.len(),
         dim: tensor.view.dim(),
     };
-    // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and two places are the operand's; *kernel*.
+    // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and the record has two numbers for the operand;
+    // *kernel*.
     unsafe { (c.kernel.measure.norms)(&rows, to) };
 }

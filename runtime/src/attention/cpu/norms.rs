@@ -18,7 +18,8 @@ pub(super) struct Known {
     pub key: f64,
     /// Largest magnitude of an element of the values; NaN if an element is NaN.
     pub value: f32,
-    /// Minimum over the nonzero rows of values of the largest magnitude in a row.
+    /// Smallest row maximum: the minimum, over all rows of values with a nonzero element, of the largest magnitude in a
+    /// row.
     pub least: f32,
 }
 
@@ -47,7 +48,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
 pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
     let mut all = NOTHING;
     for part in 0..c.choice.measured_parts() {
-        // SAFETY: as for `known`.
+        // SAFETY: the region has room for the part (layout), which has been written (clause).
         let [squares, largest, value, least] = unsafe { place(c, index, kv_head, part).read() };
         all = [larger(all[0], squares), larger(all[1], largest), larger(all[2], value), all[3].min(least)];
     }
@@ -63,7 +64,7 @@ fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known 
     Known { key: norm([squares, largest], dim), value, least }
 }
 
-/// Measures the keys and values of one part; `item` is its number among the parts of all sequences and key heads.
+/// Measures the keys and values of one part; `item` is its index among the parts of all sequences and key heads.
 ///
 /// # Safety
 /// - The invariants of [`Context`], whose call has all keys and whose plan measures parts. Present tensors have been
@@ -98,14 +99,14 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
                 dim: tensor.view.dim(),
             };
             if is_key {
-                // SAFETY: the rows are in the sequence (*inputs*); two numbers; *kernel*.
+                // SAFETY: the rows are in the sequence (*inputs*), and `known` begins with the two numbers; *kernel*.
                 unsafe { (c.kernel.measure.norms)(&rows, known.as_mut_ptr()) };
                 return;
             }
             for i in 0..count {
                 let mut found = [0.0f32; 2];
                 let row = MeasuredRows { data: data.wrapping_add(i * step), rows: 1, ..rows };
-                // SAFETY: as above.
+                // SAFETY: the row is in the sequence (*inputs*), and `found` has two numbers; *kernel*.
                 unsafe { (c.kernel.measure.norms)(&row, found.as_mut_ptr()) };
                 let largest = found[1];
                 known[2] = larger(known[2], largest);

@@ -2,7 +2,7 @@
 //!
 //! A pass is the traversal of an in-memory call, restricted to the blocks of the chunk. Buffers contain excerpts of
 //! tensors. The address of an excerpt's tensor is where the first byte of the complete tensor would be, so rows, heads
-//! and keys keep their numbers, and no loop has to know about excerpts. Nothing outside the excerpt is read.
+//! and keys keep their indices, and no loop has to know about excerpts. Nothing outside the excerpt is read.
 
 use super::context::{Context, Pass, Task, Tensor};
 use super::mask_cache::MaskCache;
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// A unit of streamed rows: a box with a range of sequences, a range of query heads and a range of query tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Number of the unit.
+    /// Index of the unit.
     pub number: usize,
     /// Range of sequences.
     pub sequences: Range<usize>,
@@ -37,15 +37,15 @@ pub struct Place {
     pub view: View,
     /// Offset in bytes from the start of the buffer to the excerpt.
     pub at: usize,
-    /// Distance in bytes, with the strides of the excerpt, from the tensor's first row to the first row of the excerpt.
-    /// It is negative for new keys that follow past keys in a chunk.
+    /// Distance in bytes from the tensor's first row to the first row of the excerpt, computed with the excerpt's
+    /// strides. It is negative for new keys that follow past keys in a chunk.
     pub skip: isize,
 }
 
 /// The excerpts that a pass uses. Absent operands are `None`.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Inputs are in the buffer of the chunk, outputs in the buffer of the rows.
+    /// Place of each operand: inputs are in the buffer of the chunk, and outputs are in the buffer of the rows.
     pub operands: Operands<Option<Place>>,
     /// Mask with the strides of its excerpt.
     pub mask: Option<MaskView>,
@@ -57,7 +57,7 @@ pub struct Places {
     pub table: bool,
 }
 
-/// The memory of a run: the workspace with the resident tiles, the output rows, and a table.
+/// The memory of a run: the workspace with the resident tiles, the output rows, and the table of relative positions.
 #[derive(Debug)]
 pub struct Resident {
     memory: Memory,
@@ -85,8 +85,8 @@ impl Resident {
         self.table.touch();
     }
 
-    /// Measures elements of a mask or a bias for the certificate of the run: those in the first `bytes` bytes of
-    /// `piece`, or without a piece, those of the table. The plan must certify.
+    /// Measures elements of a mask or a bias for the certificate of the run: the elements in the first `bytes` bytes of
+    /// `piece`, or the elements of the table if there is no piece. The plan must certify.
     pub fn measure(
         &mut self,
         plan: &CpuPlan,
@@ -101,9 +101,9 @@ impl Resident {
             Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
             None => (self.table.data(), self.table.as_slice().len()),
         };
-        // SAFETY: the elements are in the bytes, which are aligned to a line. No worker is active, so nothing else uses
+        // SAFETY: all elements are in the buffer, which is aligned to a line. No worker is active, so nothing else uses
         // worker zero's record, and memory is zero until it is written. The workspace has the plan's layout, and the
-        // instruction set of its kernel is present, which the engine ensures.
+        // engine ensures that the CPU has the instruction set of the plan's kernel.
         unsafe { measure::addends(&context, operand, data.cast_const(), bytes / dtype.size(), 0) };
     }
 
@@ -174,12 +174,12 @@ impl Resident {
                 number,
                 resident: Some((sequence * unit.heads.len() + head) * tiles + inside),
             };
-            // Heads of the unit that share the key head of the task.
+            // This is the number of the unit's heads that share the task's key head.
             let sharing = problem.group().min(unit.heads.len());
             let share = [head % sharing * groups + number % groups, sharing * groups];
-            // SAFETY: the caller's guarantees are the invariants of the context. The pool gives each task to one worker, and
-            // each worker has its own number. Tasks have different tiles of the resident ones, for which the layout has room
-            // in the largest unit. Records are zero until they are written.
+            // SAFETY: the caller's guarantees are the invariants of the context. The pool gives each task to one
+            // worker, and each worker has its own number. Different tasks have different resident tiles, and the layout
+            // has room for the tiles of the largest unit. Records are zero until they are written.
             unsafe {
                 if c.choice.certify {
                     if begins {

@@ -26,7 +26,7 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
     let query = c.tensor(Operand::Query);
     let (count, width) = (tile.rows.len(), tile.width);
     let src = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
-    // SAFETY: the rows are readable (*inputs*); scratch and tile are large enough (clauses); *kernel*.
+    // SAFETY: the rows are readable (*inputs*), and `scratch` and `dst` are large enough (clauses); *kernel*.
     unsafe {
         let (src, stride) = if c.choice.convert {
             c.kernel.primitives.rows_to_f32(c.dtype, src, query.stride(), count, dim, scratch, padded);
@@ -86,7 +86,7 @@ unsafe fn gather(
     });
     if padded > dim {
         for i in 0..keys.len() {
-            // SAFETY: row `i` of the block (clause).
+            // SAFETY: row `i` of the block has `padded` values (clause).
             unsafe { dst.add(i * padded + dim).write_bytes(0, padded - dim) }
         }
     }
@@ -115,7 +115,7 @@ pub(super) unsafe fn keys(
         return in_place();
     }
     let staged = worker.wrapping_add(c.layout.keys.start);
-    // SAFETY: the regions for keys and rows hold a block (layout); *inputs*, *kernel*.
+    // SAFETY: the regions for keys and rows have room for a block (layout); *inputs*, *kernel*.
     unsafe {
         if let KeyLayout::Panels(_) = c.kernel.spec.keys {
             let past = c.tensor(Operand::PastKey).is_present();
@@ -153,7 +153,7 @@ pub(super) unsafe fn values(
     }
     let padded = c.choice.value_dim;
     let staged = worker.wrapping_add(c.layout.values.start);
-    // SAFETY: the region for values holds a block (layout); *inputs*, *kernel*.
+    // SAFETY: the region for values has room for a block (layout); *inputs*, *kernel*.
     unsafe { gather(c, sequence, kv_head, [Operand::PastValue, Operand::Value], keys, padded, staged) }
     Rows { data: staged, stride: padded }
 }
@@ -167,7 +167,8 @@ pub(super) unsafe fn values(
 pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
     let dim = c.choice.value_dim;
     let mut largest = 0.0;
-    // SAFETY: the clauses; the region for values holds a block (layout) if the kernel raises weights; *kernel*.
+    // SAFETY: the block is valid (clauses), and the region for values has room for it if the kernel raises weights
+    // (layout); *kernel*.
     unsafe {
         (c.kernel.largest)(block, dim, &mut largest);
         if !c.kernel.spec.raises || !is_tiny(largest) {
@@ -191,7 +192,7 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     let (stride, size) = (output.stride(), c.dtype.size());
     let (count, width) = (tile.rows.len(), tile.width);
     let to = output.row(tile.sequence.batch, tile.head, tile.token(), c.dtype);
-    // SAFETY: the rows are writable and belong to this worker (*outputs*, clause); tile and scratch are large
+    // SAFETY: the rows are writable and belong to this worker (*outputs*, clause), and `src` and `scratch` are large
     // enough (clauses); *kernel*. Zero bits represent zero in every type.
     unsafe {
         if src.is_null() {
@@ -230,7 +231,7 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
             for i in 0..count {
                 let from = tensor.row(batch, head, token + i, c.dtype);
                 let to = present.row(batch, head, kept + row + i, c.dtype);
-                // SAFETY: both are rows of `dim` elements (*inputs*, *outputs*), in different tensors.
+                // SAFETY: `from` and `to` are rows of `dim` elements (*inputs*, *outputs*) in different tensors.
                 unsafe { to.copy_from_nonoverlapping(from, bytes) }
             }
         });

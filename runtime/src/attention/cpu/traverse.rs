@@ -21,7 +21,8 @@ use std::slice::from_raw_parts;
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     let (data, n) = (tensor.data.cast_const(), memory.elements);
-    // SAFETY: the tensor has that many elements of this type (*inputs*), aligned to one, and nothing writes them (clause).
+    // SAFETY: the tensor has `n` elements of this type (*inputs*) and is aligned for it, and nothing writes them
+    // (clause).
     tensor.is_present().then(|| unsafe {
         match dtype {
             DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
@@ -37,7 +38,8 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
 /// - The invariants of [`Context`], whose call has all keys. The present tensors have been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
-    // SAFETY: the same clauses; inputs are not written, and the present is no longer written.
+    // SAFETY: the callee's clauses are those of this function: nothing writes the inputs, or the present tensors any
+    // longer.
     unsafe {
         let of = |operand| elements(c, operand, c.dtype);
         let mut inputs = Inputs::of(|operand| match (operand, spec.bias) {
@@ -76,8 +78,9 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
-    // SAFETY: the regions belong to this worker, do not overlap and have room (layout): one record for each row of a tile,
-    // which are initialised here, scratch, and counters that have been cleared. Inputs are not written while tasks run.
+    // SAFETY: the regions belong to this worker, do not overlap and have room (layout) for scratch, for one record per
+    // row of a tile, initialised here, and for counters, which have been cleared. Inputs are not written while tasks
+    // run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));
@@ -97,7 +100,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         call.tile(task.sequence, task.head, rows, &mut room, report, &mut |answer| {
             let Answer { row, state, d, share } = answer;
             let tile = TileRows { sequence: task.sequence, head: task.head, rows: row..row + 1, width: 1 };
-            // SAFETY: the row belongs to this task, and the worker's regions for a tile and for rows to this worker.
+            // SAFETY: the row belongs to this task, and the regions for a tile and for rows belong to this worker.
             unsafe { finish::row(c, &tile, state, (d, share), part) };
         });
     }

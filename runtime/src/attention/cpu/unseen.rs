@@ -22,9 +22,9 @@
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
 //!    skipped block adopts the reference of the totals. If it began with keys so far below that `b` is not
 //!    representable relative to their reference, the tile processes the block, whose weights vanish there.
-//! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, up to the
-//!    tile's own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's score,
-//!    rounded, is its reference.
+//! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
+//!    reaches its own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's
+//!    score, rounded, is its reference.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)); none is copied to
 //!    the worker's region.
 
@@ -48,7 +48,8 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
         let data = query.row(tile.sequence.batch, tile.head, tile.token() + i, c.dtype).cast_const();
         let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: 1, dim };
         let mut found = [0.0; 2];
-        // SAFETY: a row of the tile (*inputs*); two numbers; *kernel*. A value of those of the rows (clause).
+        // SAFETY: the row is in the tile (*inputs*), `found` has two numbers, and `to` has a value per row (clause);
+        // *kernel*.
         unsafe {
             (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
             let scaled = norm(found, dim) * f64::from(c.query_factor).abs();
@@ -60,7 +61,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
 /// The data with which a tile votes on a block before it reads the block's keys.
 pub(super) struct Vote<'a> {
     pub rows: TileRows<'a>,
-    /// Number of the tile's sequence. `block` is the number of the block within that sequence.
+    /// Index of the tile's sequence. `block` is the index of the block within that sequence.
     pub index: usize,
     pub block: usize,
     /// Number of keys of the block.
@@ -76,7 +77,7 @@ pub(super) struct Vote<'a> {
 
 /// The vote of a row.
 struct Row {
-    /// Reference of the row's sums. Before the first key, the reference that they will have.
+    /// Reference of the row's sums, or before the first key, the reference that they will have.
     m: f32,
     /// Upper bound of the sum of the block's weights.
     b: f32,
@@ -91,7 +92,7 @@ impl Vote<'_> {
     /// - As for [`Vote::passes`].
     unsafe fn row(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> Row {
         let line = |n: usize| budget.totals.wrapping_add(n * self.rows.width + i);
-        // SAFETY: row `i` of the norms and of the totals; the clauses.
+        // SAFETY: the norms and the totals have a row `i`, and the callees' clauses are those of this function.
         let (query, own, m, s, d) = unsafe {
             let [met, s, d] = [0, 1, 2].map(|n| line(n).read());
             (self.norms.add(i).read(), self.own(i), self.reference(met, i), s, d)
@@ -110,17 +111,17 @@ impl Vote<'_> {
     /// # Safety
     /// - As for [`Vote::passes`].
     unsafe fn own(&self, i: usize) -> f32 {
-        // SAFETY: row `i` of the least scores (clause).
+        // SAFETY: there is a lower bound for row `i` (clause).
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`: `met`, which is the reference in its totals. While the totals are empty,
-    /// returns the lower bound of its own key's score, rounded.
+    /// Returns the reference of row `i`. This is `met`, the reference in its totals; while the totals are empty, it is
+    /// the rounded lower bound of its own key's score.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].
     unsafe fn reference(&self, met: f32, i: usize) -> f32 {
-        // SAFETY: the same clauses.
+        // SAFETY: the callee's clauses are those of this function.
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
@@ -137,19 +138,20 @@ impl Vote<'_> {
         let mut top = f32::NEG_INFINITY;
         for key in [0, self.count - 1] {
             let at = if is_row { key } else { key * self.rows.width + i };
-            // SAFETY: the element of the key and the row (clauses).
+            // SAFETY: the bias has an element for the key and the row (clauses).
             top = larger(top, unsafe { data.add(at).read() });
         }
         top
     }
 
-    /// Writes, for each row, the largest number that is added to one of its scores in the block, to `to`.
+    /// Writes to `to`, for each row, the largest number that is added to one of the row's scores in the block.
     ///
     /// # Safety
     /// - As for [`Vote::passes`]. `width` values are writable at `to`.
     unsafe fn write_tops(&self, to: *mut f32) {
         let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
-        // SAFETY: columns of the keys of the bias, or one, and of as many values (clauses).
+        // SAFETY: for each key, the bias has `width` values, or one if rows share it; `to` has `width` values
+        // (clauses).
         unsafe {
             if data.is_null() || is_row {
                 let keys = if data.is_null() { 0 } else { self.count };
@@ -179,7 +181,7 @@ impl Vote<'_> {
     /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
-        // SAFETY: the part has been measured; row `i` of the totals, of `top`, of the state and of its skipped sums
+        // SAFETY: the part has been measured, and the totals, `top`, the state and its skipped sums have a row `i`
         // (clauses).
         unsafe {
             let Known { key, value, .. } =
@@ -213,7 +215,7 @@ impl Vote<'_> {
     /// - As for [`Vote::passes`], which has returned `true`. `left_out` of the budget belongs to `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
-        // SAFETY: row `i` of the totals, of `top`, of the state and of its skipped sums, and its weighted sums (clauses).
+        // SAFETY: the totals, `top`, the state, its skipped sums and its weighted sums have a row `i` (clauses).
         unsafe {
             for i in 0..width {
                 let line = |n: usize| budget.totals.add(n * width + i);
@@ -252,7 +254,7 @@ impl Vote<'_> {
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: the references and the sums have a row `i` (clause).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
-    // A power of two, which makes the quotient exact; zero if the state is too far below.
+    // `earlier` is a power of two, which makes the quotient exact, or zero if the state is too far below.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 
@@ -264,13 +266,13 @@ unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
 unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to: *mut f32) -> usize {
     let mut tops = [f32::NEG_INFINITY; N];
     for key in 0..count {
-        // SAFETY: a line (clause).
+        // SAFETY: `N` values of the line are readable (clause).
         let line = unsafe { data.add(key * width).cast::<[f32; N]>().read() };
         for (top, x) in tops.iter_mut().zip(line) {
             *top = larger(*top, x);
         }
     }
-    // SAFETY: the clause.
+    // SAFETY: `N` values are writable at `to` (clause).
     unsafe { to.cast::<[f32; N]>().write(tops) };
     N
 }

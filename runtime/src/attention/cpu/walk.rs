@@ -30,9 +30,8 @@
 //!    one state per level of the tree, not one per segment.
 //! 4. *If the kernel can read the bias from the memory of the scores*, the bias is written there: a block then needs a
 //!    third less cache. [`Block`] states the rule.
-//! 5. *Keys may arrive in chunks.* In addition to its states, a [`Walk`] has a few words, its [`Progress`]. They are
-//!    stored in the tile's region between two chunks, so the traversal of all chunks executes the same operations as a
-//!    traversal of all keys at once.
+//! 5. *Keys may arrive in chunks.* Between two chunks, the tile's region keeps the states and the [`Progress`] of a
+//!    [`Walk`], so the traversal of all chunks executes the same operations as a traversal of all keys at once.
 //! 6. *With an error budget*, a tile votes on skipping each block (`within.rs` of the kernels). If numbers are added to
 //!    scores, it also votes before the block is read ([`unseen`]). Its states then have a fourth sum.
 //! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
@@ -64,7 +63,7 @@ struct Progress {
     segment: Option<usize>,
 }
 
-// It fits the line reserved for it in the layout.
+// The layout reserves one line for a tile's progress, which fits in it.
 const _: () = assert!(size_of::<Progress>() <= 64 && align_of::<Progress>() <= 64);
 
 impl Progress {
@@ -134,7 +133,7 @@ impl Walk<'_> {
     /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
     /// - `counts` belongs to the worker, or is null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
-        // SAFETY: the same clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
+        // SAFETY: the callees require these clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
         unsafe {
             let (sums, new) = self.current(segment);
             let rows = self.rows.rows.len() as u64;
@@ -169,9 +168,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any of its products is computed. If
-    /// the tile skips the block, adds the bound of its weights to the sums and returns `true`. `bias` is the bias of
-    /// its scores.
+    /// Takes the vote on the block `keys` of `segment`, in sequence `index`, before any of its products is computed.
+    /// `bias` is the bias of the block's scores. If the tile skips the block, adds the bound of its weights to the sums
+    /// and returns `true`.
     ///
     /// # Safety
     /// - The invariants of [`Context`], whose plan foresees. Segments arrive in order.
@@ -184,7 +183,7 @@ impl Walk<'_> {
         bias: Bias,
         counts: *mut Report,
     ) -> bool {
-        // SAFETY: the same clauses; sums and budget are in the tile's region (layout).
+        // SAFETY: the callees' clauses are those of this function; sums and budget are in the tile's region (layout).
         unsafe {
             let Some(mut budget) = self.budget else { return false };
             let block = keys.start / c.choice.block;
@@ -218,15 +217,15 @@ impl Walk<'_> {
         }
     }
 
-    /// Restores the empty state's reference in rows that have absorbed no key, after a traversal with zero as the
-    /// reference of all rows.
+    /// Gives rows that have absorbed no key the reference of an empty state again, after a traversal in which zero was
+    /// the reference of all rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialised.
     unsafe fn close(&self) {
         let sums = self.state(0);
         for i in 0..self.rows.width {
-            // SAFETY: row `i` of the state (clause).
+            // SAFETY: the state is initialised (clause) and has a row `i`.
             unsafe {
                 if sums.s.add(i).read() == 0.0 {
                     sums.m.add(i).write(f32::NEG_INFINITY);
@@ -252,8 +251,8 @@ impl Walk<'_> {
     }
 }
 
-/// Line with the norms of the rows, counted from the totals of a tile that foresees. The line `OWN_LINE` has the lower
-/// bounds of the scores of the rows' own keys.
+/// Index of the line with the norms of the rows, if the plan foresees. Lines are counted from the tile's totals. Line
+/// `OWN_LINE` has the lower bounds of the scores of the rows' own keys.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
@@ -262,7 +261,7 @@ const OWN_LINE: usize = 6;
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
 unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
-    // SAFETY: the clause.
+    // SAFETY: `totals` has the four lines (clause).
     unsafe {
         for i in 0..width {
             let line = |n: usize| totals.add(n * width + i);
@@ -309,8 +308,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
-        // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout);
-        // another pass has left its progress there (clause).
+        // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout).
+        // Unless this pass begins the task, the previous pass has left the tile's progress there (clause).
         let progress = unsafe {
             if c.pass.begins {
                 stage::load_query(c, &rows, scratch, query);
@@ -324,7 +323,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
             let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
-            // SAFETY: the region holds five lines of the tile's width, and two more if the plan foresees (layout).
+            // SAFETY: the region has five lines of the tile's width, and two more if the plan foresees (layout).
             unsafe {
                 begin(totals, width, rows.rows.len(), if near_zero { 0.0 } else { f32::NEG_INFINITY });
                 if choice.foresees {
@@ -375,13 +374,13 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let mut values: Option<(f32, Rows)> = None;
         let mut known = -1.0;
         for place in 0..walks.len() {
-            // The next tile of this block, or the first one of the next block.
+            // The data to prefetch belong to the next tile of this block, or to the first tile of the next block.
             let ahead = match walks.get(place + 1) {
                 Some(next) => added::ahead(c, &next.rows, &keys),
                 None => added::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
             };
             let Some(walk) = walks.get_mut(place) else { continue };
-            // SAFETY: the regions for biases and weights belong to this worker and hold a block (layout).
+            // SAFETY: the regions for biases and weights belong to this worker and have room for a block (layout).
             let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&cache, place)) }) else {
                 continue;
             };
@@ -391,8 +390,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             if unseen {
                 continue;
             }
-            // SAFETY: the keys are in the sequence, and the worker's regions hold a block (layout). Blocks, and therefore
-            // segments, arrive in order. Tile, block and sums point to what their contracts require.
+            // SAFETY: the keys are in the sequence, and the worker's regions have room for a block (layout). Blocks,
+            // and therefore segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);
@@ -415,7 +414,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
                     known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
-                        // The step needs the bias again once weights have replaced scores.
+                        // The step reads the bias again after weights have overwritten it together with the scores.
                         let again = cover(c, &walk.rows, &keys, apart, (&cache, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }

@@ -81,7 +81,7 @@ impl plan::GpuPlan for GpuPlan {
         let partials = partial_states(self, partial, workspace)?;
         workspace.reserve_records(self.needs().records)?;
         let sequences = fill_sequences(self, problem, &lengths, workspace)?;
-        // Output states pass through the merge.
+        // States that the call outputs pass through the merge kernel.
         let serial = c.serial && !partial;
         let splits = if serial { 1 } else { c.splits };
         let call = marshal::attention(self, problem, at, partials, sequences, serial);
@@ -104,7 +104,7 @@ impl plan::GpuPlan for GpuPlan {
             // SAFETY: *parameter*: the kernel takes a `MeasureArgs`.
             unsafe { list.fork(function, grid, parameter) };
         }
-        // The chooser has checked that these products fit for the longest possible sequence.
+        // The chooser has checked that the product below does not overflow for the longest possible sequence.
         let row_blocks = marshal::row_blocks(self, &sequences);
         let tiles = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * splits * row_blocks;
         let budget = c.odds().map(|odds| {
@@ -125,7 +125,8 @@ impl plan::GpuPlan for GpuPlan {
             };
             let grid = Grid { blocks: blocks as u32, threads: merge.resources().threads as u32 };
             let parameter = attention.parameter(&mut list)?;
-            // SAFETY: *parameter*: within an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
+            // SAFETY: *parameter*: the kernel takes a `WithinArgs` if there is an error budget, and an `AttentionArgs`
+            // otherwise.
             unsafe { list.push(function, grid, parameter)? };
         }
         list.shared_by(blocks);
@@ -155,7 +156,7 @@ struct Attend<'a> {
 }
 
 impl Attend<'_> {
-    /// Stores the parameter that the attention kernel and the merge kernel share in the list.
+    /// Stores in the list the parameter that the attention kernel and the merge kernel share.
     fn parameter(&self, list: &mut Launches) -> Result<Stored, DeviceError> {
         match self.budget {
             Some(budget) => list.store(&WithinArgs { call: self.call, budget }),
@@ -168,13 +169,14 @@ impl Attend<'_> {
         let threads = plan.choice.kernel.resources.threads as u32;
         let parameter = self.parameter(list)?;
         let grid = Grid { blocks: self.tiles as u32, threads };
-        // SAFETY: *parameter*: within an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
+        // SAFETY: *parameter*: the kernel takes a `WithinArgs` if there is an error budget, and an `AttentionArgs`
+        // otherwise.
         unsafe { list.push(&self.functions.attention, grid, parameter)? };
         Ok(self.tiles)
     }
 
-    /// Adds the launches of method math to the list; its matrix is at `scores`. Returns the number of thread blocks in
-    /// the last launch.
+    /// Adds the launches of method math to the list. The score matrix is at address `scores`. Returns the number of
+    /// thread blocks in the last launch.
     fn math(
         &self,
         list: &mut Launches,
@@ -249,13 +251,14 @@ fn fill_sequences(
         most_keys = most_keys.max(entry.reach());
         let entry = marshal::sequence(&entry);
         if index < frozen {
-            // SAFETY: *room*: a captured run has filled as many entries of the table.
+            // SAFETY: *room*: a captured run has filled the first `frozen` entries of the table.
             if unsafe { entries.add(index).read() } != entry {
                 return Err(DeviceError::Captured);
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this one any longer.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this entry any
+        // longer.
         unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;

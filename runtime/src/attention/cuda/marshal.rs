@@ -53,7 +53,7 @@ pub fn sequence(s: &attention::Sequence) -> Sequence {
         (None, None) => (0, -1, -1),
         (Some(start), None) => (start as i32, 0, -1),
         (None, Some(end)) => (end as i32 - 1, -1, 0),
-        // Neither is clipped, so the start precedes the end.
+        // Neither bound has been clipped, so the start precedes the end.
         (Some(start), Some(end)) => (start as i32, 0, (end - 1 - start) as i32),
     };
     Sequence {
@@ -79,7 +79,7 @@ const fn addend_kind(kind: MaskKind) -> i32 {
     }
 }
 
-/// Converts a mask, or a bias with the layout of a mask.
+/// Returns the kernel parameter for a mask, or for a bias with the layout of a mask.
 fn addend(view: &MaskView, data: u64) -> Addend {
     let [batch, head, query, key] = view.strides().map(|stride| stride as i64);
     let period = int(view.shape()[0]);
@@ -87,7 +87,8 @@ fn addend(view: &MaskView, data: u64) -> Addend {
     Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
 }
 
-/// Converts the bias: a tensor with the layout of a mask, or a table of relative positions.
+/// Returns the kernel parameter for the bias, which is a tensor with the layout of a mask, or a table of relative
+/// positions.
 fn bias(s: &Spec, data: u64) -> Addend {
     let table = match &s.bias {
         None => return Addend::default(),
@@ -106,7 +107,7 @@ fn bias(s: &Spec, data: u64) -> Addend {
         ..Addend::default()
     };
     match &s.windows {
-        // The entry of a query and a key is P(q) − P(k) + P(last token).
+        // For positions P, the entry of a query and a key is P(query) − P(key) + P(last token).
         Some(windows) if !table.indexed => {
             let last = windows.place(windows.tokens() - 1) * table.heads * table.dtype.size();
             Addend { data: data + last as u64, key: -heads, ..row }
@@ -251,8 +252,8 @@ pub fn attention(
     filled
 }
 
-/// Returns the error budget of a run. Counts are written at the address `left_out`, followed by the sums of skipped
-/// weights.
+/// Returns the error budget of a run. The counters start at the address `left_out`, and the sums of skipped weights
+/// follow them.
 pub fn budget(
     plan: &GpuPlan,
     problem: &Problem,
@@ -328,8 +329,8 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// Returns the fields `first` and `short_from` for a call with these numbers of row blocks, of splits, and of heads in
-/// all sequences. The fields determine the order of thread blocks.
+/// Returns the fields `first` and `short_from`, which determine the order of thread blocks. The call has the given
+/// numbers of row blocks, of splits, and of heads in all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -374,7 +375,8 @@ mod tests {
                         let plain =
                             Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
                         let spec = plain.causal(causal).window(Window { left, right });
-                        // Far from the start of the whole if the keys are.
+                        // If the keys of the chunk are far from the first key, its queries are equally far from the
+                        // first query.
                         let (query_offset, query_total) = match total {
                             30.. => (offset, far),
                             _ => (total / 3, total / 3 + queries),
@@ -387,7 +389,7 @@ mod tests {
                         for i in 0..queries {
                             let (start, end) = want.range(i);
                             let (a, b) = range(&found, i as i32);
-                            // Either interval is empty if there is no key.
+                            // The intervals are equal, or both are empty.
                             let same = (a as usize, b as usize) == (start, end) || (a >= b && start >= end);
                             assert!(same, "{want:?} {found:?}: row {i} {a}..{b}");
                             empty += usize::from(start >= end);

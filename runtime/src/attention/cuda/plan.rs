@@ -1,4 +1,4 @@
-//! The GPU plan: the kernels and how the keys are divided, decided once per shape.
+//! The GPU plan: the kernels and the division of the keys, which are decided once per shape.
 
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
@@ -243,7 +243,7 @@ mod tests {
         let (steps, spec) = multiplying().unwrap();
         assert_eq!([spec.rows, spec.keys], [MATH_TILE; 2]);
         assert_eq!(steps[1].resources().threads, 32 * MATH_ROWS, "a warp has a row");
-        // The kernel for few states where it suffices, else the one for any number.
+        // The kernel for few states merges up to its limit; beyond that, the kernel for any number of states is chosen.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(GPU_KERNELS, splits).unwrap().0.name);
         let (few, many) = ("merge_f32_s4__sm53", "merge_f32_s8__sm53");
         assert_eq!(names, [few, few, few, many, many, many, many]);

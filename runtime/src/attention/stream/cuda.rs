@@ -17,7 +17,8 @@ use std::ops::Range;
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// Returns the rows of `tokens` in all heads of a tensor. They are dense in the buffer: `[batch][head][token][dim]`.
+/// Returns the excerpt of a tensor with the rows of `tokens` in all heads. In the buffer, the rows are dense:
+/// `[batch][head][token][dim]`.
 fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     let ([_, heads, _, dim], count) = (tensor.shape(), tokens.tokens.len());
     Excerpt {
@@ -32,8 +33,8 @@ fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     }
 }
 
-/// Returns the rows of `tokens`, counted over the past and then the new tensor of keys or of values: one excerpt of
-/// each tensor.
+/// Returns two excerpts with the rows of `tokens`, for keys or for values: one of the past tensor and one of the new
+/// tensor. Tokens are counted over the past tensor and then the new one.
 fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
     let whole = tokens.tokens.clone();
     let middle = past.clamp(whole.start, whole.end);
@@ -94,8 +95,8 @@ fn read(
 
 impl GpuStream {
     /// Returns the number of units of [`GpuStream::run_between`], and the number of parts from unit `from` on. The sink
-    /// learns when each unit is finished. If there are present tensors, the first units copy keys and values to them;
-    /// each other unit is a block of queries.
+    /// is told when a unit is finished. If there are present tensors, the first units copy keys and values to them;
+    /// every other unit is a block of queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.

@@ -44,7 +44,7 @@ pub enum StreamError {
     /// The sink could not record a finished unit.
     #[error("unit {number}: cannot be noted as finished: {source}")]
     Note {
-        /// Number of the unit.
+        /// Index of the unit.
         number: usize,
         /// Cause of the failure.
         source: io::Error,

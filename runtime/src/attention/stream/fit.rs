@@ -75,7 +75,7 @@ impl FittedStream {
     ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let measures = self.plan.choice().cpu.certify;
         if measures && std::mem::replace(&mut self.measured, true) {
-            // Records contain the measurements of earlier runs.
+            // The record in the old memory contains the measurements of earlier runs.
             self.memory = StreamMemory::new(&self.plan)?;
         }
         self.plan.run_in(&mut self.memory, lengths, source, sink, from)
@@ -140,7 +140,7 @@ impl Search<'_> {
                     if !guard.grant(more) {
                         return Ok(self.fitted(plan, memory, attempt.rows, guard.refused()));
                     }
-                    // The memory of one task is freed before that of several is allocated.
+                    // The memory of one task is freed before the memory of several tasks is allocated.
                     drop(memory);
                 }
                 Err(e @ StreamError::Memory { .. }) => {
@@ -164,8 +164,8 @@ impl Search<'_> {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Returns the number of tasks that fit in addition to the single task of `plan`, given the bytes of a task, and
-    /// the rest of the budget and of the system's memory.
+    /// Returns the number of tasks for which there is memory in addition to the single task of `plan`. It depends on
+    /// the bytes of a task, and on what remains of the budget and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));

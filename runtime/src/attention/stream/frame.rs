@@ -196,7 +196,7 @@ impl<'a> Frame<'a> {
                 to: [0, 0, self.choice.chunk],
                 ..all(keys.len())
             },
-            // Queries and their outputs.
+            // The remaining operands are the queries and their outputs.
             _ => Excerpt {
                 first: [batch, unit.heads.start, first.query0 + unit.rows.start],
                 count: [sequences, unit.heads.len(), unit.rows.len()],
@@ -254,7 +254,7 @@ impl<'a> Frame<'a> {
             let Some(excerpt) = self.excerpt(operand, part, first) else { continue };
             let [b, h, t] = excerpt.to;
             let token = match operand {
-                // The distance of key zero from the start of the chunk.
+                // Token of the new tensor at which the chunk starts; negative if it starts with past keys.
                 Operand::Key | Operand::Value => {
                     (first.key0 + part.keys.start) as isize - first.past as isize
                 }

@@ -18,8 +18,8 @@ use elsa_core::plan::ChooseError;
 use elsa_core::setters;
 use elsa_kernels::registry;
 
-/// Number of bytes by which the memory of a process before a run may vary between two starts of the program. It varies
-/// because it includes pages of the program that are in memory only at times.
+/// Number of bytes by which the memory of a process before a run may differ between two starts of the same program. It
+/// differs because some pages of the program are not always in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
@@ -132,7 +132,7 @@ impl Engine {
         }
         let mut taken = fixed(self.threads());
         if options.resumable && options.sizes.is_none() {
-            // The resuming process may use slightly more memory than the one that chooses.
+            // The process that resumes the run may use slightly more memory than this one, which chooses the sizes.
             taken = taken.saturating_add(VARIES);
         }
         if let Some(available) = available_memory()

@@ -5,7 +5,7 @@ use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// The past, the new and the present tensor: of keys, then of values.
+/// The past, new and present tensors of keys, and those of values.
 pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastKey, Operand::Key, Operand::PresentKey],
     [Operand::PastValue, Operand::Value, Operand::PresentValue],
@@ -19,7 +19,7 @@ pub fn copies(problem: &Problem) -> usize {
     if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
-/// Iterates over chunks of `keys`, each with two flags: `true` for the first chunk, and `true` for the last one.
+/// Iterates over chunks of `keys`, each with two flags: whether it is the first one, and whether it is the last one.
 /// Without keys, there is a single empty chunk.
 pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
     let n = keys.len().div_ceil(chunk).max(1);

@@ -52,7 +52,8 @@ impl StreamPlan {
                 ends,
             })
         });
-        // Sequences without queries have no unit, and their number may be arbitrarily large.
+        // Sequences without queries have no unit. There may be very many of them, so the iterator stops after the last
+        // unit.
         let units = Units::new(problem, choice, lengths).take(Units::number(problem, choice, &lengths));
         let units = units.filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {
@@ -64,7 +65,7 @@ impl StreamPlan {
     }
 
     /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. The sink
-    /// learns when each unit is finished. If there are present tensors, the first units copy keys and values to them.
+    /// is told when a unit is finished. If there are present tensors, the first units copy keys and values to them.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -232,7 +233,7 @@ impl StreamPlan {
         let certificate = certify.then(|| {
             let mut record = std::mem::take(record);
             resident.measured(&self.cpu, problem, &mut record);
-            // The stream is on the CPU, regardless of the engine's first choice.
+            // A stream always runs on the CPU, which is a fallback if the engine prefers a GPU.
             let fallback = self.engine.backend() == Backend::Cuda;
             StreamCertificate::new(problem, self.certificate(), record, fallback)
         });
@@ -256,7 +257,7 @@ impl StreamPlan {
         let Some(memory) = self.problem.memory(operand).filter(|_| dense) else { return Ok(0) };
         let (tensor, size) = (tensors_of(&self.problem)?[operand], memory.element_size);
         let [batch, heads, queries, keys] = tensor.shape();
-        // Whole rows, or pieces of one.
+        // Each read covers complete rows, or a piece of a row that is too long for one read.
         let most = buffer.as_slice().len().min(MEASURED_AT_ONCE) / size.max(1);
         let (rows, columns) = ((most / keys.max(1)).max(1), keys.min(most));
         if most == 0 && memory.bytes() > 0 {

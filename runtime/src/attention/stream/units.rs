@@ -77,7 +77,7 @@ impl Iterator for Units<'_> {
             let tiling = choice.cpu.tiling(self.of(self.sequence).queries);
             if self.tile < tiling.count() {
                 let last = (self.sequence + choice.sequences).min(self.problem.sequences());
-                // A part of a group ends with it.
+                // If units have a part of a head group, no unit extends into the next group.
                 let end = match choice.heads < group {
                     true => (self.head / group + 1) * group,
                     false => heads,

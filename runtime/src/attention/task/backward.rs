@@ -1,10 +1,10 @@
-//! Computes the backward pass of a task: from the tokens of the task, its shares of the gradients of the complete
-//! problem.
+//! Computes the backward pass of a task: from the tokens of the task, it computes the task's shares of the gradients of
+//! the complete problem.
 //!
 //! # The formula
 //!
 //! The sums are those of [`elsa_core::attention::backward`], restricted to the pairs of queries and keys that the task
-//! owns. Two numbers represent all keys that the task does not hold: a row's log-sum-exp (or reference and sum) over
+//! owns. Two numbers represent all keys that the task does not have: a row's log-sum-exp (or reference and sum) over
 //! all keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks
 //! exchange no keys, and their shares need no common denominator: they are added
 //! ([`GradientMerge`](super::GradientMerge)).
@@ -25,7 +25,7 @@
 //! addition per key range of its run, and an element of a key's gradient in at most one per query run, commonly three
 //! to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the tasks adds
 //! [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32. The error of an element, relative
-//! to the sum of its absolute terms over all tasks, has the bound of a single call with that many more additions.
+//! to the sum of its absolute terms over all tasks, is bounded as in a single call that has these additions as well.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};

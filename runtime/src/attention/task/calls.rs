@@ -208,7 +208,7 @@ pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> R
     View::new(argument, [b, h, tokens, d], view.strides())
 }
 
-/// Returns the elements of a tensor from token `token` on; an empty slice beyond the end.
+/// Returns the elements of a tensor from token `token` on; an empty slice if the tensor ends before the token.
 pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Elements<'a> {
     let start = view.row(0, 0, token);
     match data {

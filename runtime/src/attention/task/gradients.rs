@@ -115,7 +115,7 @@ impl TaskGradients {
 /// tasks 0 1 2 3 4 5 6:  ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
 /// ```
 ///
-/// A token that a task does not hold has zeros in its share, so the bits depend only on the shares. An element takes
+/// The share of a token that a task does not have is zero, so the bits depend only on the shares. An element takes
 /// part in at most [`GradientMerge::additions`] additions, each of which is rounded once.
 #[derive(Debug)]
 pub struct GradientMerge {
@@ -195,7 +195,7 @@ impl GradientMerge {
     pub fn finish(mut self) -> TaskGradients {
         let slots = &mut self.slots;
         self.stack.finish(|slot| add(slots, slot));
-        // There is a slot for any number of tasks.
+        // There is at least one slot, whatever the number of tasks is.
         self.slots.swap_remove(0)
     }
 }

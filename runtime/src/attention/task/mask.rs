@@ -55,7 +55,7 @@ impl Tile {
             (Tile::Bf16(tile), MaskElements::Additive(Elements::Bf16(x))) => {
                 cut(tile, view, x, bf16::NEG_INFINITY, rows, columns);
             }
-            // Data of another type than the problem's were refused. A tile that is too short is refused as well.
+            // Elements of another type have been rejected before. An empty tile is too short, so it is also rejected.
             (Tile::Bool(tile), _) => tile.clear(),
             (Tile::F32(tile), _) => tile.clear(),
             (Tile::F16(tile), _) => tile.clear(),

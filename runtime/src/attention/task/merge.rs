@@ -8,7 +8,7 @@ use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
 
 /// Merges the states of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
-/// tree. A row that a task does not hold is empty in its states, so the bits depend only on the states.
+/// tree. A row that a task does not have is empty in its states, so the bits depend only on the states.
 #[derive(Debug)]
 pub struct TaskMerge {
     /// Number of sequences: batch times heads.
@@ -89,7 +89,7 @@ impl TaskMerge {
         let rows = self.sequences * self.tokens;
         let slots = &mut self.slots;
         self.stack.finish(|slot| merge_slots(slots, slot, rows));
-        // There is a slot for any number of tasks.
+        // There is at least one slot, whatever the number of tasks is.
         self.slots.swap_remove(0)
     }
 }

@@ -19,8 +19,9 @@
 //! ```
 //!
 //! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
-//! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without a maximum, or recomputes
-//! its denominator as `exp(lse)`, which overflows f32 from scores of 88.7 on; each state has its own maximum instead.
+//! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without subtracting a maximum, or
+//! recomputes its denominator as `exp(lse)`, which overflows f32 for scores of 88.7 or more. Here every state has a
+//! maximum of its own.
 //!
 //! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
 //! and room for the largest tile of a mask.
@@ -179,9 +180,10 @@ impl TaskPlan {
         self.plans.iter().map(Plan::state_workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Computes the states of the task's queries and writes them to `states`: `m` and `S` `[batch, heads, queries]`,
-    /// `W` `[batch, heads, queries, d_v]`, with the task's queries in the task's order. Allocates nothing of the size
-    /// of a tensor. The bits do not depend on the number of threads, nor on other tokens in the tensors.
+    /// Computes the states of the task's queries and writes them to `states`, with the queries in the task's order. The
+    /// shape of `m` and `S` is `[batch, heads, queries]`, and that of `W` is `[batch, heads, queries, d_v]`. Allocates
+    /// nothing of the size of a tensor. The bits do not depend on the number of threads, nor on other tokens in the
+    /// tensors.
     ///
     /// # Errors
     /// Returns an error and writes nothing if the data do not match the problem. If a run fails or is cancelled

@@ -37,7 +37,7 @@ fn a_file_is_read_as_it_was_written() {
     let path = folder.join("tuned.toml");
     fs::write(&path, &text).unwrap();
     assert_eq!(Tuned::load(&path, &device()), Ok(tuned.clone()));
-    // The batch does not matter, anything else does.
+    // The batch does not change the class of a problem; every other difference does.
     for batch in [1, 5] {
         let splits = |problem: &Problem| tuned.division(problem, false).map(|division| division.splits);
         assert_eq!(splits(&problem(batch, 70, DType::F32)), Some(3));
@@ -110,7 +110,7 @@ fn impossible_values_are_refused() {
         ("splits = 3", "splits = 3\nmo\\u000Are = 1"),
         ("splits = 3", "splits = 3\n\"mo\\u000Are\" = 1"),
         ("shapes = 3", "shapes = 2"),
-        // The second shape again.
+        // The last shape becomes a duplicate of the first one.
         ("queries = 9\n", "queries = 70\n"),
         ("[end]", ""),
     ] {

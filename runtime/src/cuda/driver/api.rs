@@ -33,14 +33,14 @@ macro_rules! api {
                     // SAFETY: *signatures*; the library is never closed.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                         .map_err(|_| DeviceError::Symbol { name: stringify!($name) })?,)*
-                    // SAFETY: as above.
+                    // SAFETY: *signatures*; the library is never closed.
                     cuDevicePrimaryCtxRelease: unsafe { library.get(b"cuDevicePrimaryCtxRelease\0") }
                         .ok()
                         .map(|f| *f),
-                    // SAFETY: as above.
+                    // SAFETY: *signatures*; the library is never closed.
                     capture: unsafe { library.get(b"cuStreamGetCaptureInfo\0") }
                         .ok()
-                        // SAFETY: as above.
+                        // SAFETY: *signatures*; the library is never closed.
                         .zip(unsafe { library.get(b"cuThreadExchangeStreamCaptureMode\0") }.ok())
                         .map(|(info, exchange)| CaptureApi {
                             cuStreamGetCaptureInfo: *info,
@@ -127,7 +127,7 @@ api! {
     cuEventElapsedTime(*mut f32, CUevent, CUevent);
 }
 
-/// The error codes of the driver that have special handling.
+/// Error codes of the driver that this library handles specially.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
     /// Codes after which a context is unusable. For most of them the driver's header states that all further work
@@ -175,7 +175,7 @@ pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag for a context whose waiting threads block instead of spinning.
 pub const CONTEXT_BLOCKING: c_uint = 4;
-/// Flags of an event that records its time.
+/// Flags for an event that records its time.
 pub const EVENT_TIMING: c_uint = 0;
 /// Flag for an event that records no time.
 pub const EVENT_NO_TIMING: c_uint = 2;

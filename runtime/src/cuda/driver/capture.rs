@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture(u64);
 
-/// The driver's status of a stream that is not captured.
+/// Status that the driver reports for a stream that is not captured.
 const NOT_CAPTURED: u32 = 0;
 /// The driver's number for the mode *relaxed*, which permits calls that might disturb captures.
 const RELAXED: u32 = 2;
@@ -34,7 +34,7 @@ impl RawStream {
     pub fn capture(self, entered: &Entered<'_>) -> Result<Option<Capture>, DeviceError> {
         let Some(api) = &entered.context.api().capture else { return Ok(None) };
         let (mut status, mut id) = (NOT_CAPTURED, 0);
-        // SAFETY: *handle*, *current*, *room*: two numbers.
+        // SAFETY: *handle*, *current*; *room*: the call writes two numbers.
         let code = unsafe { (api.cuStreamGetCaptureInfo)(self.handle(), &raw mut status, &raw mut id) };
         entered.check("cuStreamGetCaptureInfo", code)?;
         Ok((status != NOT_CAPTURED).then_some(Capture(id)))
@@ -69,7 +69,7 @@ impl Entered<'_> {
 /// Sets the mode of this thread and returns the previous one, or the driver's error code.
 fn exchange(api: &Api, mut mode: u32) -> Result<u32, u32> {
     let Some(api) = &api.capture else { return Ok(mode) };
-    // SAFETY: *room*: a number.
+    // SAFETY: *room*: the call reads and writes one number.
     match unsafe { (api.cuThreadExchangeStreamCaptureMode)(&raw mut mode) } {
         0 => Ok(mode),
         code => Err(code),

@@ -16,7 +16,7 @@ impl Device {
     /// Returns the error that the driver reports.
     pub fn primary(self) -> Result<Arc<Context>, DeviceError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: *room*: `raw` holds a handle.
+        // SAFETY: *room*: `raw` has room for a handle.
         let code = unsafe { (self.driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, self.raw) };
         self.driver.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(Context::new(self, raw, Origin::Primary))
@@ -28,15 +28,15 @@ impl Device {
     /// Returns the error that the driver reports.
     pub fn fresh(self) -> Result<Arc<Context>, DeviceError> {
         let (mut raw, mut popped) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: *room*: `raw` holds a handle.
+        // SAFETY: *room*: `raw` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxCreate_v2)(&raw mut raw, CONTEXT_BLOCKING, self.raw) };
         self.driver.check("cuCtxCreate_v2", code)?;
         // The new context is current. Popping it restores the thread's previous one.
-        // SAFETY: *room*: `popped` holds a handle.
+        // SAFETY: *room*: `popped` has room for a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
             // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
-            // SAFETY: *handle*: created above, and not passed on.
+            // SAFETY: *handle*: the context was created above, and its handle has not been passed on.
             let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
             return Err(e);
         }
@@ -50,13 +50,13 @@ impl Device {
     /// reports.
     pub fn of_current(driver: Driver) -> Result<(Device, Arc<Context>), DeviceError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: *room*: `raw` holds a handle.
+        // SAFETY: *room*: `raw` has room for a handle.
         driver.check("cuCtxGetCurrent", unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) })?;
         if raw.is_null() {
             return Err(DeviceError::NoContext);
         }
         let mut device: CUdevice = 0;
-        // SAFETY: *room*: `device` holds a device; a context is current.
+        // SAFETY: *room*: `device` has room for a device; a context is current.
         driver.check("cuCtxGetDevice", unsafe { (driver.api.cuCtxGetDevice)(&raw mut device) })?;
         let device = Device { driver, raw: device };
         Ok((device, Context::new(device, raw, Origin::Callers)))
@@ -138,10 +138,10 @@ impl Context {
             return Ok(());
         }
         match self.origin {
-            // SAFETY: *handle*: created by `Device::fresh`, destroyed once.
+            // SAFETY: *handle*: `Device::fresh` created the context, which is destroyed only here.
             Origin::Own => driver.check("cuCtxDestroy_v2", unsafe { (driver.api.cuCtxDestroy_v2)(self.raw) }),
             Origin::Primary if !self.is_lost() => match driver.api.cuDevicePrimaryCtxRelease {
-                // SAFETY: *handle*: retained by `Device::primary`, released once.
+                // SAFETY: *handle*: `Device::primary` retained the context, which is released only here.
                 Some(f) => driver.check("cuDevicePrimaryCtxRelease", unsafe { f(self.device.raw) }),
                 None => Ok(()),
             },
@@ -177,7 +177,7 @@ impl Drop for Entered<'_> {
             return;
         }
         let mut popped = ptr::null_mut();
-        // SAFETY: *room*: `popped` holds a handle. `enter` pushed the context on this thread.
+        // SAFETY: *room*: `popped` has room for a handle. `enter` pushed the context on this thread.
         let code = unsafe { (self.context.api().cuCtxPopCurrent_v2)(&raw mut popped) };
         log_error(self.context.check("cuCtxPopCurrent_v2", code));
     }
@@ -193,7 +193,7 @@ impl Entered<'_> {
     /// # Errors
     /// Returns the error that the driver reports, including errors of earlier work.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        // SAFETY: *current*.
+        // SAFETY: *current*; the call takes no pointer.
         self.check("cuCtxSynchronize", unsafe { (self.context.api().cuCtxSynchronize)() })
     }
 }

@@ -38,11 +38,11 @@ impl Driver {
         let process = INITIALIZED.get().copied().unwrap_or_else(Process::current);
         let mut driver = Driver { api, version: 0, process };
         driver.usable()?;
-        // SAFETY: *signatures*.
+        // SAFETY: *signatures*; the call takes no pointer.
         driver.check("cuInit", unsafe { (api.cuInit)(0) })?;
         INITIALIZED.get_or_init(|| process);
         let mut version = 0;
-        // SAFETY: *room*: an integer.
+        // SAFETY: *room*: the call writes an integer.
         driver.check("cuDriverGetVersion", unsafe { (api.cuDriverGetVersion)(&raw mut version) })?;
         driver.version = version;
         Ok(driver)
@@ -70,12 +70,12 @@ impl Driver {
     /// Returns the driver's name for an error code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     fn name(self, code: u32) -> &'static str {
         let mut text: *const c_char = ptr::null();
-        // SAFETY: *room*: a pointer.
+        // SAFETY: *room*: the call writes a pointer.
         let done = unsafe { (self.api.cuGetErrorName)(code, &raw mut text) };
         if done != 0 || text.is_null() {
             return "a code that the driver does not name";
         }
-        // SAFETY: the driver returns a constant of its own that ends with zero, and is never unloaded.
+        // SAFETY: the text is a constant of the driver, which is never unloaded, and ends with zero.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a name that is not text")
     }
 
@@ -85,13 +85,13 @@ impl Driver {
     /// Returns [`DeviceError::Ordinal`] if there is no such device, or the error that the driver reports.
     pub fn device(self, ordinal: usize) -> Result<Device, DeviceError> {
         let mut count = 0;
-        // SAFETY: *room*: an integer.
+        // SAFETY: *room*: the call writes an integer.
         self.check("cuDeviceGetCount", unsafe { (self.api.cuDeviceGetCount)(&raw mut count) })?;
         let count = usize::try_from(count).unwrap_or(0);
         let wanted = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
         let Some(wanted) = wanted else { return Err(DeviceError::Ordinal { found: ordinal, count }) };
         let mut raw: CUdevice = 0;
-        // SAFETY: *room*: a device.
+        // SAFETY: *room*: the call writes a device.
         self.check("cuDeviceGet", unsafe { (self.api.cuDeviceGet)(&raw mut raw, wanted) })?;
         Ok(Device { driver: self, raw })
     }
@@ -107,7 +107,7 @@ pub struct Device {
 impl Device {
     fn attribute(self, attribute: i32) -> Result<u32, DeviceError> {
         let mut value = 0;
-        // SAFETY: *room*: an integer.
+        // SAFETY: *room*: the call writes an integer.
         let code = unsafe { (self.driver.api.cuDeviceGetAttribute)(&raw mut value, attribute, self.raw) };
         self.driver.check("cuDeviceGetAttribute", code)?;
         Ok(value.max(0).unsigned_abs())
@@ -138,7 +138,7 @@ impl Device {
     /// Returns the error that the driver reports.
     pub fn memory(self) -> Result<usize, DeviceError> {
         let mut bytes = 0;
-        // SAFETY: *room*: a size.
+        // SAFETY: *room*: the call writes a size.
         let code = unsafe { (self.driver.api.cuDeviceTotalMem_v2)(&raw mut bytes, self.raw) };
         self.driver.check("cuDeviceTotalMem_v2", code)?;
         Ok(bytes)

@@ -39,18 +39,19 @@ impl RawStream {
         entered.check("cuStreamBeginCapture_v2", code)?;
         let worked = work();
         let mut graph = ptr::null_mut();
-        // SAFETY: *handle*, *current*, *room*: a handle.
+        // SAFETY: *handle*, *current*; *room*: the call writes a handle.
         let code = unsafe { (api.cuStreamEndCapture)(self.handle(), &raw mut graph) };
         let ended = entered.check("cuStreamEndCapture", code);
         let mut raw = ptr::null_mut();
         let made = worked.and(ended).and_then(|()| {
-            // SAFETY: *handle*, *current*, *room*: a handle; neither a node nor a log is requested.
+            // SAFETY: *handle*, *current*; *room*: the call writes a handle; neither a node nor a log is requested.
             let code =
                 unsafe { (api.cuGraphInstantiate)(&raw mut raw, graph, ptr::null_mut(), ptr::null_mut(), 0) };
             entered.check("cuGraphInstantiate", code)
         });
         if !graph.is_null() {
-            // SAFETY: *handle*: returned above, and released once; the instantiated graph does not need it.
+            // SAFETY: *handle*: the driver returned it above, and it is released once; the instantiated graph does not
+            // need it.
             log_error(entered.check("cuGraphDestroy", unsafe { (api.cuGraphDestroy)(graph) }));
         }
         made.map(|()| Some(Graph { context: context.clone(), raw }))
@@ -67,7 +68,7 @@ impl Graph {
     /// Returns the error that the driver reports.
     pub unsafe fn launch(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         let launch = |api: &GraphApi| {
-            // SAFETY: *handle*, *current*; the clauses of this function.
+            // SAFETY: *handle*, *current*; the caller guarantees the clauses of this function.
             let code = unsafe { (api.cuGraphLaunch)(self.raw, stream.handle()) };
             entered.check("cuGraphLaunch", code)
         };
@@ -82,7 +83,7 @@ impl Drop for Graph {
         }
         let freed = self.context.enter().and_then(|entered| {
             let Some(api) = &self.context.api().graph else { return Ok(()) };
-            // SAFETY: *handle*: released once, here; *current*.
+            // SAFETY: *handle*: it is released only here; *current*.
             entered.check("cuGraphExecDestroy", unsafe { (api.cuGraphExecDestroy)(self.raw) })
         });
         log_error(freed);

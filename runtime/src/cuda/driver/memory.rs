@@ -32,7 +32,7 @@ impl DeviceBuffer {
         }
         let entered = context.enter()?;
         let mut address = 0;
-        // SAFETY: *current*, *room*: an address.
+        // SAFETY: *current*; *room*: the call writes an address.
         let code = unsafe { (context.api().cuMemAlloc_v2)(&raw mut address, bytes) };
         if code == code::OUT_OF_MEMORY {
             return Err(DeviceError::Memory { call: "cuMemAlloc_v2", bytes });
@@ -89,14 +89,14 @@ impl PinnedBuffer {
         }
         let entered = context.enter()?;
         let mut data = ptr::null_mut();
-        // SAFETY: *current*, *room*: a pointer.
+        // SAFETY: *current*; *room*: the call writes a pointer.
         let code = unsafe { (context.api().cuMemHostAlloc)(&raw mut data, bytes, HOST_PORTABLE_MAPPED) };
         if code == code::OUT_OF_MEMORY {
             return Err(DeviceError::Memory { call: "cuMemHostAlloc", bytes });
         }
         entered.check("cuMemHostAlloc", code)?;
         (buffer.data, buffer.bytes) = (Some(data), bytes);
-        // SAFETY: *room*: the allocation has that many bytes.
+        // SAFETY: *room*: the allocation has `bytes` bytes.
         unsafe { ptr::write_bytes(data.cast::<u8>(), 0, bytes) };
         drop(entered);
         Ok(buffer)

@@ -21,13 +21,13 @@ pub struct Module {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(super) raw: CUfunction,
-    // Keeps the module loaded.
+    // This reference keeps the module loaded.
     _module: Arc<Module>,
 }
 
 // SAFETY: every thread that makes the context current may launch a function.
 unsafe impl Send for Function {}
-// SAFETY: as above.
+// SAFETY: as for `Send` above.
 unsafe impl Sync for Function {}
 
 impl Module {
@@ -42,8 +42,8 @@ impl Module {
         let size = ptr::without_provenance_mut(jit::LOG_BYTES - 1);
         let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, error.as_mut_ptr().cast(), size];
         let mut raw = ptr::null_mut();
-        // SAFETY: *current*, *room*: a handle, four options with their values, and logs of the given sizes. PTX
-        // ends with zero, and a cubin contains its size.
+        // SAFETY: *current*; *room*: the call writes a handle and logs of the given sizes, and reads four options with
+        // their values. PTX ends with zero, and a cubin contains its size.
         let code = unsafe {
             (context.api().cuModuleLoadDataEx)(
                 &raw mut raw,
@@ -57,7 +57,7 @@ impl Module {
         Ok(Module { context: context.clone(), raw: Some(raw) })
     }
 
-    /// Returns the kernel with that name.
+    /// Returns the kernel named `name`.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -65,7 +65,7 @@ impl Module {
         let entered = self.context.enter()?;
         let symbol = CString::new(name).unwrap_or_default();
         let mut raw = ptr::null_mut();
-        // SAFETY: *handle*, *current*, *room*: a handle; the name ends with zero.
+        // SAFETY: *handle*, *current*; *room*: the call writes a handle, and the name ends with zero.
         let code = unsafe {
             (self.context.api().cuModuleGetFunction)(
                 &raw mut raw,

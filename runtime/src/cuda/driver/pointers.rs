@@ -11,7 +11,7 @@ impl Entered<'_> {
     /// Returns the error that the driver reports.
     pub fn free_memory(&self) -> Result<usize, DeviceError> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: *current*, *room*: two sizes.
+        // SAFETY: *current*; *room*: the call writes two sizes.
         let code = unsafe { (self.context.api().cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
         self.check("cuMemGetInfo_v2", code)?;
         Ok(free)
@@ -25,12 +25,12 @@ impl Entered<'_> {
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_DEVICE {
             return None;
         }
-        // Memory from a pool has no context.
+        // The driver reports no context for memory from a pool.
         let context = self.query::<usize>(pointer::CONTEXT, address).unwrap_or(0);
         if context != 0 && context != self.context.raw as usize {
             return None;
         }
-        // SAFETY: *current*, *room*: an address and a size.
+        // SAFETY: *current*; *room*: the call writes an address and a size.
         let code = unsafe { (api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut bytes, address) };
         (code == 0).then_some((base, bytes))
     }
@@ -42,7 +42,7 @@ impl Entered<'_> {
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
             return None;
         }
-        // Two allocations may be adjacent; each has its own identifier.
+        // The bytes may extend over two adjacent allocations, whose identifiers differ.
         let id = |address| self.query::<u64>(pointer::BUFFER_ID, address);
         if id(address) != id(last) {
             return None;

@@ -10,7 +10,7 @@ macro_rules! resource {
                     return Ok(());
                 }
                 let entered = self.context.enter()?;
-                // SAFETY: *handle*: taken out of its field, so it is released once; *current*.
+                // SAFETY: *handle*: it has been taken out of its field, so it is released once; *current*.
                 entered.check(stringify!($free), unsafe { (self.context.api().$free)(handle) })
             }
         }

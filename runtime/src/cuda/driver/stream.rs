@@ -16,7 +16,7 @@ pub struct RawStream(CUstream);
 
 // SAFETY: every thread that makes the context current may use its handles.
 unsafe impl Send for RawStream {}
-// SAFETY: as above.
+// SAFETY: as for `Send` above.
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
@@ -40,7 +40,7 @@ impl RawStream {
     /// Returns the error that the driver reports.
     pub fn belongs(self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: *handle*, *current*, *room*: a handle.
+        // SAFETY: *handle*, *current*; *room*: the call writes a handle.
         let code = unsafe { (entered.context.api().cuStreamGetCtx)(self.0, &raw mut raw) };
         entered.check("cuStreamGetCtx", code)?;
         Ok(raw == entered.context.raw)
@@ -73,7 +73,7 @@ impl RawStream {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the clauses of this function; *handle*, *current*.
+        // SAFETY: the caller guarantees the clauses of this function; *handle*, *current*.
         let code = unsafe { (entered.context.api().cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, self.0) };
         entered.check("cuMemcpyHtoDAsync_v2", code)
     }
@@ -95,7 +95,7 @@ impl RawStream {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the clauses of this function; *handle*, *current*.
+        // SAFETY: the caller guarantees the clauses of this function; *handle*, *current*.
         let code = unsafe { (entered.context.api().cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, self.0) };
         entered.check("cuMemcpyDtoHAsync_v2", code)
     }
@@ -116,7 +116,8 @@ impl RawStream {
         parameter: *const P,
     ) -> Result<(), DeviceError> {
         let mut parameters = [parameter.cast_mut().cast::<c_void>()];
-        // SAFETY: the clauses of this function; *handle*, *current*. The driver copies the parameter.
+        // SAFETY: the caller guarantees the clauses of this function; *handle*, *current*. The driver copies the
+        // parameter.
         let code = unsafe {
             (entered.context.api().cuLaunchKernel)(
                 function.raw,
@@ -151,7 +152,7 @@ impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Stream, DeviceError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: *current*, *room*: a handle.
+        // SAFETY: *current*; *room*: the call writes a handle.
         let code = unsafe { (context.api().cuStreamCreate)(&raw mut raw, STREAM_NON_BLOCKING) };
         entered.check("cuStreamCreate", code)?;
         Ok(Stream { context: context.clone(), raw: Some(raw) })
@@ -192,7 +193,7 @@ impl Event {
     fn with_flags(context: &Arc<Context>, flags: c_uint) -> Result<Event, DeviceError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: *current*, *room*: a handle.
+        // SAFETY: *current*; *room*: the call writes a handle.
         let code = unsafe { (context.api().cuEventCreate)(&raw mut raw, flags) };
         entered.check("cuEventCreate", code)?;
         Ok(Event { context: context.clone(), raw: Some(raw) })
@@ -207,7 +208,7 @@ impl Event {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn record(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        // SAFETY: *handle* of both, *current*.
+        // SAFETY: *handle* for the event and the stream, *current*.
         let code = unsafe { (entered.context.api().cuEventRecord)(self.handle(), stream.0) };
         entered.check("cuEventRecord", code)
     }
@@ -218,7 +219,7 @@ impl Event {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn precede(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        // SAFETY: *handle* of both, *current*.
+        // SAFETY: *handle* for the event and the stream, *current*.
         let code = unsafe { (entered.context.api().cuStreamWaitEvent)(stream.0, self.handle(), 0) };
         entered.check("cuStreamWaitEvent", code)
     }
@@ -239,7 +240,7 @@ impl Event {
     /// Returns the error that the driver reports.
     pub fn since(&self, entered: &Entered<'_>, earlier: &Event) -> Result<f32, DeviceError> {
         let mut ms = 0.0;
-        // SAFETY: *handle* of both, *current*, *room*: a number.
+        // SAFETY: *handle* for both events, *current*; *room*: the call writes a number.
         let code = unsafe {
             (entered.context.api().cuEventElapsedTime)(&raw mut ms, earlier.handle(), self.handle())
         };

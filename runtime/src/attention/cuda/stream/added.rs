@@ -10,7 +10,7 @@ use elsa_core::attention::{BiasView, MaskView, Operand, Problem};
 /// Operands from which each step may need another box.
 pub const BOXES: [Operand; 3] = [Operand::Mask, Operand::Bias, Operand::BiasIndex];
 
-/// Returns the area of an operand in buffer `buffer`. A table has one area, whichever the buffer.
+/// Returns the area of an operand in buffer `buffer`. A table has the same area for every buffer.
 pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
     match (operand, &problem.spec().bias) {
         (Operand::Mask, _) => Area::Mask(buffer),
@@ -44,7 +44,7 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
 }
 
 /// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. If
-/// the box covers all sequences, its batch axis has the size in the mask, which may repeat; otherwise it has one
+/// the box covers all sequences, its batch axis is that of the mask, which may repeat; otherwise the axis has one
 /// element per sequence.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();

@@ -35,8 +35,8 @@ impl Run<'_, '_, '_> {
                 memory.on_host(areas[which]).filter(|(_, len)| bytes <= *len).map(|(data, _)| (data, bytes))
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
-                // SAFETY: *room*: the areas do not overlap in page-locked memory and have the bytes, which were written when
-                // they were allocated. Work that used them is done: that of the step before the last.
+                // SAFETY: *room*: the areas do not overlap in page-locked memory, and all their bytes were written when
+                // they were allocated. The step before the last used them, and its work is done.
                 let (key, value) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(key, key_bytes),
@@ -59,7 +59,8 @@ impl Run<'_, '_, '_> {
                 None if memory.is_copied(area) => {
                     let bytes = rows * dim * size;
                     if let Some((from, _)) = memory.on_host(area) {
-                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory is the stream's; runs wait for
+                        // copies.
                         unsafe { copies.copy_in(entered, to, from, bytes)? };
                     }
                 }
@@ -73,8 +74,9 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the run is in the view, whose bytes the caller has, and runs are dense in the area.
-                        // *alive*: a run waits for its copies before it returns, even if it fails.
+                        // SAFETY: *room*: the contiguous rows are in the view, whose bytes the caller has, and dense in
+                        // the area. *alive*: a run of the stream waits for its copies before it returns, even if it
+                        // fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -103,8 +105,8 @@ impl Run<'_, '_, '_> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: *room*: the area is in page-locked memory and has the bytes, which were written when it was allocated. Work
-        // that used it is done: that of the step before the last, and for a table that of the previous run.
+        // SAFETY: *room*: the area is in page-locked memory, and all its bytes were written when it was allocated. The
+        // step before the last used it (for a table, the previous run), and its work is done.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -114,7 +116,8 @@ impl Run<'_, '_, '_> {
             check_index(&stream.plan.problem, part, slice)?;
         }
         if stream.memory.is_copied(area) {
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
+            // copies.
             unsafe { stream.copy.raw().copy_in(entered, stream.memory.on_device(area), data, bytes)? };
         }
         Ok(())
@@ -151,18 +154,19 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the last
-            // is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: the step before the last
+            // did, and its work is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
+            // copies.
             unsafe { stream.copy.raw().copy_in(self.entered, stream.memory.on_device(area), table, bytes)? };
         }
         Ok(())
     }
 
-    /// Fills the queries of a block, and enqueues their copy if the device has its own memory.
+    /// Fills the queries of a block, and enqueues their copy if the device has separate memory.
     pub(super) fn bring_queries(&mut self, step: &Step) -> Result<(), StreamError> {
         let (stream, problem) = (self.stream, &self.stream.plan.problem);
         let rows = step.batch().len() * problem.heads() * step.tokens.len();
@@ -171,21 +175,22 @@ impl Run<'_, '_, '_> {
         if len < bytes {
             return Err(DeviceError::HostMemory { bytes }.into());
         }
-        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done: the
-        // results of the block before were waited for.
+        // SAFETY: *room*: all bytes of the area were written when it was allocated. The previous block used it, and its
+        // work is done, because its results have been waited for.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let tokens = StreamTokens { batch: step.batch(), tokens: step.queries() };
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;
         if stream.memory.is_copied(Area::Query) {
             let (to, compute) = (stream.memory.on_device(Area::Query), stream.compute.raw());
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+            // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait for
+            // copies.
             unsafe { compute.copy_in(self.entered, to, data, bytes)? };
         }
         Ok(())
     }
 }
 
-/// Checks that every entry in a part of the index refers to an entry of the table.
+/// Checks that every entry in a box of the index refers to an entry of the table.
 fn check_index(problem: &Problem, part: &StreamBox, bytes: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
     let [_, _, row, column] = part.first;

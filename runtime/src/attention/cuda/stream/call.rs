@@ -1,4 +1,4 @@
-//! Inputs and outputs of a streamed run, and its times.
+//! Inputs and outputs of a streamed run, and the times that it takes.
 
 use elsa_core::attention::{Lengths, Operand};
 use std::io;
@@ -15,7 +15,8 @@ pub struct StreamTokens {
 
 /// A box of a mask, bias or index, which a function fills. It has a first element and a size along batch, heads,
 /// queries and keys. A broadcast axis has a single element. The batch axis of a mask or a bias wraps around: index 0
-/// follows the last index. A table is always complete, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
+/// follows the last index. A table of relative positions is always complete, with size `[1, 1, entries, heads]`; the
+/// box of its index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// Mask, bias or index.
@@ -90,11 +91,11 @@ pub struct StreamCall<'a, 'k> {
 pub struct StreamRows<'a> {
     /// Range of sequences, as indices along the batch axis.
     pub batch: Range<usize>,
-    /// Range of queries in each sequence, as tokens of the tensors.
+    /// Range of queries in each sequence, as a range of tokens in the tensors.
     pub tokens: Range<usize>,
     /// Bytes of the output, `[batch][head][token][value_dim]`, in the problem's element type.
     pub output: &'a [u8],
-    /// Log-sum-exp, natural logarithm.
+    /// Log-sum-exp of each query, as a natural logarithm.
     pub lse: &'a [f32],
     /// References of the states, in natural-log units.
     pub m: &'a [f32],
@@ -126,14 +127,14 @@ impl StreamRows<'_> {
 pub struct StreamTimes {
     /// Milliseconds that the host spent in the functions that fill keys, values, masks and biases.
     pub fetch_ms: f64,
-    /// Milliseconds of copies of keys, values, masks and biases to the device, measured by events.
+    /// Milliseconds that copies of keys, values, masks and biases to the device took, measured by events.
     pub copy_ms: f64,
-    /// Milliseconds of products and merges, measured by events.
+    /// Milliseconds that products and merges took, measured by events.
     pub compute_ms: f64,
-    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that no
-    /// computation hides.
+    /// Milliseconds in which the device had no products to compute: during the first copy, and during all other
+    /// transfers that no computation hides.
     pub wait_ms: f64,
-    /// Milliseconds from the start of the run to the end of its last product, on the device.
+    /// Milliseconds on the device from the start of the run to the end of its last product.
     pub total_ms: f64,
     /// Transferred bytes of keys, values, masks and biases. A transfer reads data into page-locked memory, copies it to
     /// the device, or both.
@@ -145,8 +146,8 @@ pub struct StreamTimes {
 }
 
 impl StreamTimes {
-    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the time in which the device computes; one if the
-    /// total is zero.
+    /// Returns `Overlap_eff = 1 − wait / total`, the fraction of the total time in which the device computes; one if
+    /// the total is zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

@@ -12,11 +12,11 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
 
-/// Smallest and largest number of keys per split, unless `SPLIT_BYTES` allows only fewer. Each thread block of a split
-/// reads its queries and writes a partial state; the shorter the splits, the more often this happens.
+/// Smallest and largest number of keys per split; `SPLIT_BYTES` may require fewer. Each thread block of a split reads
+/// its queries and writes a partial state; the shorter the splits, the more often this happens.
 const SPLIT: [usize; 2] = [1024, 8192];
-/// Smallest number of chunks per run, if splits still have their smallest length. The copy of the first chunk is not
-/// hidden by computation, so it should be short.
+/// Smallest number of chunks per run; if splits already have their smallest length, there may be fewer. The copy of the
+/// first chunk is not hidden by computation, so it should be short.
 const CHUNKS: usize = 32;
 /// Largest size in bytes of two splits, one for each of the two chunk buffers.
 const SPLIT_BYTES: usize = 16 << 20;
@@ -143,7 +143,7 @@ impl Search<'_> {
                 Ok(stream) => {
                     let more = if attempt.calibrates { self.more(&attempt, &stream)? } else { 0 };
                     if guard.grant(more) {
-                        // The memory of one task is freed before that of several is allocated.
+                        // The memory of one task is freed before the memory of several tasks is allocated.
                         stream.close()?;
                         continue;
                     }
@@ -192,7 +192,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the sizes that limit the search. Windows limit it to complete windows, which are not divided.
+    /// Returns the sizes that limit the search. With windows, queries and keys are not divided.
     fn limits(&self) -> Limits {
         let queries = self.problem.spec().query.tokens();
         let (unit, tile) = (self.choice.kernel.rows.max(1), self.choice.kernel.keys.max(1));
@@ -218,7 +218,7 @@ impl Search<'_> {
     }
 
     /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU both
-    /// numbers are the sum.
+    /// numbers are the sum of the two.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -274,9 +274,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the initial number of queries per task, number of tasks, and number of splits per chunk: the fewest
-    /// splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows of one
-    /// thread block, or more if there would be too many tasks.
+    /// Returns the initial number of queries per task, number of tasks, and number of splits per chunk. It chooses the
+    /// fewest splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows
+    /// of one thread block, or more if there would be too many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
@@ -297,7 +297,7 @@ impl Search<'_> {
         if self.wants.eta == 1.0 {
             return best;
         }
-        // A multiple of these chunks.
+        // `eta` multiplies the number of splits that has been found.
         let most = (MOST_KEYS / split).min(self.problem.keys().div_ceil(split)).clamp(1, MOST_SPLITS);
         let wanted = (self.wants.eta * best.2 as f64).ceil().clamp(1.0, most.next_power_of_two() as f64);
         let mut splits = (wanted as usize).next_power_of_two();
@@ -322,8 +322,8 @@ impl Search<'_> {
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
     }
 
-    /// Returns the number of additional tasks that fit into the rest of the budget and of the device's memory, given
-    /// the bytes that one more task would need.
+    /// Returns the number of additional tasks that fit into what remains of the budget and of the device's memory,
+    /// given the bytes that one more task would need.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, StreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

@@ -1,5 +1,5 @@
-//! The memory of a stream: one buffer on the device and one in page-locked host memory. An area that both buffers have
-//! is copied between them.
+//! The memory of a stream: one buffer on the device and one in page-locked host memory. If both buffers have an area,
+//! it is copied between them.
 
 use crate::cuda::driver::{Context, DeviceBuffer, PinnedBuffer};
 use crate::error::DeviceError;

@@ -20,7 +20,7 @@ pub struct StreamDivision {
     pub rows: usize,
     /// Number of keys per chunk: `splits` times a multiple of 64.
     pub keys: usize,
-    /// Number of splits per chunk, which thread blocks compute concurrently; a power of two.
+    /// Number of splits per chunk, a power of two. Thread blocks compute the splits of a chunk concurrently.
     pub splits: usize,
 }
 
@@ -100,7 +100,7 @@ pub fn kernel(
     Ok((kernel, choice))
 }
 
-/// Returns an error if streams do not support an argument of the problem.
+/// Returns an error if the problem has an argument that streams do not support.
 fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), StreamError> {
     let s = problem.spec();
     if s.append {
@@ -145,7 +145,7 @@ impl StreamPlan {
             return division("keys", keys, "1 to 2^30", unit);
         }
         if problem.spec().windows.is_some() {
-            // The position of a token in its picture is that in the call.
+            // Positions in a picture are those of the call, so blocks and chunks must contain the complete picture.
             if rows < queries {
                 return division("rows", rows, "with windows all queries", choice.kernel.rows);
             }
@@ -155,7 +155,7 @@ impl StreamPlan {
         }
         (choice.splits, choice.chunk) = (splits, keys / splits);
         if problem.spec().packed.is_some() {
-            // A step covers one of the sequences.
+            // Each step processes a single sequence, so it needs no table.
             choice.sequences = 0;
         }
         let rows = rows.min(queries).max(1);
@@ -173,8 +173,8 @@ impl StreamPlan {
         Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
     }
 
-    /// Returns a [`GpuPlan`] with this plan's choices. It fills in the kernels' parameters for a chunk of `keys` keys;
-    /// `rows` is the total number of query rows.
+    /// Returns a [`GpuPlan`] with this plan's choices, which fills in the kernels' parameters for a chunk of `keys`
+    /// keys and `rows` query rows in total.
     pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
         let mut choice = self.choice;
         choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);
@@ -221,7 +221,7 @@ fn layouts(
         Some(product(&counts).and_then(|count| count.checked_mul(view.kind().size())))
     };
     let (d, dv) = (problem.head_dim(), problem.value_dim());
-    // `None` if the stream does not have the area; `Some(None)` if its size overflows.
+    // Returns `None` if the stream does not have the area, and `Some(None)` if its size overflows.
     let bytes = |area: Area| -> Option<Option<usize>> {
         let states = options.states.then_some(());
         Some(match area {

@@ -107,8 +107,8 @@ impl GpuStream {
     /// Returns the page-locked memory for keys and for values, which the caller may use until the next run.
     pub(crate) fn key_room(&mut self) -> [&mut [u8]; 2] {
         [Area::Key(0), Area::Value(0)].map(|area| match self.memory.on_host(area) {
-            // SAFETY: *room*: the areas do not overlap and have the bytes, which were written when they were allocated. No
-            // run is in progress, and a run waits for its work.
+            // SAFETY: *room*: the areas do not overlap, and all their bytes were written when they were allocated. No
+            // run is in progress, because a run waits for its work.
             Some((data, len)) => unsafe { std::slice::from_raw_parts_mut(data, len) },
             None => &mut [],
         })
@@ -409,14 +409,15 @@ impl Run<'_, '_, '_> {
         let heads = problem.heads() / choice.heads_at_once.max(1);
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
-        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and keys
-        // in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
+        // keys used in place have the bytes of their views. *alive*: the memory belongs to the stream or to the call;
+        // runs wait.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
         let parameter = StreamArgs { call, pending };
         let threads = merge.resources().threads as u32;
-        // SAFETY: the kernel takes a `StreamArgs`; as above.
+        // SAFETY: the kernel takes a `StreamArgs`; *room* and *alive* as in the launch above.
         unsafe { compute.launch(entered, &stream.merge, blocks as u32, threads, &parameter)? };
         Ok(())
     }
@@ -436,7 +437,8 @@ impl Run<'_, '_, '_> {
         ];
         for (area, bytes) in areas {
             if let (true, Some((to, _))) = (memory.is_copied(area), memory.on_host(area)) {
-                // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+                // SAFETY: *room*: both areas have the bytes. *alive*: the memory belongs to the stream, and runs wait
+                // for copies.
                 unsafe { stream.compute.raw().copy_out(entered, to, memory.on_device(area), bytes)? };
             }
         }
@@ -444,7 +446,8 @@ impl Run<'_, '_, '_> {
         stream.done.synchronize(entered)?;
         let bytes = |(area, bytes): (Area, usize)| {
             memory.on_host(area).filter(|(_, len)| bytes <= *len).map_or(&[][..], |(data, _)| {
-                // SAFETY: *room*: the area has the bytes, which were written when it was allocated; no work writes them.
+                // SAFETY: *room*: all bytes of the area were written when it was allocated, and no pending work writes
+                // them.
                 unsafe { std::slice::from_raw_parts(data.cast_const(), bytes) }
             })
         };
@@ -454,7 +457,8 @@ impl Run<'_, '_, '_> {
             if bytes.is_empty() {
                 return &[][..];
             }
-            // SAFETY: as above; areas are aligned to 256 bytes, and every bit pattern is a number.
+            // SAFETY: *room*: the slice has these bytes. Areas are aligned to 256 bytes, and every bit pattern is a
+            // number.
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
         let rows = StreamRows {

@@ -59,16 +59,15 @@ impl Step {
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Returns the step's keys as a range of tokens, counted through the past tensor and on into the new tensor.
+    /// Returns the step's keys as a range of tokens, which are counted over the past tensor and then the new tensor.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end
     }
 }
 
-/// Returns the number of slots for the pending states of a row with `chunks` chunks. Before the state of a chunk
-/// occupies a slot, it merges with every pending state that completes its subtree. So there is one slot per level of
-/// the tree.
+/// Returns the number of slots for the pending states of a row with `chunks` chunks: one per level of the tree. Before
+/// the state of a chunk occupies a slot, it merges with every pending state whose subtree it completes.
 pub const fn slots(chunks: usize) -> usize {
     let depth = stack::depth(chunks);
     if depth == 0 { 1 } else { depth }
@@ -79,7 +78,7 @@ pub const fn slots(chunks: usize) -> usize {
 pub struct Steps<'a> {
     problem: &'a Problem,
     lengths: &'a Lengths<'a>,
-    /// Number of queries per block, and of keys per chunk.
+    /// Number of queries per block, and number of keys per chunk.
     extent: [usize; 2],
     /// Number of sequences per group. `sequence` is the first sequence of the current group, and `token` the first
     /// query of the next block.
@@ -89,7 +88,7 @@ pub struct Steps<'a> {
     block: Option<Block>,
 }
 
-/// Position of the next step within a block.
+/// A block of queries, with the position of its next step.
 #[derive(Debug)]
 struct Block {
     group: Group,
@@ -99,7 +98,7 @@ struct Block {
     /// Chunks that remain for the block.
     chunks: Range<usize>,
     first: bool,
-    /// The tree over chunk numbers, which has already absorbed the next chunk. `slot` is the slot of that chunk.
+    /// The merge tree over the chunks. It has already absorbed the next chunk, whose slot is `slot`.
     tree: MergeStack,
     slot: usize,
 }
@@ -122,7 +121,7 @@ impl<'a> Steps<'a> {
     /// Returns the range from the first to the last key that a query of the block may attend.
     fn keys(&self, group: &Group, tokens: &Range<usize>) -> Range<usize> {
         if self.problem.spec().windows.is_some() {
-            // Positions are those of the whole picture.
+            // Positions refer to the complete picture, so all its keys are streamed.
             return 0..group.len[1];
         }
         let (mut start, mut end) = (usize::MAX, 0);
@@ -191,12 +190,12 @@ impl Iterator for Steps<'_> {
         };
         let (group, tokens, first, slot) = (block.group, block.tokens.clone(), block.first, block.slot);
         let chunk = block.chunks.start;
-        // Keys beyond those that a query attends are not transferred.
+        // Keys after the last key that a query of the block attends are not transferred.
         let begin = chunk.saturating_mul(self.extent[1]).min(block.end);
         let end = block.end.min(begin.saturating_add(self.extent[1])).max(begin);
         block.chunks.start = (chunk + 1).min(block.chunks.end);
         let last = block.chunks.is_empty();
-        // The merges of the tree before it absorbs the next chunk are the ones that this chunk completes.
+        // This chunk completes the subtrees that the tree merges before it absorbs the next chunk.
         let mut joins = 0;
         if last {
             block.tree.finish(|_| joins += 1);
@@ -251,7 +250,7 @@ mod tests {
                     assert_eq!(step.into, 0);
                     results.push(state);
                 } else {
-                    // Never more slots than levels.
+                    // There are never more slots than levels, so the index exists.
                     pending[step.into] = state;
                 }
             }
@@ -280,7 +279,7 @@ mod tests {
                         for token in step.tokens.clone() {
                             step.keys.clone().for_each(|key| met[token][key] += 1);
                         }
-                        // A chunk that no query of the block attends is not streamed.
+                        // Chunks that no query of the block attends are not streamed.
                         let (any, _) = sequence.ranges(step.tokens.clone());
                         assert!(
                             step.keys.is_empty() || (any.start < step.keys.end && step.keys.start < any.end)

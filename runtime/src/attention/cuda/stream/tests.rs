@@ -57,7 +57,7 @@ fn keys_in_device_memory_are_used_in_place() {
     let upload = |bytes: &Vec<u8>| {
         let buffer = DeviceBuffer::new(&context, bytes.len()).unwrap();
         let entered = context.enter().unwrap();
-        // SAFETY: *room*: both sides have the bytes. *alive*: the copy is waited for.
+        // SAFETY: *room*: source and destination have the bytes. *alive*: the copy is waited for.
         unsafe { stream.raw().copy_in(&entered, buffer.address(), bytes.as_ptr(), bytes.len()).unwrap() };
         stream.raw().synchronize(&entered).unwrap();
         drop(entered);
@@ -82,7 +82,7 @@ fn keys_in_device_memory_are_used_in_place() {
     let at = |key, value| StreamKeys::Device(unsafe { DeviceKeys::new(key, value) });
     let found = run(&mut placed, &query, at(key.address(), value.address())).unwrap();
     assert!(found == want && want.len() == query.len());
-    // No copies of the chunks are held in addition.
+    // The stream has no memory for copies of the chunks.
     assert!(placed.bytes()[0] + placed.bytes()[1] + 4 * 64 * HEADS * D * 4 <= brought.bytes().iter().sum());
     for (key, value) in [
         (key.address() + 2, value.address()),

@@ -18,7 +18,7 @@ fn problem(queries: usize, keys: usize) -> Problem {
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-/// Positions in one buffer of queries, keys, values, output, and the states' references, sums and weighted sums, with
+/// Positions of queries, keys, values, output, and the states' references, sums and weighted sums in one buffer, with
 /// gaps between them.
 struct Parts {
     at: [usize; 7],
@@ -108,7 +108,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
         let (want, copied) = run(&plan, &mut ordinary, &dense, &mut workspace);
         assert_eq!(copied, dense.total * 4);
         assert!(want.iter().all(|y| f32::from_bits(*y).is_finite()));
-        // Offsets that are and are not multiples of a float4.
+        // Gaps that keep the parts aligned to a float4, and one that does not.
         for gap in [0, 4, 7, 1024] {
             let parts = parts(queries, keys, gap);
             let mut buffer = filled(&engine, &parts);
@@ -118,7 +118,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
             assert_eq!(copied, if integrated(&engine) { 0 } else { dense.total * 4 });
             let gaps = buffer.iter().filter(|x| x.is_nan()).count();
             assert_eq!(gaps, parts.total - dense.total, "a gap was written");
-            // The same memory by its device address.
+            // The same parts are used again, now by their device addresses.
             for i in 3..7 {
                 buffer[parts.at[i]..][..parts.len[i]].fill(f32::NAN);
             }
@@ -131,7 +131,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
             }
             let found: Vec<u32> = (3..7).flat_map(|i| bits(&buffer[parts.at[i]..][..parts.len[i]])).collect();
             assert!(found == want, "{queries} x {keys}, gaps of {gap}, by device address");
-            // One element past its end, which a driver that allocates whole pages may accept.
+            // A tensor ends one element after the buffer, which a driver that allocates whole pages may accept.
             let (mut inputs, _) = on_device(buffer.device_address().unwrap(), &parts);
             inputs.value = buffer.device_address().unwrap() + (parts.total - parts.len[2] + 1) as u64 * 4;
             // SAFETY: the bound plan is never run.
@@ -158,14 +158,14 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     memory.fill(f32::NAN);
     let (inputs, _) = on_device(inputs_in.device_address().unwrap(), &parts);
     let (_, outputs) = on_device(memory.device_address().unwrap(), &parts);
-    // SAFETY: a buffer that is dropped waits for the run, and nothing else uses them.
+    // SAFETY: dropping a buffer waits for the run, and nothing else uses the buffers.
     unsafe { plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap().run().unwrap() };
     drop(inputs_in);
     let found: Vec<u32> = (3..7).flat_map(|i| bits(&memory[parts.at[i]..][..parts.len[i]])).collect();
     assert!(found == want);
 }
 
-/// Checks divided and undivided keys, with states and without.
+/// Checks problems with divided keys and with undivided keys, with states and without.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
@@ -180,13 +180,13 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
         let (want, _) = run(&plan, &mut host, &parts, &mut plan.workspace().unwrap());
         let (least, most) = (plan.workspace_bytes(), plan.state_workspace_bytes());
         assert!(least <= most && most > 0);
-        // The memory has additional bytes, which must not change.
+        // The memory has additional bytes after the workspace, which must not change.
         let guard = 512;
         let memory = DeviceBuffer::new(&context, most + guard).unwrap();
         let stream = Stream::new(&context).unwrap();
         let before = vec![0x5au8; most + guard];
         let entered = context.enter().unwrap();
-        // SAFETY: *room*: both have those bytes; *alive*: waited for below.
+        // SAFETY: *room*: source and destination have those bytes; *alive*: the copy is waited for below.
         unsafe { stream.raw().copy_in(&entered, memory.address(), before.as_ptr(), before.len()).unwrap() };
         stream.raw().synchronize(&entered).unwrap();
         {
@@ -206,30 +206,30 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
                 assert!(found == want, "{queries} x {keys}");
                 plan.warm(&mut workspace).unwrap();
             }
-            // Also on host tensors.
+            // A run on host tensors gives the same bits.
             let mut ordinary = filled(&engine, &parts).to_vec();
             assert!(run(&plan, &mut ordinary, &parts, &mut workspace).0 == want, "{queries} x {keys}");
             workspace.close().unwrap();
         }
         let mut after = vec![0u8; most + guard];
-        // SAFETY: as above.
+        // SAFETY: *room*: `after` and the memory have those bytes; *alive*: the copy is waited for below.
         unsafe {
             stream.raw().copy_out(&entered, after.as_mut_ptr(), memory.address(), after.len()).unwrap();
         }
         stream.raw().synchronize(&entered).unwrap();
         assert!(after[most..] == before[most..], "bytes beyond the workspace were written");
-        // Room for calls without states only.
+        // The smaller workspace has room only for calls without states.
         if least < most {
-            // SAFETY: as above.
+            // SAFETY: the memory outlives the workspace, and nothing else uses it.
             let mut workspace = unsafe { plan.workspace_on_device(memory.address(), least) }.unwrap();
             let (inputs, mut outputs) = on_device(host.device_address().unwrap(), &parts);
-            // SAFETY: a bound plan that is not run.
+            // SAFETY: the bound plan is never run.
             let refused = unsafe { plan.bind_device(&inputs, &outputs, None, &mut workspace) };
             let room = BindError::StateRoom { found: least, needed: most };
             assert_eq!(refused.map(drop), Err(room));
             plan.warm(&mut workspace).unwrap();
             outputs.state = None;
-            // SAFETY: as above.
+            // SAFETY: the buffer outlives the run, which is waited for, and nothing else uses it.
             unsafe {
                 let mut bound = plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap();
                 bound.run().unwrap();
@@ -251,7 +251,7 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     assert!(needed > 256);
     let memory = DeviceBuffer::new(&context, needed).unwrap();
     let at = memory.address();
-    // SAFETY: rejected memory is not used; a created workspace is dropped before the memory.
+    // SAFETY: rejected memory is not used, and an accepted workspace is dropped before its memory.
     let made = |address, bytes| unsafe { plan.workspace_on_device(address, bytes) }.map(drop);
     assert_eq!(made(at, needed), Ok(()));
     assert_eq!(made(0, needed), Err(PlanError::Null { found: needed, needed }));
@@ -275,25 +275,25 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     let theirs = DeviceBuffer::new(&foreign, needed).unwrap();
     assert_eq!(made(theirs.address(), needed), Err(PlanError::Address { address: theirs.address() }));
 
-    // A plan that needs no bytes takes none.
+    // A plan that needs no bytes accepts a workspace without memory.
     let small = engine.plan(&problem(37, 20), &PlanOptions::default()).unwrap();
     assert_eq!(small.workspace_bytes(), 0);
-    // SAFETY: as above.
+    // SAFETY: the workspace has no memory.
     assert!(unsafe { small.workspace_on_device(0, 0) }.is_ok());
-    // It is no workspace for a plan that needs some.
-    // SAFETY: as above.
+    // A plan that needs bytes rejects such a workspace.
+    // SAFETY: the workspace has no memory.
     let mut room = unsafe { small.workspace_on_device(at, 0) }.unwrap();
     let buffer = filled(&engine, &parts(1, 9000, 0));
     let (inputs, outputs) = on_device(buffer.device_address().unwrap(), &parts(1, 9000, 0));
-    // SAFETY: a bound plan that is not run.
+    // SAFETY: the bound plan is never run.
     let bound = unsafe { plan.bind_device(&inputs, &outputs, None, &mut room) };
     assert!(matches!(bound.map(drop), Err(BindError::Room { found: 0, .. })));
 
     let options = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&options).unwrap().plan(&problem(1, 9000), &PlanOptions::default()).unwrap();
-    // SAFETY: as above.
+    // SAFETY: rejected memory is not used.
     let refused = unsafe { cpu.workspace_on_device(at, needed) }.map(drop);
     assert_eq!(refused, Err(PlanError::OnHost { found: crate::Backend::SCALAR }));
-    // The message of a workspace that was lost with its context.
+    // This is the message of a workspace that was lost with its context.
     assert!(DeviceError::LostWorkspace.to_string().contains("; allowed: "));
 }

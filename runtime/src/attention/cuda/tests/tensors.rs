@@ -80,7 +80,7 @@ impl Fixture {
 fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
-    // SAFETY: *room*: both sides have that many bytes; *alive*: the tests wait before they drop either.
+    // SAFETY: *room*: source and destination have these bytes; *alive*: the tests wait before they drop either of them.
     unsafe { stream.raw().copy_in(&entered, buffer.address(), x.as_ptr().cast(), size_of_val(x)).unwrap() };
     buffer
 }
@@ -90,7 +90,7 @@ fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32>
     let mut y = vec![0.0f32; n];
     let entered = context.enter().unwrap();
     let stream = Stream::new(context).unwrap();
-    // SAFETY: *room*: `y` has the bytes that are read; *alive*: waited for below.
+    // SAFETY: *room*: `y` has the bytes that are read; *alive*: the copy is waited for below.
     unsafe { stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), buffer.address(), n * 4).unwrap() };
     stream.raw().synchronize(&entered).unwrap();
     y
@@ -124,7 +124,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     let stream = Some(fixture.stream.raw());
     // SAFETY: the fixture outlives the waits of the tests, and nothing else uses its tensors.
     let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), stream, workspace) };
-    // SAFETY: as above.
+    // SAFETY: as for the binding above.
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
@@ -144,7 +144,7 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     assert!(want[0] != want[1] && want[1] != want[2]);
     let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
 
-    // On device tensors in two streams, waiting for the later one first; then on host tensors.
+    // Two runs use device tensors in two streams, and the later one is waited for first. Then a run uses host tensors.
     let mut workspace = plan.workspace().unwrap();
     enqueue(&plan, &first, a, &mut workspace);
     enqueue(&plan, &second, b, &mut workspace);
@@ -154,7 +154,7 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     enqueue(&plan, &first, b, &mut workspace);
     assert_eq!(bits(&by_host_in(&plan, host, c, &mut workspace)), want[2]);
     assert_eq!(bits(&first.read(&context)), want[1]);
-    // A workspace that is dropped, or closed, waits.
+    // Closing a workspace waits for its run, as dropping it does.
     enqueue(&plan, &first, c, &mut workspace);
     workspace.close().unwrap();
     assert_eq!(bits(&first.read(&context)), want[2]);
@@ -181,7 +181,7 @@ fn device_tensors_give_the_bits_of_host_tensors() {
             unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), stream, &mut workspace) };
         let mut bound = bound.unwrap();
         for _ in 0..2 {
-            // SAFETY: as above.
+            // SAFETY: as for the binding above.
             unsafe { bound.run() }.unwrap();
         }
         if std::env::var_os("ELSA_STANDIN").is_some() {
@@ -229,7 +229,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
     let inputs = DeviceInputs { value: fixture.v.address() + 2, ..fixture.inputs() };
     let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::Alignment { argument: "v", alignment: 4, .. }), "{error}");
-    // One element too few.
+    // The tensor has one element too few.
     let short = DeviceBuffer::new(&context, HEADS * KEYS * D * 4 - 4).unwrap();
     let inputs = DeviceInputs { value: short.address(), ..fixture.inputs() };
     let error = refused(&mut workspace, &inputs, &fixture.outputs());
@@ -240,7 +240,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
     let inputs = DeviceInputs { query: fixture.q.address() + 4, ..fixture.inputs() };
     let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::DeviceShort { argument: "q", .. }), "{error}");
-    // A tensor that the problem does not have, and one that is required.
+    // The call has tensors that the problem does not have: a mask, then a present.
     let inputs = DeviceInputs { mask: Some(fixture.q.address()), ..fixture.inputs() };
     assert!(matches!(refused(&mut workspace, &inputs, &fixture.outputs()), BindError::Problem(_)));
     let outputs = DeviceOutputs { present_key: Some(fixture.y.address()), ..fixture.outputs() };
@@ -249,7 +249,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
     // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
     let bound = unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace) };
     let mut bound = bound.unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the binding above.
     unsafe { bound.run() }.unwrap();
     bound.wait().unwrap();
 }
@@ -263,7 +263,7 @@ fn streams_and_workspaces_of_others_are_refused() {
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    // A second context in addition to the engine's, with a stream.
+    // The stream belongs to another context than the engine's.
     let driver = crate::cuda::driver::Driver::open().unwrap();
     let foreign = driver.device(0).unwrap().fresh().unwrap();
     let stream = Stream::new(&foreign).unwrap();
@@ -273,13 +273,13 @@ fn streams_and_workspaces_of_others_are_refused() {
             .map(|_| ())
     };
     assert_eq!(bound, Err(BindError::Stream));
-    // Memory of that context.
+    // The keys are in memory of that other context.
     let memory = DeviceBuffer::new(&foreign, HEADS * KEYS * D * 4).unwrap();
     let inputs = DeviceInputs { key: memory.address(), ..fixture.inputs() };
-    // SAFETY: as above.
+    // SAFETY: the bound plan is never run.
     let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), None, &mut workspace).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Address { argument: "k", .. })), "{bound:?}");
-    // A smaller plan's workspace, for a plan that divides its keys.
+    // The workspace belongs to a plan that needs less than this one, which divides its keys.
     let view = |n| View::dense("x", Layout::Bhnd, &[n, D], None).unwrap();
     let of = |queries, keys| Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
     let (large, small) = (of(1, 9000).check().unwrap(), of(1, 1).check().unwrap());
@@ -287,19 +287,19 @@ fn streams_and_workspaces_of_others_are_refused() {
     let small = engine.plan(&small, &PlanOptions::default()).unwrap();
     assert!(large.workspace_bytes() > small.workspace_bytes());
     let mut room = small.workspace().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the bound plan is never run.
     let bound =
         unsafe { large.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut room).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Room { .. })), "{bound:?}");
-    // A workspace of another engine.
+    // The workspace belongs to another engine.
     let cpu = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&cpu).unwrap().plan(&problem, &PlanOptions::default()).unwrap();
     let mut room = cpu.workspace().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the bound plan is never run.
     let bound =
         unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut room).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Foreign)), "{bound:?}");
-    // SAFETY: as above.
+    // SAFETY: the bound plan is never run.
     let bound =
         unsafe { cpu.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::NotOnDevice { .. })), "{bound:?}");
@@ -319,7 +319,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
         cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
         ..EngineOptions::default()
     };
-    // No context is current: an error, or the CPU.
+    // If no context is current, the engine fails, or computes on the CPU.
     let absent = Engine::new(&current(Fallback::Fail)).unwrap_err().to_string();
     assert!(absent.contains("context"), "{absent}");
     assert!(Engine::new(&current(Fallback::Cpu)).unwrap().gpu().is_none());
@@ -330,7 +330,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     };
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-    // Memory of that context, while no other context is current.
+    // The tensors are in memory of the caller's context, and no context is current.
     let fixture = Fixture::new(&theirs);
     let mut workspace = plan.workspace().unwrap();
     // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
@@ -338,7 +338,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
         plan.bind_device(&fixture.inputs(), &fixture.outputs(), Some(fixture.stream.raw()), &mut workspace)
     }
     .unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the binding above.
     unsafe { bound.run() }.unwrap();
     bound.wait().unwrap();
     drop(bound);
@@ -385,7 +385,7 @@ fn caches_on_the_device_are_appended_to_in_place() {
     let outputs = Outputs::new(ElementsMut::F32(&mut want));
     plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
 
-    // Rows of the past, then NaN; and the expected final contents.
+    // The cache has the first `tokens` rows of `x`, followed by NaN.
     let cache = |x: &[f32], tokens: usize| {
         let mut cache = vec![f32::NAN; HEADS * ROOM * D];
         for h in 0..HEADS {
@@ -415,7 +415,7 @@ fn caches_on_the_device_are_appended_to_in_place() {
         let stream = Some(fixture.stream.raw());
         // SAFETY: fixture and caches outlive the wait below, and nothing else uses them.
         let mut bound = unsafe { plan.bind_device(&inputs, &outputs, stream, &mut workspace) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: as for the binding above.
         unsafe { bound.run() }.unwrap();
         bound.wait().unwrap();
         lse.push(download(&context, &fixture.lse, HEADS * QUERIES));
@@ -425,7 +425,7 @@ fn caches_on_the_device_are_appended_to_in_place() {
     for (found, x) in caches.iter().zip([k, v]) {
         assert_eq!(bits(&download(&context, found, HEADS * ROOM * D)), bits(&cache(x, KEYS)));
     }
-    // Neither an output nor any other result of the rows.
+    // The call has neither an output nor any other result of its rows.
     let nothing = DeviceOutputs { present_key, present_value, ..DeviceOutputs::default() };
     // SAFETY: the bound plan is never run.
     let refused = unsafe { plan.bind_device(&inputs, &nothing, None, &mut workspace) }.map(|_| ());
@@ -450,7 +450,8 @@ fn shifted(
     {
         let entered = context.enter().unwrap();
         for (to, from) in [q, k, v].into_iter().zip(host) {
-            // SAFETY: *room*: the buffer holds the elements and the shift before them; *alive*: waited for below.
+            // SAFETY: *room*: the buffer has room for the shift and the elements; *alive*: the copy is waited for
+            // below.
             unsafe {
                 stream.raw().copy_in(&entered, to, from.as_ptr().cast(), size_of_val(&from[..])).unwrap()
             };
@@ -477,7 +478,7 @@ fn shifted(
         bound.wait().unwrap();
     }
     let entered = context.enter().unwrap();
-    // SAFETY: *room*: `y` has the bytes of the output; *alive*: waited for below.
+    // SAFETY: *room*: `y` has the bytes of the output; *alive*: the copy is waited for below.
     unsafe { stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), out, y.len() * 4).unwrap() };
     stream.raw().synchronize(&entered).unwrap();
     bits(&y)
@@ -498,7 +499,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
         let mut spec = Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
         spec.causal = causal.then_some(Alignment::TopLeft);
         let problem = spec.check().unwrap();
-        // Scores that move references, in some rows and not in their neighbours.
+        // Every third query row has scores that move its reference; its neighbours do not.
         let mut host =
             [noise(4, HEADS * queries * d), noise(5, HEADS * keys * d), noise(6, HEADS * keys * d)];
         host[0].iter_mut().enumerate().for_each(|(i, x)| *x *= if i / d % 3 == 0 { 40.0 } else { 1.0 });
@@ -511,7 +512,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
     }
 }
 
-/// Runs in the caller's streams and in the caller's memory; a certificate waits for the run.
+/// Uses the caller's streams and the caller's memory for the runs, and checks that a certificate waits for its run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
