@@ -83,7 +83,7 @@ pub enum DeviceError {
         driver: (u32, u32),
         /// Log of the driver's compiler; may be empty.
         log: String,
-        /// The failed call.
+        /// Error of the failed driver call.
         source: Box<DeviceError>,
     },
     /// The embedded PTX of a kernel differs from the PTX that was built.
@@ -135,8 +135,8 @@ pub enum PlanError {
         /// The allowed values.
         allowed: &'static str,
     },
-    /// The budget of a streamed run exceeds the memory that is available to the process, which the machine, a control
-    /// group or a limit of the process determines.
+    /// The budget of a streamed run exceeds the memory that is available to the process. The machine, a control group
+    /// or a limit of the process determines how much is available.
     #[error(
         "host_budget: {budget} bytes; allowed: at most {available}, which the system leaves this process"
     )]
@@ -321,7 +321,7 @@ pub enum PlanError {
         /// Reason why the entry is invalid.
         reason: String,
     },
-    /// The division by quorums is invalid, or has no task of the requested number.
+    /// The division into quorum tasks is invalid, or has no task with the requested number.
     #[error("task: {0}")]
     Task(#[source] ChooseError),
     /// The system refused host memory for a task or its results.

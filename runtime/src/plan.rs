@@ -137,7 +137,8 @@ impl<O: Operator> Plan<O> {
         }
     }
 
-    /// Returns the name of the kernel for runs on `backend`, which a run states in its [`Report`](crate::Report).
+    /// Returns the name of the kernel for runs on `backend`. A run states its back end in its
+    /// [`Report`](crate::Report).
     #[must_use]
     pub fn kernel_of(&self, backend: Backend) -> &'static str {
         match self.of(backend) {

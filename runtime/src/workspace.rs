@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The memory that runs of a plan need in addition to their tensors. Only one run at a time can use a workspace.
 ///
-/// Any plan can use it that needs at most its size ([`Plan::workspace_bytes`]) and computes on the same device,
+/// A plan can use every workspace that has at least [`Plan::workspace_bytes`] bytes and is on the plan's device,
 /// regardless of shapes; a larger workspace fits more plans. Host memory that a GPU plan needs in addition is
 /// allocated by binding.
 ///
@@ -89,7 +89,7 @@ impl<O: Operator> Workspace<O> {
         let cpu = on_cpu.map(allocate_on_host).transpose()?;
         let memory = match gpu {
             Some(gpu) => Memory::Gpu { gpu, standby: cpu },
-            // A plan computes on one of them.
+            // Without a plan for a GPU, every plan computes on the CPU.
             None => Memory::Cpu(cpu.ok_or(PlanError::NoPlan)?),
         };
         Ok(Workspace::of(memory))
@@ -134,8 +134,8 @@ impl<O: Operator> Plan<O> {
     /// Allocates a workspace for this plan.
     ///
     /// # Errors
-    /// Returns an error if host memory is not available. With [`Fallback::Fail`], also if device memory is not
-    /// available or the device fails.
+    /// Returns an error if host memory is not available. With [`Fallback::Fail`], also returns an error if device
+    /// memory is not available or the device fails.
     pub fn workspace(&self) -> Result<Workspace<O>, PlanError> {
         Workspace::shared(&[self])
     }

@@ -356,7 +356,7 @@ mod tests {
             let board = Board::named(name).unwrap();
             assert_eq!(board.name, name);
             assert!(!board.modules.is_empty() && !board.required.is_empty(), "{name}");
-            // The architecture of precompiled kernels equals the capability; it is not a second fact.
+            // The architecture of precompiled kernels must equal the compute capability.
             let Version { major, minor } = board.gpu.capability;
             assert_eq!(board.build.cubin, format!("sm_{major}{minor}"), "{name}");
 
@@ -429,7 +429,7 @@ mod tests {
             let known = |known: &Module| known.part.contains(files.module);
             assert!(board.modules.iter().any(known), "{name}");
         }
-        // Boards of one chip.
+        // These boards have the same chip.
         assert_eq!(recognised("nvidia,jetson-cv\0nvidia,p2371-2180\0nvidia,tegra210\0"), Some("jetson-tx1"));
         assert_eq!(recognised("nvidia,p2597-0000+p2180-1000\0nvidia,tegra210\0"), Some("jetson-tx1"));
         let nano = "nvidia,p3449-0000-b00+p3448-0000-b00\0nvidia,jetson-nano\0nvidia,tegra210\0";

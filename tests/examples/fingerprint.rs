@@ -136,9 +136,9 @@ fn fingerprint(backend: Option<Backend>, cases: &[Case], each: bool) -> Result<(
         }
     };
     for (method, options) in requests {
-        // Kernels in the order in which the cases need them, which does not depend on names.
+        // One entry per kernel, in the order in which the cases need the kernels, which does not depend on their names.
         let mut lines: Vec<(&str, usize, Hash)> = Vec::new();
-        // Only f16 inputs have scores summed in f16.
+        // The method `half` sums scores in f16, which concerns only f16 inputs.
         let concerned = |case: &Case| method != "half" || matches!(case.q, Data::F16(_));
         for (i, case) in cases.iter().enumerate().filter(|(_, case)| concerned(case)) {
             for wanted in [(true, true), (false, i % 2 == 0)] {

@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     let [seconds, rows, seed] = [number("--seconds")?, number("--rows")?, number("--seed")?];
-    // A number of rows alone sets no time limit.
+    // If only a number of rows is given, there is no time limit.
     let seconds = seconds.unwrap_or(if rows.is_some() { u64::MAX } else { 60 });
     let rows = rows.unwrap_or(u64::MAX);
     let schedules = std::env::args().any(|x| x == "--schedules");

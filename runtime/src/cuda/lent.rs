@@ -33,7 +33,7 @@ impl<O: Operator> Plan<O> {
             return Err(PlanError::OnHost { found: self.backend() });
         };
         let standby = standby.as_ref().map(|cpu| allocate_on_host(cpu.bytes())).transpose()?;
-        // SAFETY: *lent*.
+        // SAFETY: the clause *lent* of this function includes the clause of `GpuWorkspace::lent`.
         let gpu = unsafe { GpuWorkspace::lent(plan.gpu(), plan.needs(), memory, bytes)? };
         Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
     }

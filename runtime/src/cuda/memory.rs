@@ -20,7 +20,7 @@ mod sealed {
 
 macro_rules! element {
     ($($t:ty),*) => {
-        // SAFETY: numbers of at most eight bytes.
+        // SAFETY: every bit pattern of these types is a number, and their alignment is at most eight bytes.
         $(unsafe impl sealed::Sealed for $t {}
         impl Element for $t {})*
     };

@@ -72,8 +72,8 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// Returns a kernel whose module shares a compressed stream with others and is not the first there. Of all such
-    /// kernels, it has the shortest stream.
+    /// Returns a kernel whose module is not the first in its compressed stream. Of all such kernels, it has the
+    /// shortest stream.
     fn among_others() -> GpuKernel {
         let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
@@ -83,7 +83,7 @@ mod tests {
     static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
         let lzip = among_others().ptx.lzip;
         let step = lzip.len() / 24;
-        // All bytes except the size of its dictionary, which may be larger than needed.
+        // Byte 5 is left out: it states the dictionary size, which may be larger than needed.
         let places = (0..lzip.len()).step_by(step).filter(|at| *at != 5);
         places
             .map(|at| {
@@ -131,7 +131,7 @@ mod tests {
                     _ => assert_eq!(found, wanted, "{}", kernel.name),
                 }
             }
-            // No two registers became one, and none exceeds the declared ones.
+            // No two registers were merged, and their numbers are below the declared count.
             for class in ["p", "r", "f", "d", "g", "h"] {
                 let mut found: Vec<usize> =
                     numbers.iter().filter(|(key, _)| key.0 == class).map(|(_, number)| *number).collect();

@@ -21,11 +21,11 @@ pub struct Placed {
     pub size: usize,
     /// Device address of the tensor or its copy; zero for an absent tensor.
     pub device: u64,
-    /// `true` if the device uses it in place.
+    /// `true` if the device uses the tensor in place.
     pub mapped: bool,
-    /// `true` if a run reads its contents.
+    /// `true` if a run reads the tensor's contents.
     pub read: bool,
-    /// `true` if a run writes it.
+    /// `true` if a run writes the tensor.
     pub written: bool,
     /// View of the tensor if it is copied back row by row, after all other work; otherwise `None`.
     pub rows: Option<View>,
@@ -65,7 +65,8 @@ pub fn for_runs<E>(
 ) -> Result<(), E> {
     let [batch, heads, _, dim] = view.shape();
     let [_, by_head, by_token, _] = view.strides();
-    // The heads of a token are adjacent, then the tokens of a batch index; or the tokens of a head are.
+    // Either the heads of a token are adjacent in memory, and the tokens of a batch index follow one another, or the
+    // tokens of each head follow one another.
     let heads_first = heads == 1 || by_head == dim;
     let token = if heads_first { heads * dim } else { dim };
     let whole = tokens.len() == 1 || by_token == token;

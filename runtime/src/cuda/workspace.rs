@@ -12,13 +12,13 @@ const ALIGNMENT: usize = 256;
 /// Sizes of the workspace that runs of a plan need, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Device memory.
+    /// Size of the device memory.
     pub scratch: usize,
-    /// Table that the host writes and a run copies to the device. [`GpuWorkspace::open_table`] enlarges it if
-    /// necessary.
+    /// Size of the table that the host writes and a run copies to the device. [`GpuWorkspace::open_table`] enlarges the
+    /// table if necessary.
     pub table: usize,
-    /// Records in device memory that the host reads after a run. If there are any, the run has a second stream, too.
-    /// [`GpuWorkspace::reserve_records`] enlarges them if necessary.
+    /// Size of the records in device memory that the host reads after a run. If it is not zero, the run has a second
+    /// stream, too. [`GpuWorkspace::reserve_records`] enlarges the records if necessary.
     pub records: usize,
 }
 
@@ -48,8 +48,8 @@ pub struct GpuWorkspace {
     /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
     /// contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
-    /// Additional device memory that some calls need; `None` before the first of them, and always if the workspace
-    /// lies in the caller's memory.
+    /// Additional device memory that some calls need; `None` before the first of them, and always if the workspace is
+    /// in the caller's memory.
     extra: Option<DeviceBuffer>,
     /// Device memory for copies of host tensors.
     pub staging: Option<DeviceBuffer>,
@@ -128,7 +128,7 @@ enum Work {
     None,
     /// Work that is pending in a stream.
     Enqueued,
-    /// Work became part of the graph of this capture.
+    /// Work that became part of the graph of this capture.
     Captured(Capture),
 }
 
@@ -256,7 +256,7 @@ impl GpuWorkspace {
             Some(found) => PlanError::DeviceShort { found, given: bytes },
             None => PlanError::Address { address },
         })?;
-        // SAFETY: *lent*; the context can use the bytes, as the driver reports.
+        // SAFETY: the clause *lent* is the same, and the driver reports that the context can use the bytes.
         let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
@@ -292,8 +292,8 @@ impl GpuWorkspace {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates memory for copies of the host tensors that most calls have, unless it exists: host memory for copying
-    /// back row by row and, if `staged`, device memory.
+    /// Allocates the memory for copies of the host tensors that most calls have, unless it exists already. This is host
+    /// memory for tensors that are copied back row by row and, if `staged`, device memory.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -317,9 +317,9 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost with one in a new context. It has the same size, so it remains
-    /// valid for the same plans, but contains no tensors. Returns `true` if the workspace was replaced. A workspace in
-    /// the caller's memory is not replaced.
+    /// Replaces a workspace whose context was lost with one in a new context. The new workspace has the same size, so
+    /// it remains valid for the same plans, but contains no tensors. Returns `true` if the workspace was replaced. A
+    /// workspace in the caller's memory is not replaced.
     ///
     /// # Errors
     /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
@@ -424,7 +424,7 @@ impl GpuWorkspace {
         };
         let entered = self.context.enter()?;
         let (stream, data) = (self.stream.raw(), to.as_mut_ptr().cast());
-        // SAFETY: *room*: both sides have the bytes. *alive*: the copy is waited for.
+        // SAFETY: *room*: both memories have the bytes. *alive*: the copy is waited for.
         let copied = unsafe { stream.copy_out(&entered, data, self.scratch.address() + at as u64, bytes) };
         let waited = stream.synchronize(&entered);
         copied?;

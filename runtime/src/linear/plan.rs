@@ -32,7 +32,8 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or an option, or fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if the GPU fails, or does not support the
+    /// problem or an option.
     pub fn linear_plan(
         &self,
         problem: &Problem,
@@ -85,7 +86,8 @@ impl LinearPlan {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// Returns the order of operations of runs on `backend`, which a run states in its [`Report`](crate::Report).
+    /// Returns the order of operations of runs on `backend`. A run states its back end in its
+    /// [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
         match self.of(backend) {
@@ -100,8 +102,7 @@ impl LinearPlan {
         }
     }
 
-    /// Returns the properties of a run on `backend`, over a sequence of `tokens` tokens, that determine its error
-    /// bound.
+    /// Returns the properties that determine the error bound of a run on `backend` over a sequence of `tokens` tokens.
     #[must_use]
     pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
         match self.of(backend) {

@@ -7,12 +7,13 @@ use crate::report::Report;
 use crate::workspace::Memory;
 
 impl LinearPlan {
-    /// Runs over tensors of zeros in `workspace`. Its next run then takes no longer than later runs and allocates
-    /// nothing: every worker has been woken, and a GPU has launched its kernels and allocated the device memory for
-    /// copies of host tensors. If the workspace is in the caller's memory, that device memory is freed again.
+    /// Runs over tensors of zeros in `workspace`. The next run in this workspace then takes no longer than later runs
+    /// and allocates nothing: every worker has been woken, and a GPU has launched its kernels and allocated the device
+    /// memory for copies of host tensors. If the workspace is in the caller's memory, that device memory is freed
+    /// again.
     ///
-    /// This takes the time of one run, and host memory for the tensors. The contents of the workspace are irrelevant,
-    /// and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
+    /// Warming takes the time of one run, and host memory for the tensors. The contents of the workspace are
+    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
@@ -31,7 +32,7 @@ impl LinearPlan {
         {
             memory.free_copies().map_err(BindError::Device)?;
         }
-        // A call may be too small for some of the workers, which then have not started.
+        // A call may be too small for some of the workers, so this wakes all of them.
         self.engine.pool().run(self.engine.threads(), &|_| ())?;
         Ok(report)
     }

@@ -17,9 +17,9 @@ pub struct RecurrenceOptions {
     pub budget: Option<usize>,
     /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Number of parts into which the tokens are divided, which helps if there are few channels and many tokens. The
-    /// state before each part is computed first, then all parts in parallel. `None` means a single pass on the CPU; on
-    /// a GPU it derives the number from the tokens, the channels and the device. The number changes the order of
+    /// Number of parts into which the tokens are divided. Parts help if there are few channels and many tokens. The
+    /// state before each part is computed first, then all parts in parallel. On the CPU, `None` means a single pass; on
+    /// a GPU, `None` derives the number from the tokens, the channels and the device. The number changes the order of
     /// operations and so the last bits.
     pub parts: Option<usize>,
 }

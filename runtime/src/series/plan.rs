@@ -58,8 +58,8 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if the number of parts is out of bounds, or if the smallest workspace exceeds the budget or
-    /// overflows. With [`Fallback::Fail`](crate::Fallback::Fail) also if a size exceeds the limits of the GPU's kernel,
-    /// or if the GPU fails.
+    /// overflows. With [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the limits of
+    /// the GPU's kernel, or if the GPU fails.
     pub fn recurrence_plan(
         &self,
         problem: &recurrence::Problem,
@@ -80,13 +80,13 @@ impl Engine {
     }
 
     /// Creates a plan for a selective scan, as in Mamba. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the
-    /// GPU contains a standby plan for the CPU. The CPU also computes problems that the GPU does not support, which
-    /// have states of more than 128 numbers.
+    /// GPU contains a standby plan for the CPU. The CPU also computes problems whose states have more than 128 numbers,
+    /// which the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a size exceeds the limits of the GPU's kernel, or if the GPU
-    /// fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if a size exceeds the limits of the GPU's
+    /// kernel, or if the GPU fails.
     pub fn selective_plan(
         &self,
         problem: &selective::Problem,
@@ -106,14 +106,15 @@ impl Engine {
         )
     }
 
-    /// Creates a plan for a causal convolution of each channel, which is linear attention with a relative decay. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The CPU also
-    /// computes convolutions by FFT, which the GPU does not support. The options may request the FFT, and above 16,384
-    /// weights per token it is chosen because it is faster.
+    /// Creates a plan for a causal convolution of each channel. Such a convolution is linear attention with a relative
+    /// decay. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU. The
+    /// CPU also computes convolutions by FFT, which the GPU does not support. The options may request the FFT, and
+    /// above 16,384 weights per token the FFT is chosen because it is faster.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the convolution, or fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail), also returns an error if the GPU fails or does not support the
+    /// convolution.
     pub fn convolution_plan(
         &self,
         problem: &convolution::Problem,
@@ -153,7 +154,7 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Returns the properties of runs on `backend`, which a run states in its [`Report`](crate::Report).
+    /// Returns the properties of runs on `backend`. A run states its back end in its [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {

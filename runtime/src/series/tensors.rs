@@ -38,8 +38,8 @@ impl Place for DeviceElements {
 /// Checks the set of outputs of a call on device tensors.
 ///
 /// # Errors
-/// Returns an error if the call has no output. With `in_place`, also if it has no present state, because a run then
-/// reads its past state there.
+/// Returns an error if the call has no output. With `in_place`, also returns an error if the call has no present state,
+/// because a run then reads its past state there.
 pub fn check_outputs(outputs: &SeriesDeviceOutputs, in_place: bool) -> Result<(), ArgumentError> {
     match (outputs.out.is_some(), outputs.present_state.is_some()) {
         (_, false) if in_place => Err(ArgumentError::Needs { argument: "in_place", other: "present_state" }),

@@ -14,12 +14,13 @@ where
     P: OnCpu + OnGpu,
     O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
 {
-    /// Runs over f32 tensors of zeros in `workspace`. Its next run then takes no longer than later runs and allocates
-    /// nothing: every worker has been woken, and a GPU has launched its kernels and allocated the device memory for
-    /// copies of host tensors. If the workspace is in the caller's memory, that device memory is freed again.
+    /// Runs over f32 tensors of zeros in `workspace`. The next run in this workspace then takes no longer than later
+    /// runs and allocates nothing: every worker has been woken, and a GPU has launched its kernels and allocated the
+    /// device memory for copies of host tensors. If the workspace is in the caller's memory, that device memory is
+    /// freed again.
     ///
-    /// This takes the time of one run, and host memory for the tensors. The contents of the workspace are irrelevant,
-    /// and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
+    /// Warming takes the time of one run, and host memory for the tensors. The contents of the workspace are
+    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and

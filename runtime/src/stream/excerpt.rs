@@ -17,7 +17,7 @@ pub struct Excerpt {
     pub count: [usize; 3],
     /// Index within a row of the tensor at which the excerpt begins.
     pub start: usize,
-    /// Number of elements that the excerpt contains of each row.
+    /// Number of elements of each row in the excerpt.
     pub len: usize,
     /// Strides of batch, heads and tokens in the buffer.
     pub to: [usize; 3],

@@ -93,7 +93,7 @@ where
     let (fill, filled) = sync_channel::<Filled<'_, P, B, E>>(buffers.len());
     let (free, freed) = sync_channel::<&mut B>(buffers.len());
     for buffer in buffers {
-        // The channel has room for both, and the receiver lives.
+        // Sending cannot fail: the channel has room for all buffers, and its receiver still exists.
         let _ = free.send(buffer);
     }
     thread::scope(|scope| {
@@ -121,7 +121,7 @@ where
                     let done = compute(part, buffer);
                     times.compute += computing.elapsed();
                     times.parts += 1;
-                    // Rejected if the last part has been read.
+                    // Sending fails if the reader has already read the last part.
                     let _ = free.send(buffer);
                     done
                 }
@@ -221,7 +221,8 @@ mod tests {
                 assert_eq!(read, format!("read {at}"));
                 let computed = sum(n, None, Some(at)).unwrap_err().to_string();
                 assert_eq!(computed, format!("compute {at}"));
-                // A part that is not read is not computed: the earlier one decides.
+                // If part `at` cannot be read and the part before it cannot be computed, the earlier failure is
+                // returned.
                 let both = sum(n, Some(at), Some(at.saturating_sub(1))).unwrap_err().to_string();
                 assert!(both == format!("compute {}", at.saturating_sub(1)) || at == 0, "{both}");
             }
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(panicked.unwrap_err().to_string(), "reader: it panicked");
     }
 
-    /// Checks that the next part is read while one is computed, and no part after it.
+    /// Checks that exactly one part is read ahead: while a part is computed, the next one is read, but none after it.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);
@@ -242,7 +243,7 @@ mod tests {
             |part, ()| {
                 let ahead = (part + 2).min(5);
                 let mut spins = 0u64;
-                // Without another thread the count does not change.
+                // If no other thread reads, the count does not change, and the wait ends with a failure.
                 while reads.load(Ordering::SeqCst) < ahead {
                     spins += 1;
                     assert!(spins < 5000, "part {part} is computed with nothing read ahead");
@@ -270,7 +271,7 @@ mod tests {
             };
             prefetch(&mut [(), ()], 0..6, read, compute).unwrap()
         };
-        // A machine that stops this process for a while gets another attempt.
+        // The measurement is repeated, because the machine may suspend this process for a while.
         let sometimes = |good: &dyn Fn() -> bool| (0..5).any(|_| good());
         assert!(sometimes(&|| {
             let hidden = of(quick, slow);

@@ -72,8 +72,8 @@ impl PieceError {
 }
 
 /// Source of the rows of tensors. Every [`Source`] implements this trait: it reads one piece after another, each
-/// contiguous in the tensor and in the buffer. A source that generates its rows, or stores them in another layout than
-/// the tensor's, implements this trait itself and supplies whole boxes.
+/// contiguous in the tensor and in the buffer. A source that generates its rows, or stores them in a layout that
+/// differs from the tensor's, implements this trait itself and supplies whole boxes.
 pub trait RowSource<N> {
     /// Fills the rows of `excerpt` in the buffer `to`, in the layout that the excerpt describes. May also be called for
     /// excerpts without rows.

@@ -4,6 +4,6 @@
 pub const SOURCES: &str = "tests/capi";
 /// Compiler flags for the programs.
 pub const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-/// System libraries that a program linked with the static library needs. The CMake and pkg-config packages name the
-/// same ones.
+/// System libraries that a program linked with the static library needs. The CMake and pkg-config packages list the
+/// same libraries.
 pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";

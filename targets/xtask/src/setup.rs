@@ -86,7 +86,8 @@ thread_local! {
 impl Installing {
     fn begin(tree: &Tree) -> Installing {
         let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1) == 0);
-        // Without the file no process waits, and an installer's own lock decides.
+        // If the file cannot be locked, no process waits, and only an installer's own lock protects concurrent
+        // installs.
         let open = || {
             std::fs::create_dir_all(&tree.target).ok()?;
             let file = File::create(tree.target.join("installing.lock")).ok()?;
@@ -99,7 +100,7 @@ impl Installing {
 impl Drop for Installing {
     fn drop(&mut self) {
         DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
-        // Closing the file gives the lock back.
+        // Closing the file releases the lock.
         self.0.take();
     }
 }
@@ -212,7 +213,7 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
         let line = format!("{before}apt-get install -y --no-install-recommends {package}");
         Run::new(tree, &line).env("DEBIAN_FRONTEND", "noninteractive").run().ok && there()
     };
-    // The first attempt fails where the lists of packages are absent or old.
+    // The first attempt fails if the lists of packages are absent or old.
     if get() || (Run::new(tree, &format!("{before}apt-get update")).run().ok && get()) {
         Ok(())
     } else {
@@ -238,9 +239,9 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs its products in the emulator. In the
-/// dev profile, the tool and its libraries are not optimised: their tests compute so little that optimising would take
-/// longer than they run.
+/// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs the built programs in the emulator.
+/// In the dev profile, the tool and its libraries are not optimised: their tests compute so little that optimising
+/// would take longer than they run.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
@@ -281,7 +282,7 @@ fn environment(
     program(tree, "python3", "python3")?;
     let make = || Run::new(tree, "python3 -m venv --clear").arg(&venv).run().ok;
     if !make() {
-        // Debian ships the module apart from the interpreter.
+        // Debian packages the module `venv` separately from the interpreter.
         let pip = || make() && bin.join("pip").is_file();
         debian(tree, "the Python module venv", "python3-venv", &pip)?;
     }
@@ -301,7 +302,7 @@ fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
 }
 
-/// Returns the Python of a private environment with `packages`, which is complete if it can import `modules`.
+/// Returns the Python of a private environment with `packages`. A complete environment can import `modules`.
 fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<PathBuf, String> {
     let import = format!("import {modules}");
     let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
@@ -323,7 +324,7 @@ pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(None);
     }
-    // Published for Pythons of its time; the programs in it need none.
+    // The package was published for old Pythons, but its programs run without Python.
     let folder = tree.target.join("cmake/oldest");
     let to = format!("--target={}", folder.display());
     let words = [&OLDEST_CMAKE[..], &[to.as_str()]].concat();
@@ -338,7 +339,7 @@ pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
 
 /// Returns NVIDIA's assembler for PTX, from a private Python environment.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
-    // The package has no programs of its own; its files are in the library folder of the Python found.
+    // The package adds no program to the environment; ptxas is in the library folder of the environment's Python.
     let find = |bin: &Path| {
         let line =
             "import os, nvidia.cuda_nvcc as m; print(os.path.join(list(m.__path__)[0], 'bin', 'ptxas'))";
@@ -418,7 +419,7 @@ pub fn old_python(
     }
     let Some(interpreter) = candidates.into_iter().find(runs) else { return Ok(None) };
     let made = Run::new(tree, "").arg(interpreter).args("-m venv --clear").arg(&venv).run().ok;
-    // The pip of that time knows no packages of today's kind.
+    // The pip that comes with an old Python cannot install packages in today's format, so it is updated first.
     let install = |packages: &[&str]| {
         let pip = Run::new(tree, "").arg(&python).args("-m pip install --quiet");
         packages.iter().fold(pip, |pip, word| pip.arg(*word)).run().ok
@@ -448,7 +449,7 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
         return Ok(folder);
     }
     let python = python(tree, "digits-venv", &DIGITS_PACKAGES, "numpy, PIL, sklearn")?;
-    // Whole or not at all.
+    // The files are written to another folder, which is renamed when it is complete.
     let part = tree.target.join(format!("{name}-part"));
     let export = tree.root.join("examples/cpp-vision/train/export.py");
     let done = Run::new(tree, "").arg(python).arg("-B").arg(export).arg(&part).arg(kind).run();
@@ -477,7 +478,7 @@ pub struct TensorRt {
 
 /// Downloads the crate that contains TensorRT's headers; the crate is neither built nor a dependency.
 pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
-    // A home of its own, so that cargo fetches nothing else.
+    // A separate cargo home, so that cargo fetches nothing else.
     let home = tree.target.join("tensorrt-headers");
     let found = || {
         let indices = std::fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();

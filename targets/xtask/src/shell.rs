@@ -16,7 +16,7 @@ pub const FUZZ: &str = "tests/fuzz";
 pub struct Tree {
     /// Root of the repository.
     pub root: PathBuf,
-    /// Build products of the main workspace.
+    /// Folder of the build outputs of the main workspace.
     pub target: PathBuf,
 }
 
@@ -176,7 +176,7 @@ impl Run {
         let input = input.map_err(|error| format!("standard input: {error}"))?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.dir).stdin(input.map_or_else(Stdio::null, Stdio::from));
-        // The variables that rustup and cargo set for this program do not hold for the cargo that it starts.
+        // The variables that rustup and cargo set for this program do not apply to the cargo that it starts.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -278,7 +278,8 @@ pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Syn
 /// them.
 pub fn processor_seconds() -> f64 {
     let told = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program may hold spaces; it ends with the last parenthesis. Fields 16 and 17 are hundredths.
+    // The program's name may contain spaces, but it ends with the last parenthesis. Fields 16 and 17 of the line are
+    // the times of the children in user and system mode, in hundredths of a second.
     let fields = told.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
@@ -294,7 +295,7 @@ fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
             }
             all.extend_from_slice(&piece[..n]);
             if let Some(to) = &mut to {
-                // A closed terminal does not stop a test.
+                // Errors are ignored, so that a closed terminal does not stop a test.
                 let _ = to.write_all(&piece[..n]).and_then(|()| to.flush());
             }
         }

@@ -8,7 +8,8 @@ use elsa_core::view::{Layout, View};
 /// Head size.
 const D: usize = 64;
 
-/// Number of keys, then the largest norm of a query, the largest norm of a key and the largest addend of a score.
+/// Cases: the number of keys, then the largest norm of a query, the largest norm of a key and the largest addend of a
+/// score.
 const CASES: [(usize, [f64; 3]); 5] = [
     (1, [1.0, 1.0, 0.0]),
     (900, [8.5, 9.25, 0.0]),

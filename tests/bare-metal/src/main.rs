@@ -14,7 +14,7 @@ use elsa_core::profile::InstructionSet;
 
 /// Passes each line of the output to `line`; both builds must print the same lines.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
-    // The table of a micro-kernel holds every entry point, so requesting one links them all.
+    // The table of a micro-kernel contains every entry point, so requesting one kernel links all of them.
     let kernel = elsa_kernels::registry::attention_for_any(InstructionSet::Scalar);
     if !kernel.is_some_and(|kernel| kernel.is_present()) {
         line(format_args!("scalar kernel absent"));
@@ -59,7 +59,7 @@ fn main() {
 #[cfg(target_os = "none")]
 mod board {
     use cortex_m_semihosting::{debug, hprintln};
-    // Linked for their critical sections and panic handler.
+    // These crates are linked because they define the critical sections and the panic handler.
     use {cortex_m as _, panic_semihosting as _};
 
     #[cortex_m_rt::entry]

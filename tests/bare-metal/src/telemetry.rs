@@ -51,7 +51,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     let mut encoder = Encoder::new(RUN);
     let mut frame = [0; FRAME];
     let mut stream = [0; STREAM];
-    // A zero, which senders start with.
+    // The stream begins with a zero byte, like the stream of every sender.
     let mut len = 1;
     for n in 0..RECORDS {
         let Ok(bytes) = encoder.encode(&record(n), &mut frame) else {
@@ -59,7 +59,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
         };
         words(bytes, |words| row("telemetry", "sent", words));
         for (i, &byte) in bytes.iter().enumerate() {
-            // Flips a bit of the second frame; the fourth lacks a byte.
+            // Flips a bit of the second frame, and omits a byte of the fourth.
             let damage = u8::from(n == 1 && i == 20) << 6;
             if n != 3 || i != 30 {
                 stream[len] = byte ^ damage;

@@ -83,7 +83,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
             *x = 2.0 * random.signed();
         }
         for (i, x) in mask.iter_mut().enumerate() {
-            // Query row one attends nothing.
+            // Query row 1 attends no key.
             *x = u8::from(random.signed() > 0.0 && i / case.keys.max(1) != 1);
         }
         for x in &mut key[..D] {
@@ -101,7 +101,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
             inputs.mask = Some(MaskElements::Bool(&mask[..queries * keys]));
         }
         let rows = HEADS * queries;
-        // Any values work: the table uses those of the keys.
+        // The entries of the table may have any values, so it uses elements of the keys.
         if case.windowed {
             inputs.bias = Some(Elements::F32(&key[KEYS * D - TABLE.entries * HEADS..]));
         }

@@ -11,7 +11,7 @@ pub const ARENA: usize = 1 << 15;
 /// Picks one of the handles in `from`, or occasionally `none`, which is not a handle.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T> {
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
@@ -41,7 +41,7 @@ fn memory(
 /// Picks a tensor for a call to read.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn input(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_input> {
     let (data, bytes) = memory(u, arena, view, dtype)?;
     Ok(elsa_input { data: data.cast_const().cast(), bytes })
@@ -50,7 +50,7 @@ pub fn input(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: 
 /// Picks a tensor for a call to write.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn output(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_output> {
     let (data, bytes) = memory(u, arena, view, dtype)?;
     Ok(elsa_output { data: data.cast(), bytes })

@@ -12,7 +12,7 @@ use std::io::Cursor;
 /// Reads the tensor `name` from the file contents `bytes`, as every kind of argument.
 ///
 /// # Panics
-/// If the result is neither a typed error nor a tensor whose number of elements matches its shape.
+/// Panics if the result is neither a typed error nor a tensor whose number of elements matches its shape.
 pub fn reads(bytes: &[u8], format: Format, name: Option<&str>) {
     for accept in [Accept::Float, Accept::Mask, Accept::Lengths] {
         match read(Cursor::new(bytes), bytes.len() as u64, format, name, accept) {

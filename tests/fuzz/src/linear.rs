@@ -11,7 +11,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
         0 => view.strides[u.choose_index(4)?] = u.int_in_range(0..=99)?,
         1 => view.shape[u.choose_index(4)?] = u.int_in_range(0..=9)?,
         2 => view.strides[u.choose_index(3)?] = u.arbitrary()?,
-        // Tokens outside of heads.
+        // The layout in which the tokens are the outer axis and the heads the inner one.
         3..=8 => view.strides = [h * n * d, d, h * d, 1],
         _ => {}
     }
@@ -26,7 +26,7 @@ fn has(u: &mut Unstructured<'_>, should: bool) -> Result<u32> {
 /// Picks a problem of linear attention.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
     let most = if u.ratio(1, 32)? { 9 } else { 3 };
     let rule = u.int_in_range(0..=most)?;
@@ -76,7 +76,7 @@ pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
 /// Picks options for a plan of linear attention.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn linear_options(u: &mut Unstructured<'_>) -> Result<elsa_linear_options> {
     Ok(elsa_linear_options {
         form: u.int_in_range(0..=6)?,

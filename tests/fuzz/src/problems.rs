@@ -55,7 +55,7 @@ fn table(u: &mut Unstructured<'_>, heads: usize, windows: &elsa_windows) -> Resu
 /// Picks a problem with mostly consistent shapes and any other features.
 ///
 /// # Errors
-/// If the input ends early.
+/// Returns an error if the input ends early.
 pub fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
     let mut p = elsa_problem::default();
     let (mut b, kv, group) = (u.int_in_range(1..=2)?, u.int_in_range(1..=2)?, u.int_in_range(1..=2)?);
@@ -110,7 +110,7 @@ pub fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
         p.packed = u.int_in_range(1..=3)?;
     }
     if windowed && u.ratio(7, 8)? {
-        // Features that windows exclude.
+        // Turns off the features that cannot be combined with windows.
         (p.causal, p.has_window_left, p.has_window_right) = (ELSA_CAUSAL_NONE, 0, 0);
         (p.has_past, p.has_present, p.append, p.has_key_lengths, p.packed) = (0, 0, 0, 0, 0);
     }

@@ -24,7 +24,7 @@ fn one_of(u: &mut Unstructured<'_>, last: u32) -> Result<u32> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=last) }
 }
 
-/// Picks a view of a series, in one of the orders or with any strides.
+/// Picks a view of a series with tokens or channels first, occasionally with any strides or sizes.
 fn view(u: &mut Unstructured<'_>, [batch, tokens, channels]: [usize; 3]) -> Result<elsa_view> {
     let mut view = if u.arbitrary()? {
         dense([batch, 1, tokens, channels])
@@ -123,7 +123,7 @@ fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mu
     Ok(match of {
         Problem::Recurrence(p) => {
             let p = read(u, p)?;
-            // SAFETY: structs are in as many bytes as their sizes say.
+            // SAFETY: structs have as many bytes as their sizes state.
             accepted(unsafe { elsa_recurrence_plan_create(engine, p.get(), options, plan) })
         }
         Problem::Selective(p) => {
@@ -161,7 +161,7 @@ fn run<T: Copy>(
 /// Creates a plan, describes it, and runs or binds it. `plans` and `workspaces` come from earlier calls.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn calls(
     u: &mut Unstructured<'_>,
     engine: elsa_engine,
@@ -175,11 +175,11 @@ pub fn calls(
         plans.push((plan, made));
     }
     let (plan, of) = pick(u, plans, (elsa_plan::default(), made))?;
-    // SAFETY (all calls below): structs are in as many bytes as their sizes state; tensors are in the arenas, which
+    // SAFETY (all calls below): structs have as many bytes as their sizes state; tensors are in the arenas, which
     // nothing else uses during a call.
     write(u, &elsa_series_info::default(), |info| unsafe { elsa_series_plan_describe(plan, info) })?;
     let mut workspace = pick(u, workspaces, elsa_workspace::default())?;
-    // SAFETY: above.
+    // SAFETY: as for all calls of this function (above).
     if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
         workspaces.push(workspace);
     }
@@ -220,13 +220,13 @@ pub fn calls(
                 past_state,
                 ..elsa_recurrence_inputs::default()
             };
-            // SAFETY: above.
+            // SAFETY: as for all calls of this function (above).
             run(
                 u,
                 &inputs,
                 &outputs,
                 |i, o, report| unsafe { elsa_recurrence_run(plan, workspace, i, o, report) },
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 |i, o, bound| unsafe { elsa_recurrence_bind(plan, workspace, i, o, bound) },
             )
         }
@@ -250,13 +250,13 @@ pub fn calls(
                 past_state,
                 ..elsa_selective_inputs::default()
             };
-            // SAFETY: above.
+            // SAFETY: as for all calls of this function (above).
             run(
                 u,
                 &inputs,
                 &outputs,
                 |i, o, report| unsafe { elsa_selective_run(plan, workspace, i, o, report) },
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 |i, o, bound| unsafe { elsa_selective_bind(plan, workspace, i, o, bound) },
             )
         }
@@ -269,13 +269,13 @@ pub fn calls(
                 past_state,
                 ..elsa_convolution_inputs::default()
             };
-            // SAFETY: above.
+            // SAFETY: as for all calls of this function (above).
             run(
                 u,
                 &inputs,
                 &outputs,
                 |i, o, report| unsafe { elsa_convolution_run(plan, workspace, i, o, report) },
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 |i, o, bound| unsafe { elsa_convolution_bind(plan, workspace, i, o, bound) },
             )
         }

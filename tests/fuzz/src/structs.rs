@@ -14,7 +14,7 @@ const BEHIND: [u8; 16] = [0xa5; 16];
 /// Returns `true` if a call succeeded. Its status must be one that the header names, and a refusal must have a message.
 ///
 /// # Panics
-/// If the status is unknown, or if a refusal has no message.
+/// Panics if the status is unknown, or if a refusal has no message.
 pub fn accepted(status: elsa_status) -> bool {
     let known = (ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status) || status == ELSA_STATUS_CALLBACK;
     assert!(known, "status {status}");
@@ -37,7 +37,7 @@ impl Block {
         // Every struct begins with its size, which is read even if it is wrong.
         let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
         let layout = layout.expect("sizes are small");
-        // SAFETY: the layout is not empty; at most the bytes of the value are read, and of the block written.
+        // SAFETY: the layout is not empty, and no more bytes are copied than the value and the block have.
         unsafe {
             let memory = NonNull::new(alloc_zeroed(layout)).expect("memory for a struct");
             let from = (&raw const *value).cast::<u8>();
@@ -52,7 +52,7 @@ impl Block {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the block has as many bytes, all initialized, and no other reference.
+        // SAFETY: the block has this many bytes, all of them initialised, and no other reference to them exists.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
     }
 
@@ -63,7 +63,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with that layout.
+        // SAFETY: the memory was allocated with this layout.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
@@ -81,7 +81,7 @@ fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
 /// Makes an input struct as a program built for any version would, with as many bytes as its size field states.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
     let known = size_of::<T>();
     let size = version(u, known)?;
@@ -98,10 +98,10 @@ pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
 /// struct states, and a refused call must not write at all.
 ///
 /// # Errors
-/// If the input has ended.
+/// Returns an error if the input has ended.
 ///
 /// # Panics
-/// If the call changes any other byte.
+/// Panics if the call changes any other byte.
 pub fn write<T: Copy>(
     u: &mut Unstructured<'_>,
     value: &T,

@@ -83,7 +83,7 @@ impl Given {
         })
     }
 
-    /// Does what [`Given::of`] does, with the forward pass on an engine instead of the scalar fallback.
+    /// Works like [`Given::of`], but runs the forward pass on an engine instead of the scalar fallback.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
@@ -151,7 +151,7 @@ impl Given {
         found
     }
 
-    /// Computes the gradients on an engine and returns those of the second of two runs, with the parameters of their
+    /// Runs the backward pass twice on an engine. Returns the gradients of the second run, with the parameters of their
     /// error bound.
     ///
     /// # Panics
@@ -190,7 +190,7 @@ pub struct Exact {
     pub sums: [Vec<f64>; 3],
     /// For each element of `sums`, the sum of the absolute values of its terms.
     pub absolute: [Vec<f64>; 3],
-    /// Largest magnitude of a score, its mask and bias and the row's reference together, for [`Structure::bound`].
+    /// Largest sum of the magnitudes of a score, its mask and bias, and the row's reference, for [`Structure::bound`].
     pub largest: f64,
     /// Estimated size of the largest sum of products, which scales the allowance for underflow.
     pub magnitude: f64,
@@ -256,11 +256,11 @@ impl Exact {
     /// terms.
     ///
     /// # Errors
-    /// If the error of an element exceeds the bound of `structure`, if only one of computed and exact element is
-    /// finite, or if an element between rows was written.
+    /// Returns an error if the error of an element exceeds the bound of `structure`, if only one of the computed and
+    /// the exact element is finite, or if an element between rows was written.
     pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
         let bound = structure.bound(self.largest);
-        // Loss to probabilities below the smallest normal number, and to subnormal products.
+        // Allowance for probabilities below the smallest normal number and for subnormal products, which lose bits.
         let tiny = 64.0 * f64::from(f32::MIN_POSITIVE) * self.magnitude;
         let mut worst = 0.0f64;
         let names = ["d_q", "d_k", "d_v"];

@@ -27,7 +27,7 @@ pub fn present() -> Vec<Present> {
 /// Returns an engine on `backend` with `threads` threads.
 ///
 /// # Panics
-/// If the machine does not have the back end.
+/// Panics if the machine does not have the back end.
 #[must_use]
 pub fn engine(backend: Backend, threads: usize) -> Engine {
     made(&EngineOptions::default().backend(backend).threads(threads))
@@ -36,7 +36,7 @@ pub fn engine(backend: Backend, threads: usize) -> Engine {
 /// Returns an engine on each back end of [`present`].
 ///
 /// # Panics
-/// If an engine cannot be opened.
+/// Panics if an engine cannot be opened.
 #[must_use]
 pub fn engines(threads: usize) -> Vec<Engine> {
     present().into_iter().map(|found| engine(found.backend, threads)).collect()
@@ -45,7 +45,7 @@ pub fn engines(threads: usize) -> Vec<Engine> {
 /// Returns an engine on each CPU back end of [`present`].
 ///
 /// # Panics
-/// If an engine cannot be opened.
+/// Panics if an engine cannot be opened.
 #[must_use]
 pub fn cpu_engines(threads: usize) -> Vec<Engine> {
     let cpu = present().into_iter().map(|found| found.backend).filter(|backend| *backend != Backend::Cuda);
@@ -55,7 +55,7 @@ pub fn cpu_engines(threads: usize) -> Vec<Engine> {
 /// Returns an engine on the GPU, or on the stand-in driver.
 ///
 /// # Panics
-/// If there is no GPU and `fallback` does not allow the CPU.
+/// Panics if there is no GPU and `fallback` does not allow the CPU.
 #[must_use]
 pub fn gpu_engine(fallback: Fallback) -> Engine {
     let backend = Some(Backend::Cuda);

@@ -22,7 +22,7 @@ pub struct CpuCall<'a> {
     tensors: PhantomData<&'a mut ()>,
 }
 
-// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
+// SAFETY: a call is equivalent to shared references to the inputs, and exclusive ones to the outputs and the workspace.
 unsafe impl Send for CpuCall<'_> {}
 
 impl std::fmt::Debug for CpuCall<'_> {
@@ -55,7 +55,8 @@ impl<'a> CpuCall<'a> {
             tokens += sequence.tokens as f64;
             sequence
         };
-        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        // SAFETY: *room*: the memory has the plan's layout, with room for `count` sequences, and is borrowed
+        // exclusively.
         let sequences = unsafe { write_list(base, plan.layout.sequences, count, sequence) };
         let workers = plan.choice.workers_for(tokens * problem.state_heads() as f64);
         Ok(CpuCall { context, sequences, workers, tensors: PhantomData })

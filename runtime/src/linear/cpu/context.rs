@@ -66,7 +66,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Returns the same columns without the first `x`.
+    /// Returns these columns without the first `x`.
     pub fn from(self, x: usize) -> Past {
         if self.data.is_null() {
             return self;
@@ -110,8 +110,9 @@ pub(super) struct Context<'a> {
     pub base: *mut f32,
 }
 
-// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its
-// own rows and columns of the outputs and its own places of what all share (invariants *outputs* and *workspace*).
+// SAFETY: workers only read the inputs, and they write disjoint memory. Each worker has a separate region of the
+// workspace, and each task has separate rows and columns of the outputs and a separate part of the shared regions
+// (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
@@ -152,8 +153,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows in the shared region of sums for the outputs of the heads that read a state. The first row is
-    /// that of the first token of the sequence.
+    /// Returns the rows in the shared region of sums that belong to the heads that read a state. The first row belongs
+    /// to the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

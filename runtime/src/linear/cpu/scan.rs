@@ -55,9 +55,9 @@ pub(super) fn run(
             Head { sequence: &sequences[head / states], state: head % states, slot, reverse, crew: *crew }
         };
         for reverse in passes.iter().copied() {
-            // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each worker
-            // has its own number. Each step begins when the one before is done. Items of a step have parts of their own, or
-            // heads.
+            // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each
+            // worker has its own number. Each step begins when the previous step is done. Each item of a step is a
+            // separate part or a separate head.
             crew.divide(workers, some * parts, &|worker, item| unsafe {
                 fold_part(c, &head(item / parts, reverse), item % parts, worker);
             })?;
@@ -68,7 +68,8 @@ pub(super) fn run(
                 compute_part(c, &head(item / parts, reverse), item % parts, worker);
             })?;
             if c.has_present() {
-                // SAFETY: as above. The past state, whose memory the present may be, is no longer read.
+                // SAFETY: as above. The past state, which may share its memory with the present state, is no longer
+                // read.
                 crew.divide(workers, some, &|_, item| unsafe { finish(c, &head(item, reverse)) })?;
             }
         }
@@ -127,7 +128,7 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     [target(at.state.start, choice.columns, true), target(at.transition.start, columns, false)]
 }
 
-/// Calls `each(row, column, index)` for every value of a target's strips. `index` is that of the value in memory.
+/// Calls `each(row, column, index)` for every value of a target's strips. `index` is the value's index in memory.
 fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usize, usize)) {
     let rows = c.choice.rows;
     for strip in target.strips.0..target.strips.1 {
@@ -140,7 +141,7 @@ fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usiz
     }
 }
 
-/// Sets a transition to the identity, the transition of no tokens.
+/// Sets a transition to the identity, which is the transition for an empty range of tokens.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The strips are writable, and no other worker uses them.
@@ -153,7 +154,7 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
             (false, 1) => f32::NAN,
             (false, _) => 0.0,
         };
-        // SAFETY: a place of the strips (clause).
+        // SAFETY: the strips have this place and are writable (clause).
         unsafe { transition.data.add(place).write(unit) };
     });
 }
@@ -167,7 +168,7 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     let Some(s) = head.part(c, part).filter(|_| part < head.last(c)) else { return };
     let all = targets(c, head.element(c, part));
     let region = c.worker_part(worker);
-    // SAFETY: the element is this worker's (clause) and holds both matrices (layout).
+    // SAFETY: only this worker uses the element (clause), which has room for both matrices (layout).
     unsafe {
         if part == 0 {
             state::load(c, &s, all[0].data);
@@ -191,8 +192,8 @@ fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks the rows of the state before a part that its tokens clear before they read them. Does nothing unless the rule
-/// is a gated delta rule.
+/// Marks the rows of the state before a part that the part's tokens clear before reading them. Does nothing unless the
+/// rule is a gated delta rule.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
@@ -201,15 +202,15 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
     if len == 0 {
         return;
     }
-    // SAFETY: the marks of the part (layout, clause), initialised (*workspace*).
+    // SAFETY: `len` marks of the part are at `marks` (layout, clause) and are initialised (*workspace*).
     let marks = unsafe { std::slice::from_raw_parts_mut(marks, len) };
     marks.fill(0.0);
     let dims = if c.choice.gates == Gates::PerDim { c.problem.key_dim() } else { 1 };
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: the chunk is in the sequence; the region is this worker's (clause).
+        // SAFETY: the chunk is in the sequence, and only this worker uses the region (clause).
         let decays = unsafe { stage::decays(c, s, &range, region) };
         for t in 0..range.len() {
-            // SAFETY: the decays of a token of the chunk.
+            // SAFETY: row `t` contains the `dims` decays of a token of the chunk.
             let gates = unsafe { std::slice::from_raw_parts(decays.from(t, 0).data, dims) };
             if gates.iter().all(|gate| *gate == f32::NEG_INFINITY) {
                 marks.fill(1.0);
@@ -230,7 +231,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
 /// - The invariants of [`Context`]. The maps of the earlier parts have become states, and a state can be written to
 ///   `to`.
 unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
-    // SAFETY: the clauses; the state of another part is only read.
+    // SAFETY: the state can be written to `to` (clause), and the state of the earlier part is only read.
     unsafe {
         match part.checked_sub(1) {
             None => state::load(c, s, to),
@@ -260,7 +261,7 @@ unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
         && let Some(s) = head.part(c, last)
     {
         let target = targets(c, head.element(c, last))[0];
-        // SAFETY: the head is this worker's (clause), and its other maps are states now.
+        // SAFETY: no other worker has the head (clause), and the maps of its earlier parts are states now.
         unsafe {
             state_before(c, head, &s, last, target.data);
             fold(c, &s, &[target], region);
@@ -278,8 +279,8 @@ unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: us
     let region = c.worker_part(worker);
     let whole = targets(c, head.element(c, last))[0];
     let aim = Aim { outputs: c.has_output(), keep: part == last && c.has_present() };
-    // SAFETY: states of other parts are only read, and the last part's is this worker's if the part is (clause); the region
-    // holds a whole state (layout) and is this worker's, too.
+    // SAFETY: states of other parts are only read. Only this worker writes the state of its part (clause) and uses the
+    // region, which has room for an entire state (layout).
     unsafe {
         if c.choice.direction == Direction::NonCausal {
             if aim.outputs {
@@ -301,7 +302,7 @@ unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: us
 unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
     let last = head.last(c);
     if let Some(s) = head.part(c, last) {
-        // SAFETY: the clauses of this function.
+        // SAFETY: the strips are readable, and no other worker writes the head's present state (clause).
         unsafe { state::store(c, &s, targets(c, head.element(c, last))[0].data) };
     }
 }
@@ -326,7 +327,7 @@ impl Parts<'_> {
     /// - The invariants. No other reference to the marks exists.
     unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
         let marks = cleared(self.c, self.head.element(self.c, part));
-        // SAFETY: the element has them (layout), all initialised; nothing else uses it (invariants, clause).
+        // SAFETY: the element has initialised marks (layout), and nothing else uses them (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(marks, self.c.layout.element.cleared.len) }
     }
 
@@ -340,7 +341,7 @@ impl Parts<'_> {
     /// - The invariants. No other reference to the matrix exists.
     unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
         let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
-        // SAFETY: the element has the strips (layout), all initialised; nothing else uses it (invariants, clause).
+        // SAFETY: the element has these initialised strips (layout), and nothing else uses them (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
@@ -348,7 +349,7 @@ impl Parts<'_> {
     fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
         let c = self.c;
         let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
-        // SAFETY: the elements are different ones (contract of `Slots::combine`).
+        // SAFETY: `before` and `at` are different elements (contract of `Slots::combine`).
         let [b0, b1] = unsafe { [self.values(&before[0]), self.values(&at[0])] };
         if !has_transition(c) {
             b1.iter_mut().zip(b0).for_each(|(at, before)| *at += *before);
@@ -356,7 +357,7 @@ impl Parts<'_> {
         }
         // SAFETY: as above, and the problem has transitions.
         let [a0, a1] = unsafe { [self.values(&before[1]), self.values(&at[1])] };
-        // A transition has at least two columns.
+        // A row of a transition begins with the row's factor and a second value, which is zero if the row was cleared.
         let factor = |a: &[f32], row: usize| (a[row * width], a[row * width + 1] == 0.0);
         for strip in at[0].strips.0..at[0].strips.1 {
             let strip = c.choice.strips.strip(at[0].columns, strip);
@@ -366,7 +367,7 @@ impl Parts<'_> {
                 if !cleared {
                     let all = place..place + strip.width;
                     let both = b1[all.clone()].iter_mut().zip(&b0[all]);
-                    // A product of gates that overflows grows nothing out of nothing.
+                    // If the product of gates overflows to infinity, a zero remains zero instead of becoming NaN.
                     let held = both.filter(|(_, before)| by != f32::INFINITY || **before != 0.0);
                     held.for_each(|(at, before)| *at += by * before);
                 }
@@ -386,20 +387,21 @@ impl Parts<'_> {
     /// Combines `at ← before ⊕ at` for rules whose tokens mix rows.
     fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
-        // SAFETY: different elements (contract of `Slots::combine`).
+        // SAFETY: `before` and `at` are different elements (contract of `Slots::combine`).
         let (marks_before, marks) = unsafe { (self.marks(before), self.marks(at)) };
         let (before, at) = (self.targets(before), self.targets(at));
         let rows = c.choice.rows;
         let by_rows = self.region.wrapping_add(c.layout.worker.transition.start);
         let strip_before = self.region.wrapping_add(c.layout.worker.before.start);
-        // SAFETY: the worker's regions hold a transition and a strip (layout, invariants).
+        // SAFETY: the worker's region has room for a transition and a strip (layout), and nothing else uses it
+        // (invariants).
         let (by_rows, strip_before) = unsafe {
             (
                 std::slice::from_raw_parts_mut(by_rows, rows * rows),
                 std::slice::from_raw_parts_mut(strip_before, rows * c.choice.strips.wide),
             )
         };
-        // SAFETY: the elements are different ones (contract of `Slots::combine`).
+        // SAFETY: `before` and `at` are different elements (contract of `Slots::combine`).
         let a1 = unsafe { self.values(&at[1]) };
         each_place(c, &at[1], |row, column, place| {
             if column < rows {
@@ -411,7 +413,7 @@ impl Parts<'_> {
                 let strip = c.choice.strips.strip(at.columns, strip);
                 let place = strip.first * rows;
                 let size = rows * strip.width;
-                // SAFETY: the strip of an element that nothing writes (invariants).
+                // SAFETY: the element `before` has this strip, and nothing writes the element (invariants).
                 let from = unsafe { std::slice::from_raw_parts(before.data.wrapping_add(place), size) };
                 strip_before[..size].copy_from_slice(from);
                 for (row, mark) in strip_before.chunks_exact_mut(strip.width).zip(&*marks) {
@@ -431,15 +433,15 @@ impl Parts<'_> {
                     y_stride: strip.width as isize,
                     add,
                 };
-                // SAFETY: both matrices have `rows` rows, the strip is the element's (invariants); *kernel*.
+                // SAFETY: both matrices have `rows` rows, and the element `at` has the strip (invariants); *kernel*.
                 unsafe { (c.kernel.read)(&reading) };
             }
         };
         product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
-            // Rows that the earlier tokens read spread to all rows, so the later ones clear a row only with every
-            // row.
+            // The earlier tokens spread every row that they read to all rows. So the later tokens clear a row of the
+            // state before both parts only if they clear all rows.
             if marks.contains(&0.0) {
                 marks.copy_from_slice(marks_before);
             }
@@ -457,7 +459,7 @@ impl Slots for Parts<'_> {
         // SAFETY: no other reference to the matrix exists.
         unsafe { self.values(&state) }.fill(0.0);
         if has_transition(self.c) {
-            // SAFETY: the element is this value's (invariants), and has a transition.
+            // SAFETY: nothing else uses the element (invariants), which has a transition.
             unsafe { set_unit(self.c, &transition) };
             // SAFETY: no other reference to the marks exists.
             unsafe { self.marks(at) }.fill(0.0);
@@ -478,7 +480,7 @@ impl Slots for Parts<'_> {
     fn copy(&mut self, from: usize, to: usize) {
         let size = self.c.layout.element.stride;
         let [from_data, to_data] = [from, to].map(|part| self.head.element(self.c, part));
-        // SAFETY: two different elements of the head (invariants).
+        // SAFETY: `from` and `to` are two different elements of the head (invariants).
         unsafe { to_data.copy_from_nonoverlapping(from_data, size) };
         self.states[to] = self.states[from];
     }
@@ -487,7 +489,7 @@ impl Slots for Parts<'_> {
         let size = self.c.layout.element.stride;
         let [first, second] = [a, b].map(|part| self.head.element(self.c, part));
         if a != b {
-            // SAFETY: two different elements of the head (invariants).
+            // SAFETY: `a` and `b` are two different elements of the head (invariants).
             unsafe { std::ptr::swap_nonoverlapping(first, second, size) };
         }
         self.states.swap(a, b);

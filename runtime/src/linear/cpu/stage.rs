@@ -9,7 +9,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
-    /// Normalises each row to a unit vector: `x / sqrt(Σ x² + ε)`. The number is `ε`.
+    /// Normalises each row to a unit vector, `x / sqrt(Σ x² + ε)`, with this `ε`.
     Unit(f32),
 }
 
@@ -18,7 +18,7 @@ impl Change {
     /// rounded only once.
     fn apply(self, row: &mut [f32]) {
         let Change::Unit(epsilon) = self else { return };
-        // Independent sums, so that additions need not wait for one another.
+        // Four independent sums, so that an addition need not wait for the previous one.
         let mut sums = [0.0f64; 4];
         let mut fours = row.chunks_exact(4);
         for four in fours.by_ref() {
@@ -34,7 +34,8 @@ impl Change {
 }
 
 impl Stretch<'_> {
-    /// Returns the index in the tensors of token `t`, counted in the order in which tokens update the state.
+    /// Returns the index that token `t` has in the tensors. `t` counts tokens in the order in which they update the
+    /// state.
     fn token(&self, t: usize) -> usize {
         match self.reverse {
             false => self.sequence.start + t,
@@ -92,13 +93,13 @@ unsafe fn copy(
         let from = tensor.row(s.sequence.batch, head, token).wrapping_add(dims.start * size);
         let to = dst.wrapping_add(row * width);
         let (dtype, stride) = (tensor.dtype, tensor.stride());
-        // SAFETY: the rows are readable (*inputs*) and rows `row..row + count` writable (clause); *kernel*.
+        // SAFETY: the rows are readable (*inputs*), and rows `row..row + count` are writable (clause); *kernel*.
         unsafe {
             c.kernel.primitives.rows_to_f32(dtype, from.cast_const(), stride, count, dims.len(), to, width);
         }
     });
     if width > dims.len() || !matches!(change, Change::Nothing) {
-        // SAFETY: the rows are writable and initialised, and this worker's (clause).
+        // SAFETY: the rows are writable and initialised, and only this worker uses them (clause).
         let all = unsafe { std::slice::from_raw_parts_mut(dst, range.len() * width) };
         for row in all.chunks_exact_mut(width) {
             let (row, rest) = row.split_at_mut(dims.len());
@@ -133,7 +134,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usi
         let head = problem.query_head(first + reader);
         let to = (dst.wrapping_add(reader * each), choice.rows);
         let change = problem.spec().normalize.map_or(Change::Nothing, Change::Unit);
-        // SAFETY: the region holds a chunk for each reader (layout), and is the worker's (clause).
+        // SAFETY: the region has room for a chunk of queries (layout), and only this worker uses it (clause).
         unsafe { copy(c, s, (Operand::Query, head), range, &(0..problem.key_dim()), to, change) }
     }
     Rows { data: dst, token: choice.rows as isize, head: each as isize }
@@ -154,7 +155,7 @@ pub(super) unsafe fn heads(
     let spec = problem.spec();
     let region = |start: usize| part.wrapping_add(start);
     let dense = |data, width: usize| Rows { data, token: width as isize, head: 0 };
-    // SAFETY: each region holds a chunk of its rows (layout), and is the worker's (clause).
+    // SAFETY: each region has room for a chunk of its rows (layout), and only this worker uses it (clause).
     unsafe {
         let queries = if reads { queries(c, s, range, part) } else { Rows::NONE };
         let key_head = problem.key_head(s.state);
@@ -192,7 +193,7 @@ pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
         Some(view) => {
             let width = if view.dim() > 1 { c.choice.rows } else { 1 };
             let to = (part.wrapping_add(c.layout.worker.decay.start), width);
-            // SAFETY: the region holds a chunk of decays (layout), and is the worker's (clause).
+            // SAFETY: the region has room for a chunk of decays (layout), and only this worker uses it (clause).
             unsafe {
                 copy(c, s, (Operand::Decay, s.state), range, &(0..view.dim()), to, Change::Nothing);
             }
@@ -213,7 +214,7 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     let dst = part.wrapping_add(c.layout.worker.values.start);
     let dims = columns.start..columns.end.min(c.problem.value_dim());
     let to = (dst, columns.len());
-    // SAFETY: the region holds a chunk of a group's columns (layout), and is the worker's (clause).
+    // SAFETY: the region has room for these columns of a chunk (layout), and only this worker uses it (clause).
     unsafe { copy(c, s, (Operand::Value, s.state), range, &dims, to, Change::Nothing) };
     Rows { data: dst, token: columns.len() as isize, head: 0 }
 }
@@ -241,8 +242,8 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
     }
 }
 
-/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if that is
-/// the tensor, or in the first pass of a bidirectional problem, to whose outputs the second pass adds.
+/// Copies the outputs of a chunk to the tensor, from the location that [`outputs`] has chosen. Does nothing if they are
+/// in the tensor already, or in the first pass of a bidirectional problem, because the second pass adds to its outputs.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` is in the sequence and no longer than a chunk, its outputs have been
@@ -261,7 +262,8 @@ pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize
             let to = tensor.row(s.sequence.batch, first + reader, s.token(t));
             let to = to.wrapping_add(columns.start * tensor.dtype.size());
             let from = rows.from(row, 0).data.wrapping_offset(reader as isize * rows.head);
-            // SAFETY: the row has `dims` elements from there on (*outputs*), which this worker writes (clause); *kernel*.
+            // SAFETY: the row has `dims` elements from this address on (*outputs*), and only this worker writes them
+            // (clause); *kernel*.
             unsafe {
                 match c.kernel.primitives.narrow(tensor.dtype) {
                     Some(narrow) => narrow(from.cast_const(), 1, dims, to.cast(), dims),

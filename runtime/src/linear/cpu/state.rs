@@ -37,7 +37,8 @@ pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     (source != Operand::PresentState).then_some(Past { data, stride: past.stride() })
 }
 
-/// Sets a stretch's columns of the present state, at `data`, to those of the past state.
+/// Copies a stretch's columns from the past state to the present state at `data`; writes zeros if there is no past
+/// state.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `data` and `stride` come from [`in_place`], and no other worker writes these
@@ -46,16 +47,17 @@ pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, str
     let (rows, columns) = (c.problem.key_dim(), s.columns(c).len());
     match elsewhere(c, s) {
         Some(past) if past.data.is_null() => {
-            // Rows without gaps are one.
+            // Rows without gaps are written like one long row.
             let (rows, columns) = if stride == columns { (1, rows * stride) } else { (rows, columns) };
             for row in 0..rows {
-                // SAFETY: the columns of a row of the present state (*outputs*, clause). Zero bytes are f32 zeros.
+                // SAFETY: this row of the present state has the columns (*outputs*, clause). Zero bytes are f32 zeros.
                 unsafe { data.add(row * stride).write_bytes(0, columns) };
             }
         }
         Some(past) => {
             let of = Pair { rows, from: past.stride, to: stride };
-            // SAFETY: rows of two tensors, one read (*inputs*) and one written (*outputs*, clause).
+            // SAFETY: the rows of the past state are readable (*inputs*), those of the present state are writable
+            // (*outputs*, clause), and the two do not overlap.
             unsafe { copy(past.data, of, data, columns) };
         }
         None => {}
@@ -73,11 +75,12 @@ pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
     let given = problem.spec().past_state.is_some() && past.is_present();
     let padded = choice.rows > problem.key_dim() || columns.end > choice.columns;
     if padded || !given {
-        // SAFETY: the strips have `rows` rows of these columns together (clause). Zero bytes are f32 zeros.
+        // SAFETY: the strips together have `rows` rows of these columns (clause). Zero bytes are f32 zeros.
         unsafe { dst.write_bytes(0, choice.rows * columns.len()) };
     }
     if given {
-        // SAFETY: the state is readable (*inputs*, or *outputs* of a problem in place), the strips are writable (clause).
+        // SAFETY: the past state is readable (*inputs*, or *outputs* if it shares the present state's memory), and the
+        // strips are writable (clause).
         each_strip(c, s, past, dst, |of, row, place, columns| unsafe { copy(row, of, place, columns) });
     }
 }
@@ -90,7 +93,8 @@ pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *mut f32) {
     if c.has_present() {
         let present = c.tensor(Operand::PresentState);
-        // SAFETY: the columns of the state are writable and this worker's (*outputs*, clause), the strips readable (clause).
+        // SAFETY: only this worker writes these columns of the state (*outputs*, clause), and the strips are readable
+        // (clause).
         each_strip(c, s, present, src, |of, row, place, columns| unsafe {
             copy(place, of.swapped(), row, columns);
         });
@@ -137,13 +141,14 @@ fn each_strip(
 /// - The rows are readable at `from` and writable at `to`, and do not overlap.
 unsafe fn copy(from: *const f32, of: Pair, to: *mut f32, columns: usize) {
     if of.from == columns && of.to == columns {
-        // SAFETY: rows without gaps are one (clause).
+        // SAFETY: rows without gaps are one contiguous range, which is readable at `from` and writable at `to`
+        // (clause).
         unsafe { to.copy_from_nonoverlapping(from, of.rows * columns) };
         return;
     }
     let whole = columns / VECTOR * VECTOR;
     for x in 0..of.rows {
-        // SAFETY: row `x` on both sides (clause).
+        // SAFETY: row `x` is readable in the source and writable in the destination (clause).
         unsafe {
             let (from, to) = (from.add(x * of.from), to.add(x * of.to));
             for i in (0..whole).step_by(VECTOR) {

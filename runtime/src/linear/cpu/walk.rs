@@ -37,7 +37,7 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// Distance between rows of the matrix; `None` if each strip is packed.
     pub stride: Option<usize>,
-    /// Past state of the only token, if it is read from other memory than `data`; otherwise `None`.
+    /// Past state of the only token, if it is read from memory other than `data`; otherwise `None`.
     pub past: Option<Past>,
     /// Number of columns in the entire matrix.
     pub columns: usize,
@@ -78,7 +78,7 @@ pub(super) unsafe fn attend(
     let strips_of = (strips.start, strips.end);
     let columns = c.choice.columns;
     let target = Target { data, stride: None, past: None, columns, strips: strips_of, values: true };
-    // SAFETY: the region holds the strips of a group (layout), and is this worker's (clause).
+    // SAFETY: the region has room for the strips of a group (layout), and only this worker uses it (clause).
     unsafe {
         match c.choice.direction {
             Direction::Bidirectional => {
@@ -103,7 +103,7 @@ pub(super) unsafe fn attend(
                     if s.tokens.len() == 1 {
                         target.past = state::elsewhere(c, &s);
                     } else {
-                        // Rows side by side are brought faster than strips of them.
+                        // Copying the columns of all strips together is faster than copying one strip after another.
                         state::begin(c, &s, data, stride);
                     }
                     pass(c, &s, &target, part, Aim { outputs, keep });
@@ -135,7 +135,7 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     if c.choice.form != Form::Chunk || !aim.outputs {
         for range in chunks(s, c.choice.chunk) {
             let keep = aim.keep || range.end < s.tokens.end;
-            // SAFETY: the same clauses.
+            // SAFETY: `chunk` has the clauses of this function.
             unsafe { chunk(c, s, &range, &targets, part, Aim { keep, ..aim }) };
         }
         return;
@@ -146,7 +146,8 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     let span = c.choice.chunk.saturating_mul(count);
     for first in s.tokens.clone().step_by(span.max(1)) {
         let some = Stretch { tokens: first..s.tokens.end.min(first.saturating_add(span)), ..s.clone() };
-        // SAFETY: the region holds as many states as chunks of a span (layout); the same clauses.
+        // SAFETY: the region has room for the state of each chunk in a span (layout); `chunk` has the clauses of this
+        // function.
         unsafe {
             for (n, range) in chunks(&some, c.choice.chunk).enumerate() {
                 before.add(n * size).copy_from_nonoverlapping(target.data, size);
@@ -165,11 +166,11 @@ pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
 /// Updates the targets with the tokens of a stretch, without computing outputs.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No other worker uses the targets, and those with values have the strips of the
-///   stretch; `part` is the worker's region.
+/// - The invariants of [`Context`]. No other worker uses the targets. Targets to which values are added have the
+///   strips of the stretch; `part` is the worker's region.
 pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], part: *mut f32) {
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: the same clauses.
+        // SAFETY: without outputs, `chunk` has the clauses of this function.
         unsafe { chunk(c, s, &range, targets, part, Aim { outputs: false, keep: true }) };
     }
 }
@@ -187,7 +188,7 @@ unsafe fn chunk(
     aim: Aim,
 ) {
     let (choice, at) = (c.choice, &c.layout.worker);
-    // SAFETY: the clauses of this function.
+    // SAFETY: the chunk is in the stretch, and `part` is the worker's region (clauses).
     let (rows, values) =
         unsafe { (stage::heads(c, s, range, part, aim.outputs), stage::values(c, s, range, part)) };
     let outputs = if aim.outputs { stage::outputs(c, s, range, part) } else { Rows::NONE };
@@ -215,8 +216,8 @@ unsafe fn chunk(
             scale: c.problem.scale(),
             pass: choice.pass_of(s.sequence.tokens),
         };
-        // SAFETY: the rows of the tokens are readable (*inputs*, or copied), and the region is what the kernel needs for
-        // this choice (layout); *kernel*.
+        // SAFETY: the rows of the tokens are readable (*inputs*, or copied), and the region has the room that the
+        // kernel needs for this choice (layout); *kernel*.
         unsafe { (c.kernel.prepare)(&head, part.wrapping_add(at.head.start), &mut segment) };
         let keep = aim.keep || done + segment.tokens < range.len();
         for target in targets {
@@ -242,15 +243,15 @@ unsafe fn chunk(
                 let past = target.past.map_or(Past { data: state, stride }, |past| past.from(x));
                 let (from, from_stride) = (past.data, past.stride);
                 let strip = Strip { state, width: strip.width, stride, from, from_stride, room };
-                // SAFETY: the strip, its values and its outputs are this worker's (clauses); the room is what the kernel
-                // needs for this choice (layout); *kernel*.
+                // SAFETY: only this worker uses the strip, its values and its outputs (clauses), and the region has the
+                // room that the kernel needs for this choice (layout); *kernel*.
                 unsafe { (c.kernel.recur)(&strip, &segment, &columns) };
             }
         }
         done += segment.tokens.max(1);
     }
     if aim.outputs {
-        // SAFETY: the chunk was computed to `outputs`; the clauses of this function.
+        // SAFETY: the outputs of the chunk were computed at `outputs`, and no other worker writes them (clause).
         unsafe { stage::store(c, s, range, outputs) };
     }
 }
@@ -273,7 +274,7 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     let choice = c.choice;
     let start = s.columns(c).start;
     for range in chunks(s, choice.chunk) {
-        // SAFETY: the clauses of this function.
+        // SAFETY: the range is in the sequence, and `part` is the worker's region (clause).
         let queries = unsafe { stage::queries(c, s, &range, part) };
         let outputs = stage::outputs(c, s, &range, part);
         for strip in s.strips.clone() {
@@ -293,16 +294,17 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
                     y_stride: outputs.token,
                     add: false,
                 };
-                // SAFETY: the strip and the outputs are this worker's, the queries readable (clauses); *kernel*.
+                // SAFETY: only this worker uses the strip and the outputs, and the queries are readable (clauses);
+                // *kernel*.
                 unsafe { (c.kernel.read)(&reading) };
             }
         }
-        // SAFETY: the chunk was computed to `outputs`; the clauses of this function.
+        // SAFETY: the outputs of the chunk were computed at `outputs`, and no other worker writes them (clause).
         unsafe { stage::store(c, s, &range, outputs) };
     }
 }
 
-/// Returns whether tokens also transform the state instead of only adding to it, so that a part of a sequence has a
+/// Returns whether tokens also multiply the state, in addition to adding to it, so that a part of a sequence has a
 /// transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None

@@ -5,7 +5,7 @@ use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
 
-/// Largest relative error of a gate: of an exponential whose argument is reduced in f64.
+/// Largest relative error of a gate, which is an exponential whose argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 
 /// Base-2 logarithm of the largest factor into which per-dim gates are split.
@@ -16,18 +16,18 @@ const FACTORED: f64 = 100.0;
 /// length, two for the norms of rows, one for a factor, and one for a final addition.
 const BY_PAIRS: usize = 11;
 
-/// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
-/// once. There, the time that chunks save equals that of the launch that prepares them. Measured on an H200, d 128:
-/// between 46 (gated) and 49 (delta).
+/// Smallest number of tokens for which chunks are faster than single tokens, on a device that runs all blocks of a
+/// sequence at once. At this number, chunks save as much time as the launch that prepares them costs. Measured on an
+/// H200, d 128: between 46 (gated) and 49 (delta).
 const TOKENS: usize = 48;
 
 /// Number of blocks of a walking kernel that an SM runs at once. A block has 128 threads with up to 255 registers each.
 const RESIDENT: usize = 2;
 
-/// Number of tokens per part of a scan, if the chooser determines the number of parts; at most [`PARTS`] parts.
+/// Number of tokens per part of a scan whose number of parts the chooser determines; at most [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Maximum number of parts of a scan, if the chooser determines it.
+/// Maximum number of parts of a scan whose number of parts the chooser determines.
 const PARTS: usize = 16;
 
 /// Returns whether the quadratic form is computed by kernels that sum pair by pair and also compute the last state.
@@ -53,9 +53,9 @@ fn turns(sms: usize, blocks: usize) -> usize {
 ///
 /// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change bits of the result. The
 /// bits of a sequence depend on the rule, the head sizes, the number of its tokens and the options, but not on the
-/// batch or on other sequences packed with it. Memory is the one exception: if the workspace exceeds the budget, or
-/// without one a quarter of the device's memory, and the options leave the form open, the entire batch is computed
-/// token by token.
+/// batch or on other sequences packed with it. Memory is the one exception: the entire batch is computed token by token
+/// if the options leave the form open and the workspace would exceed the budget (without a budget, a quarter of the
+/// device's memory).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the walking kernel.
@@ -68,8 +68,8 @@ pub struct LinearGpuChoice {
     /// Number of tokens below which a packed sequence is computed token by token in any form; zero if sequences
     /// are not packed or the options determine the form.
     pub recurrent_below: usize,
-    /// Number of chunks between two stored states of [`Form::Chunk`], and per part when a non-causal call reads the
-    /// last state.
+    /// Number of chunks between two stored states of [`Form::Chunk`]. If a non-causal call reads the last state, this
+    /// is the number of chunks per part.
     pub boundary: usize,
     /// Number of blocks into which the columns of a state are divided.
     pub columns: usize,
@@ -93,8 +93,8 @@ pub struct LinearGpuChoice {
 }
 
 impl LinearGpuChoice {
-    /// Returns the number of tokens from which a sequence is computed in chunks on a device with `sms` SMs, if no
-    /// option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. If a
+    /// Returns the smallest number of tokens for which a sequence is computed in chunks on a device with `sms` SMs, if
+    /// no option requests a form. `blocks` is the number of blocks of 32 columns in all states of the sequence. If a
     /// device runs the blocks in several waves, as the one or two SMs of a board do, chunks save more time per token
     /// with every wave, while the cost of their additional launch stays the same. The result is at least 16, since a
     /// chunk of 16 tokens is always computed completely.
@@ -126,18 +126,18 @@ impl LinearGpuChoice {
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)
     }
 
-    /// Returns the properties of a run over a sequence of `tokens` tokens that determine its error bound.
+    /// Returns the properties that determine the error bound of a run over a sequence of `tokens` tokens.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
-        // A unit vector: half the roundings of a sum of squares, its root, its inverse and a product.
+        // Roundings of a unit vector: half of those of a sum of squares, its root, the inverse and a product.
         let key = match problem.spec().normalize {
             Some(_) => (self.dims as f64 / 2.0 + 4.0) * unit,
             None => 0.0,
         };
         let (form, chunk) = match self.form {
             _ if tokens < self.recurrent_below => (Form::Recurrent, 1),
-            // The state is computed chunk by chunk, and all tokens read the last state.
+            // This case computes the state chunk by chunk, and then all tokens read the last state.
             Form::Parallel if problem.spec().direction == Direction::NonCausal => (Form::FusedChunk, CHUNK),
             Form::Parallel => (Form::Parallel, tokens.max(1)),
             form => (form, self.chunk),
@@ -150,14 +150,14 @@ impl LinearGpuChoice {
             exp_relative: EXP_RELATIVE,
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            // Norms of two rows in the quadratic form.
+            // In the quadratic form, this includes the roundings of the norms of two rows.
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
                 Form::Parallel => self.dims + 3,
                 _ => self.dims + 1,
             },
-            // The quadratic form adds the past, dim by dim, to an answer; its last state comes by chunks, each of which rounds
-            // it and an exponential.
+            // The quadratic form adds the contribution of the past state to an output, dim by dim. It computes the last
+            // state chunk by chunk, and every chunk rounds the state and an exponential.
             tokens: match form {
                 _ if by_pairs => BY_PAIRS,
                 Form::Parallel => tokens + self.dims + 64,

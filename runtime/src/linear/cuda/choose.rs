@@ -27,13 +27,14 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Number of SMs per block of a batch from which [`Form::Chunk`], with two passes over the chunks, is chosen. With
-/// fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also computes outputs
-/// (measured on an H200), and the second pass costs more than the first one saves.
+/// Smallest number of SMs per block of a batch for which [`Form::Chunk`], with two passes over the chunks, is chosen.
+/// With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also computes
+/// outputs (measured on an H200), and the second pass costs more than the first one saves.
 const SMS_OF_BLOCK: usize = 4;
 
-/// Number of blocks that a launch in pairs has for each block of other launches. Measured on an H200, d 128: it takes
-/// 0.69 of their time if each of its blocks has an SM to itself, and 1.04 of their time if two blocks share an SM.
+/// Ratio of the number of blocks of a launch in pairs to that of another launch. Measured on an H200, d 128: a launch
+/// in pairs takes 0.69 of the other's time if each of its blocks has an SM to itself, and 1.04 if two blocks share an
+/// SM.
 const PAIRED: usize = 2;
 
 /// Number of blocks per SM at which a pass over parts fills the device.
@@ -90,7 +91,7 @@ pub fn choose(
     let is_free = (options.form, options.chunk, options.parts) == (None, None, None);
     let is_stepped = is_free || options.form == Some(Form::Recurrent);
     let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
-    // Keys of more dims than a kernel's tiles have go step by step.
+    // Keys with more dims than a kernel's tiles are computed token by token.
     let usable =
         fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares && !walk.pairs });
     let most = usable.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
@@ -153,7 +154,7 @@ pub fn choose(
     };
     if form == Form::Scan {
         choice.parts = match is_packed {
-            // No sequence has more.
+            // No packed sequence has more parts than this.
             true => options.parts.unwrap_or(usual_parts(tokens)),
             false => longest.div_ceil(choice.part_chunks(tokens)).max(1),
         };

@@ -6,12 +6,14 @@
 //! | bidirectional | one that writes f32 outputs, then one in reverse that adds to them |
 //! | non-causal | one without outputs, then every token reads the last states |
 //!
-//! If several heads read a state, each computes a separate copy, unless the plan shares states; so do the parts of a
-//! scan. If the present states are in the memory of the past states, they must not change before every copy has read
-//! the past. So the last states are written to the workspace first, and a launch over no tokens copies them.
+//! If several heads read a state, each computes a separate copy, unless the plan shares states. Each part of a scan
+//! computes a separate copy, too. If the present states are in the memory of the past states, they must not change
+//! before every copy has read the past. So the last states are written to the workspace first, and a launch over no
+//! tokens copies them.
 //!
-//! Each packed sequence is computed as if it were alone. If a call has sequences so short that they are computed token
-//! by token, and longer ones, a pass has the launches of the form over the long ones, and a walk over the short ones.
+//! Each packed sequence is computed as if it were alone. If a call has both long sequences and sequences so short that
+//! they are computed token by token, a pass consists of the form's launches over the long ones and a walk over the
+//! short ones.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -174,7 +176,7 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk over concurrent parts, enough to fill the device.
+    /// Lists a walk over enough concurrent parts to fill the device.
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
@@ -187,8 +189,9 @@ impl Call<'_> {
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form for all other rules: for a delta rule, the values that tokens write, which later
-    /// launches use as their values; then the outputs; then the last state, which may be in the memory of the first.
+    /// Lists the quadratic form for all other rules. For a delta rule, the first launch computes the values that tokens
+    /// write, which later launches read in place of the call's values. Then the outputs are computed, and finally the
+    /// last state, which may be in the memory of the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -211,8 +214,8 @@ impl Call<'_> {
     }
 
     /// Lists a scan: all parts except the last are folded to their effect on a state, a scan over them computes the
-    /// states after these parts, and every part continues from the state before it. `silent` are `args` without
-    /// outputs.
+    /// states after these parts, and every part continues from the state before it. `silent` is a copy of `args`
+    /// without outputs.
     fn scan(
         &mut self,
         args: LinearArgs,
@@ -239,7 +242,7 @@ impl Call<'_> {
         self.carry(&folding, [after.data, transitions, self.scratch + layout.gate_sums], items)?;
         let mut resuming = with_scanned_parts(plan, problem, args, plan.choice.parts);
         (resuming.flags, resuming.boundary_chunks) = (resuming.flags | RESUME, 0);
-        // Whatever the number of the part that leaves it.
+        // The last state is written to the same address, regardless of the index of the part that computes it.
         let last = States { part: 0, ..last };
         self.push(with_states(resuming, initial, last, after))
     }
@@ -276,7 +279,7 @@ impl Call<'_> {
             push(with_step(filled, step, false, nodes(step)))?;
         }
         for step in (0..steps).rev() {
-            // Nothing comes before the first node.
+            // The first node has nothing before it, so only the later nodes are launched.
             let later = nodes(step) - 1;
             if later > 0 {
                 push(with_step(filled, step, true, later))?;
@@ -334,7 +337,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a walk, by the kernel that suits it best.
+    /// Lists a walk with the kernel that suits it best.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),
@@ -392,14 +395,13 @@ fn fill_sequences(
         all.longest = all.longest.max(own);
         all.chunks += if is_short { 0 } else { own };
         if index < frozen {
-            // SAFETY: *room*: a captured run has filled as many entries of the table.
+            // SAFETY: *room*: a captured run has filled the first `frozen` entries of the table.
             if unsafe { entries.add(index).read() } != entry {
                 return Err(DeviceError::Captured);
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads this one any longer, and no graph
-        // does.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No pending copy and no graph reads this entry.
         unsafe { entries.add(index).write(entry) };
     }
     Ok((all, plan.layout.table))

@@ -17,8 +17,8 @@ pub struct Layout {
     pub records: u64,
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, first the folded parts and then the
-    /// states after all parts except the last, with padded rows.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, this region first contains the
+    /// folded parts, and then the states after all parts except the last, with padded rows.
     pub boundaries: u64,
     /// Transitions of all parts except the last, in a scan with a delta rule,
     /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.
@@ -39,8 +39,8 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Returns whether the last states of a call need separate memory: they would overwrite states that other heads or
-/// parts still read, or tokens read them and the call does not output them.
+/// Returns whether the last states of a call need separate memory. They do if they would overwrite states that other
+/// heads or parts still read, or if tokens read them and the call does not output them.
 pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {

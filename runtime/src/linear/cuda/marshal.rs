@@ -25,18 +25,18 @@ pub struct Sequences {
     /// Number of chunks in the longest sequence.
     pub longest: usize,
     /// `true` if some sequences are so short that they are computed token by token in any form. `long` is `true`
-    /// if some are not.
+    /// if some sequences are longer.
     pub short: bool,
     pub long: bool,
 }
 
-/// Converts a sequence to the kernels' format. `chunk0` is the number of its first chunk among those of all sequences.
+/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among those of all sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
-/// Describes states of the view `[sequences, heads, d_k, d_v]` at the device address `data`; empty if that is zero.
+/// Describes states of the view `[sequences, heads, d_k, d_v]` at the device address `data`; empty if `data` is zero.
 fn states(view: Option<&View>, data: u64) -> States {
     let Some(view) = view.filter(|_| data != 0) else { return States::default() };
     let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
@@ -162,8 +162,8 @@ pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// Returns the same launch with blocks of the quadratic form. Each block computes `rows` of at most `most` rows, which
-/// are tokens or rows of a state.
+/// Returns the same launch with blocks of the quadratic form. The launch computes at most `most` rows, which are tokens
+/// or rows of a state, and each block computes `rows` of them.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
@@ -233,7 +233,7 @@ pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// Returns the same launch, but it computes the transitions of its parts in place of their last states.
+/// Returns the same launch, changed to compute the transitions of its parts instead of their last states.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;
@@ -242,8 +242,8 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 }
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
-/// The device address `states` is that of the folded parts, which the scan replaces by the states after them,
-/// `transitions` that of dense transitions, or zero, and `sums` that of the sums of logarithms of gates.
+/// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
+/// after them, `transitions` of dense transitions (or zero), and `sums` of the sums of logarithms of gates.
 pub fn carry(
     problem: &Problem,
     items: usize,

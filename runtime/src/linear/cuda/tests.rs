@@ -77,7 +77,7 @@ fn device_tensors_have_the_bits_of_host_tensors() {
         cu_seqlens: Some(&bounds),
     };
     let to = LinearDeviceOutputs { output: Some(at(&output)), present_state: Some(at(&states)) };
-    // In the workspace's memory, and in the caller's.
+    // Runs once in the workspace's memory, and once in the caller's memory.
     let room = engine.host_buffer::<f32>(plan.workspace_bytes().div_ceil(4) + 64).unwrap();
     let aligned = at(&room).next_multiple_of(256);
     // SAFETY: nothing else uses the room until the workspace is dropped, which is before the room is.
@@ -85,7 +85,7 @@ fn device_tensors_have_the_bits_of_host_tensors() {
     for memory in [&mut workspace, &mut lent.unwrap()] {
         output.fill(f32::NAN);
         states.copy_from_slice(&before);
-        // SAFETY: the buffers outlive the call, which is waited for before anybody reads them. Outputs are apart.
+        // SAFETY: the buffers outlive the call, which is waited for before they are read. The outputs do not overlap.
         let report = unsafe {
             let mut bound = plan.bind_device(&on_device, &to, None, memory).unwrap();
             let report = bound.run().unwrap();
@@ -111,7 +111,7 @@ fn device_tensors_have_the_bits_of_host_tensors() {
         (on_device, none, "out"),
         (on_device, LinearDeviceOutputs { present_state: None, ..to }, "present_state"),
     ] {
-        // SAFETY: nothing is run.
+        // SAFETY: no call is run.
         let refused: BindError =
             unsafe { plan.bind_device(&inputs, &outputs, None, &mut workspace).map(drop).unwrap_err() };
         assert!(refused.to_string().starts_with(text), "{text}: {refused}");

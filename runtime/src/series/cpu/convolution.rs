@@ -24,9 +24,10 @@ pub struct ConvolutionCall<'a> {
     states: States,
 }
 
-// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels.
+// SAFETY: workers only read the inputs, and they write disjoint elements of the outputs: each item has separate
+// channels.
 unsafe impl Sync for ConvolutionCall<'_> {}
-// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+// SAFETY: a call is equivalent to shared references to the inputs and exclusive references to the outputs.
 unsafe impl Send for ConvolutionCall<'_> {}
 
 impl ConvolutionCall<'_> {
@@ -52,7 +53,7 @@ impl ConvolutionCall<'_> {
         let convert =
             Convert { at: region.wrapping_add(l.convert.start), lines: w, line: place.choice.block };
         let first = tile.batch * problem.channels() + tile.channel;
-        // SAFETY: room for the weights and the bias of a tile (layout), which is the worker's.
+        // SAFETY: the worker's region has room for the weights and the bias of a tile (layout).
         let (weights, biases) = unsafe {
             self.states.load(p, first, tile.channels, history, w, window);
             (std::slice::from_raw_parts_mut(filter, taps * w), std::slice::from_raw_parts_mut(bias, w))
@@ -72,9 +73,9 @@ impl ConvolutionCall<'_> {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
             let count = end - start;
-            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block, the
-            // window also the inputs before it (layout), and are the worker's; those elements of the output are written by
-            // this worker alone (clause).
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
+            // have room for a block, and the window also for the inputs before the block (layout). Only this worker
+            // writes these elements of the output (clause).
             unsafe {
                 let new = window.add(history * w);
                 if s.reverse {
@@ -91,7 +92,7 @@ impl ConvolutionCall<'_> {
                         u: Columns { first: new.cast_const(), stride: w as isize },
                         out,
                         tokens: count,
-                        // Before the first token there is nothing but zeros without a past.
+                        // Without a past, the inputs before the first token are zeros, which need no weights.
                         taps: if self.has_past() { taps } else { taps.min(end) },
                         filter,
                         bias: if self.inputs.bias.is_some() { bias } else { null() },
@@ -104,7 +105,7 @@ impl ConvolutionCall<'_> {
                 window.copy_from(window.add(count * w), history * w);
             }
         }
-        // SAFETY: the states of the tile's channels, which are this worker's (clauses).
+        // SAFETY: the tensors have the states of the tile's channels, which only this worker writes (clauses).
         unsafe { self.states.store(p, first, tile.channels, history, w, window) };
     }
 
@@ -120,7 +121,7 @@ impl ConvolutionCall<'_> {
             let start = i.saturating_sub(history);
             let end = to.len().min((i + self.problem.taps()).saturating_sub(history));
             if x.is_nan() {
-                // What is lost already stays so.
+                // The outputs before `lost` are NaN already.
                 if let Some(rows) = to.get_mut(start.max(lost)..end) {
                     rows.fill(f32::NAN);
                 }
@@ -142,7 +143,8 @@ impl ConvolutionCall<'_> {
         let (problem, s, layout) = (self.problem, self.problem.spec(), place.layout);
         let (tokens, history) = (problem.tokens(), problem.history());
         let region = place.worker(worker);
-        // SAFETY: the worker's region (clause), and a row for every token, with whole vectors (layout).
+        // SAFETY: the region is the worker's (clause), and the line has room for every token, in complete vectors
+        // (layout).
         let (mut room, line) = unsafe {
             let line = region.wrapping_add(layout.series[0].start);
             (transforms.room(layout, region), std::slice::from_raw_parts_mut(line, layout.series[0].len))
@@ -157,13 +159,14 @@ impl ConvolutionCall<'_> {
                     let token = token_of(step, tokens, s.reverse);
                     self.u.data.get(self.u.series.at(batch, token, channel))
                 }
-                // SAFETY: one of the past inputs of the channel (invariant), of which the present is written afterwards.
+                // SAFETY: the channel has this past input (invariant), and present states are written only after it is
+                // read.
                 None => unsafe { past.add(i).read() },
             };
             if let Some(out) = &self.out {
                 let sums = &mut line[..tokens];
                 if !finite {
-                    // A spectrum has no place for a weight that is not finite.
+                    // A spectrum cannot represent a weight that is not finite, so the products are summed directly.
                     for (step, sum) in sums.iter_mut().enumerate() {
                         let taps = problem.taps().min(before + step + 1);
                         let product = |back: usize| {
@@ -179,11 +182,11 @@ impl ConvolutionCall<'_> {
                     sums.iter_mut().for_each(|x| *x += bias[channel]);
                 }
                 if s.silu {
-                    // SAFETY: whole vectors of the line; *kernel*.
+                    // SAFETY: the line consists of complete vectors; *kernel*.
                     unsafe { (place.kernel.silu)(line.as_mut_ptr(), line.len()) };
                 }
                 for (step, x) in line[..tokens].iter().enumerate() {
-                    // SAFETY: an element of the channel, which is this worker's (clause).
+                    // SAFETY: the output has this element of the channel, which only this worker writes (clause).
                     unsafe { out.set(batch, token_of(step, tokens, s.reverse), channel, *x) };
                 }
             }
@@ -192,8 +195,8 @@ impl ConvolutionCall<'_> {
                 continue;
             }
             let (new, missing) = (tokens.min(history), history - tokens.min(history));
-            // SAFETY: the states of the channel, which are this worker's (clauses). In place what stays moves towards the
-            // oldest.
+            // SAFETY: only this worker uses the states of the channel (clauses). If past and present share memory, the
+            // inputs that remain move towards the oldest.
             unsafe {
                 if past.is_null() {
                     present.write_bytes(0, missing);
@@ -217,7 +220,7 @@ impl OnCpu for Problem {
         transforms: Option<&'a Transforms>,
     ) -> ConvolutionCall<'a> {
         let s = self.spec();
-        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        // SAFETY: each tensor has the elements that the problem states, and nothing else uses those of the outputs.
         unsafe {
             let inputs = Inputs::of(
                 |operand| elements(self, tensors, operand),
@@ -244,12 +247,12 @@ impl OnCpu for Problem {
         let channels = problem.channels();
         match call.transforms {
             Some(transforms) => place.crew.divide(choice.workers, channels, &|worker, channel| {
-                // SAFETY: the clauses of this function; each channel is one worker's.
+                // SAFETY: the clauses of this function hold, and each channel belongs to one worker.
                 unsafe { call.spectral(place, transforms, worker, channel) };
             }),
             None => place.crew.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
                 let tile = tile(item, choice.tiles, channels, channels, place.kernel.spec.width);
-                // SAFETY: the clauses of this function; each item is one worker's.
+                // SAFETY: the clauses of this function hold, and each item belongs to one worker.
                 unsafe { call.direct(place, worker, tile) };
             }),
         }

@@ -14,8 +14,8 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;
 
-    /// Creates a call from tensors that have been checked against the problem. `transforms` are those of the plan,
-    /// which only a convolution by FFT has.
+    /// Creates a call from tensors that have been checked against the problem. `transforms` are the plan's transforms,
+    /// if the plan is a convolution by FFT.
     fn call<'a>(
         &'a self,
         tensors: &HostTensors<'a, Self::Operand>,
@@ -49,7 +49,7 @@ pub struct Place<'a> {
     pub crew: Crew<'a>,
 }
 
-// SAFETY: workers use disjoint memory of the workspace: each its own region, each item its own maps.
+// SAFETY: workers use disjoint memory of the workspace: each worker has a separate region, and each item separate maps.
 unsafe impl Sync for Place<'_> {}
 
 impl Place<'_> {

@@ -84,15 +84,15 @@ pub struct CpuCall<'a, O: OnCpu> {
     base: *mut f32,
 }
 
-// SAFETY: a call is equivalent to references: shared ones to the plan, what a call of the operator is, an exclusive one to the
-// workspace.
+// SAFETY: a call is equivalent to a shared reference to the plan, the operator's call (which is `Send`), and an
+// exclusive reference to the workspace.
 unsafe impl<O: OnCpu> Send for CpuCall<'_, O> {}
 
 impl<O: OnCpu> plan::CpuCall for CpuCall<'_, O> {
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let CpuPlan { kernel, choice, layout, .. } = self.plan;
         let place = Place { kernel, choice, layout, base: self.base, crew: *crew };
-        // SAFETY: the invariant.
+        // SAFETY: the invariant covers the instruction set, and the alignment, size and exclusive use of the workspace.
         unsafe { O::run(&self.call, &place) }
     }
 

@@ -23,9 +23,10 @@ pub struct RecurrenceCall<'a> {
     states: States,
 }
 
-// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels and tokens.
+// SAFETY: workers only read the inputs, and they write disjoint elements of the outputs: each item has separate
+// channels or tokens.
 unsafe impl Sync for RecurrenceCall<'_> {}
-// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+// SAFETY: a call is equivalent to shared references to the inputs and exclusive references to the outputs.
 unsafe impl Send for RecurrenceCall<'_> {}
 
 /// Result that is computed from the tokens of a part.
@@ -42,14 +43,15 @@ enum Pass {
 /// Returns whether `n` values are finite.
 ///
 /// # Safety
-/// - They are readable and initialised.
+/// - `n` values are readable and initialised at `values`.
 unsafe fn finite(values: *const f32, n: usize) -> bool {
-    // SAFETY: the clause.
+    // SAFETY: the values are readable and initialised (clause).
     unsafe { std::slice::from_raw_parts(values, n) }.iter().all(|x| x.is_finite())
 }
 
 impl RecurrenceCall<'_> {
-    /// Updates the state of a tile with the tokens of `steps`. `state` points to the state, which is replaced.
+    /// Updates the state of a tile with the tokens of `steps`. The state after them overwrites the state before, at
+    /// `state`.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
@@ -73,12 +75,12 @@ impl RecurrenceCall<'_> {
         let row = region.wrapping_add(l.rows[0].start);
         let mut first = true;
         let mut start = steps.start;
-        // An empty part folds to the identity.
+        // Runs at least once, so that an empty part is folded to the identity.
         loop {
             let end = steps.end.min(start + place.choice.block);
             let block = Block::of(start..end, self.problem.tokens(), s.reverse);
-            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block
-            // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
+            // have room for a block (layout). Only this worker writes these elements of the output (clause).
             unsafe {
                 let a = self.a.rows(p, tile, &block, w, a_at, &convert);
                 let b = self.b.rows(p, tile, &block, w, b_at, &convert);
@@ -88,7 +90,8 @@ impl RecurrenceCall<'_> {
                 };
                 let work = RecurrenceTile { a, b, out, tokens: end - start, state, log: s.gate == Gate::Log };
                 match pass {
-                    // The first block of a part begins its map; the others continue the addend and multiply the factors.
+                    // The first block of a part begins the part's map. The others update the addend and multiply the
+                    // factors.
                     Pass::Fold(product) if first => (k.fold)(&work, product),
                     Pass::Fold(product) => {
                         let scratch = RecurrenceTile { state: row, ..work };
@@ -97,8 +100,8 @@ impl RecurrenceCall<'_> {
                         if finite(factor, w) && finite(state, w) {
                             (k.carry)(factor, row, state);
                         } else {
-                            // A product beyond f32 says nothing about the state. A product that vanishes does not remove
-                            // non-finite numbers; each factor of a token may.
+                            // If the product of factors exceeds f32, the state cannot be derived from it. If the
+                            // product vanishes, it does not clear non-finite states, although single factors may.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
@@ -144,7 +147,7 @@ impl OnCpu for Problem {
         _: Option<&'a Transforms>,
     ) -> RecurrenceCall<'a> {
         let s = self.spec();
-        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        // SAFETY: each tensor has the elements that the problem states, and nothing else uses those of the outputs.
         let (inputs, out, present) = unsafe {
             let inputs = Inputs::of(
                 |operand| elements(self, tensors, operand),
@@ -173,7 +176,7 @@ impl OnCpu for Problem {
             return place.crew.divide(choice.workers, items, &|worker, item| {
                 let tile = call.tile(place, item);
                 let state = place.worker(worker).wrapping_add(place.layout.state.start);
-                // SAFETY: the clauses of this function; each item is a worker's own, and so are its channels.
+                // SAFETY: the clauses of this function hold, and each item, with its channels, belongs to one worker.
                 unsafe {
                     call.states.load(
                         place.kernel.primitives,
@@ -195,22 +198,23 @@ impl OnCpu for Problem {
                 }
             });
         }
-        // The factor, the addend and the state before a part of a tile.
+        // Returns the addresses of three values: the factor, the addend and the state before a part of a tile.
         let map = |item: usize, part: usize| {
             let at = place.base.wrapping_add(place.layout.maps.start + (item * parts + part) * 3 * w);
             [at, at.wrapping_add(w), at.wrapping_add(2 * w)]
         };
-        // Nothing comes after the last part, so it has no map.
+        // The last part needs no map, because no part follows it.
         place.crew.divide(choice.workers, items * (parts - 1), &|worker, number| {
             let (item, part) = (number / (parts - 1), number % (parts - 1));
             let [factor, added, _] = map(item, part);
             let (tile, steps) = (call.tile(place, item), part_tokens(tokens, parts, part));
-            // SAFETY: the clauses of this function; each map is written by one worker.
+            // SAFETY: the clauses of this function hold, and each map is written by one worker.
             unsafe { call.pass(place, worker, tile, steps, Pass::Fold(factor), added) };
         })?;
         place.crew.divide(choice.workers, items, &|worker, item| {
             let tile = call.tile(place, item);
-            // SAFETY: the clauses of this function; all maps are done, and those of an item are one worker's now.
+            // SAFETY: the clauses of this function hold, all maps are complete, and each item's maps belong to one
+            // worker.
             unsafe {
                 call.states.load(
                     place.kernel.primitives,
@@ -226,8 +230,8 @@ impl OnCpu for Problem {
                     if finite(factor, w) && finite(before, w) {
                         (place.kernel.carry)(factor, added, after);
                     } else {
-                        // A product beyond the range of f32 says nothing about the state, and a product that vanishes does
-                        // not remove non-finite numbers.
+                        // If the product of factors exceeds f32, the state cannot be derived from it. If the product
+                        // vanishes, it does not clear non-finite states.
                         call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
                     }
                 }
@@ -237,8 +241,8 @@ impl OnCpu for Problem {
             let (item, part) = (number / parts, number % parts);
             let (tile, [_, _, state]) = (call.tile(place, item), map(item, part));
             let last = part + 1 == parts;
-            // SAFETY: the clauses of this function; each state, and the tokens of each part of a tile, are one worker's. The
-            // past states have all been read.
+            // SAFETY: the clauses of this function hold. Each state, and the tokens of each part of a tile, belong to
+            // one worker. All past states have been read.
             unsafe {
                 if last || call.out.is_some() {
                     call.pass(place, worker, tile, part_tokens(tokens, parts, part), call.wanted(), state);

@@ -25,9 +25,10 @@ pub struct SelectiveCall<'a> {
     states: States,
 }
 
-// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels.
+// SAFETY: workers only read the inputs, and they write disjoint elements of the outputs: each item has separate
+// channels.
 unsafe impl Sync for SelectiveCall<'_> {}
-// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+// SAFETY: a call is equivalent to shared references to the inputs and exclusive references to the outputs.
 unsafe impl Send for SelectiveCall<'_> {}
 
 /// Transposes `n` values per channel, `[channel][n]` from channel `first` on, to `[n][width]` at `to`. Fills columns
@@ -43,7 +44,7 @@ unsafe fn by_state(
     width: usize,
     to: *mut f32,
 ) {
-    // SAFETY: `n` rows of `width` values (clause).
+    // SAFETY: `n` rows of `width` values are writable (clause).
     let rows = unsafe { std::slice::from_raw_parts_mut(to, n * width) };
     for (i, row) in rows.chunks_exact_mut(width).enumerate() {
         for (c, x) in row.iter_mut().enumerate() {
@@ -52,7 +53,7 @@ unsafe fn by_state(
     }
 }
 
-/// A coefficient of a tile: per channel, copied once, or per token, read from a series.
+/// A coefficient of a tile: either given per channel and copied once, or given per token and read from a series.
 enum Given<'a> {
     Channel,
     Token(Source<'a>, Tile),
@@ -75,7 +76,7 @@ impl SelectiveCall<'_> {
         let n = self.problem.states();
         match of {
             Coefficient::Channel => {
-                // SAFETY: `n` rows of a tile's width (clause).
+                // SAFETY: `n` rows of a tile's width can be written to `to` (clause).
                 unsafe { by_state(|i| data.get(i), tile.channel, tile.channels, n, width, to) };
                 Given::Channel
             }
@@ -101,7 +102,8 @@ impl SelectiveCall<'_> {
         let convert =
             Convert { at: region.wrapping_add(l.convert.start), lines: w, line: place.choice.block };
         let first = tile.batch * self.problem.channels() + tile.channel;
-        // SAFETY: parameters of the tile's channels (invariant), and room for them (layout), which is the worker's.
+        // SAFETY: the tensors have the parameters of the tile's channels (invariant), and the worker's region has room
+        // for them (layout).
         let (b, c) = unsafe {
             let rates = self.inputs.a[tile.channel * n..(tile.channel + tile.channels) * n].as_ptr();
             columns_of_lines(p, rates, tile.channels, n, w, a);
@@ -115,8 +117,8 @@ impl SelectiveCall<'_> {
         for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
-            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block
-            // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant). The worker's regions
+            // have room for a block (layout). Only this worker writes these elements of the output (clause).
             unsafe {
                 let rows = |source: &Source<'_>, to| source.rows(p, tile, &block, w, to, &convert);
                 let coefficient = |given: &Given<'_>, to: *mut f32| match given {
@@ -150,7 +152,7 @@ impl SelectiveCall<'_> {
                 }
             }
         }
-        // SAFETY: the states of the tile's channels, which are this worker's (clauses).
+        // SAFETY: the tensors have the states of the tile's channels, which only this worker writes (clauses).
         unsafe { self.states.store(p, first, tile.channels, n, w, state) };
     }
 }
@@ -164,7 +166,7 @@ impl OnCpu for Problem {
         _: Option<&'a Transforms>,
     ) -> SelectiveCall<'a> {
         let s = self.spec();
-        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        // SAFETY: each tensor has the elements that the problem states, and nothing else uses those of the outputs.
         unsafe {
             let inputs = Inputs::of(
                 |operand| elements(self, tensors, operand),
@@ -192,7 +194,7 @@ impl OnCpu for Problem {
         }
         place.crew.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
             let tile = tile(item, choice.tiles, channels, group, place.kernel.spec.width);
-            // SAFETY: the clauses of this function; each item is one worker's.
+            // SAFETY: the clauses of this function hold, and each item belongs to one worker.
             unsafe { call.tile(place, worker, tile) };
         })
     }

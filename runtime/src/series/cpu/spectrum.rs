@@ -26,7 +26,7 @@ impl Transforms {
 
     /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
     pub fn new(length: usize) -> Option<Transforms> {
-        // The planner ends the process where memory is not available.
+        // The planner ends the process if memory is not available, so this reserves as much memory first.
         Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
@@ -46,8 +46,8 @@ impl Transforms {
     pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
         let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
         let (n, half) = (self.length, self.length / 2 + 1);
-        // SAFETY: spans begin on lines of 64 bytes and are disjoint (layout). Any bits are numbers, and a complex number is two
-        // of them.
+        // SAFETY: spans begin at multiples of 64 bytes and are disjoint (layout). Every bit pattern is a number, and a
+        // complex number consists of two numbers.
         unsafe {
             Room {
                 of: self,

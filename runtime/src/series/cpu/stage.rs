@@ -47,7 +47,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Creates the block that steps `steps` of a pass over `tokens` tokens visit.
+    /// Creates the block of tokens that a pass over `tokens` tokens visits in the steps `steps`.
     pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
         let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
         Block { tokens, reverse }
@@ -106,7 +106,7 @@ impl Source<'_> {
         convert: &Convert,
     ) -> Columns<*const f32> {
         self.in_place(tile, block, width).unwrap_or_else(|| {
-            // SAFETY: the same clauses.
+            // SAFETY: `copy` has the clauses of this function.
             unsafe { self.copy(p, tile, block, width, to, convert) };
             block.columns(to.cast_const(), width)
         })
@@ -135,7 +135,8 @@ impl Source<'_> {
         }
         let at = self.series.at(tile.batch, block.tokens.start, tile.channel);
         let from = self.data.as_ptr().wrapping_add(at * dtype.size());
-        // SAFETY: rows of the block on both sides; lines of its channels; room for the lines that are converted (clauses).
+        // SAFETY: the rows of the block, or the lines of its channels, are readable in the tensor. There is room for
+        // the rows at `to`, and in `convert` for the lines that are converted (clauses).
         unsafe {
             match order(&self.series) {
                 Order::Rows(stride) => {
@@ -246,7 +247,8 @@ impl Target {
             return;
         }
         let to = self.address(tile.batch, block.tokens.start, tile.channel);
-        // SAFETY: rows and lines of the block on both sides, and room for the lines that are converted (clauses).
+        // SAFETY: the rows at `from` are readable, and the block is writable in the tensor. `convert` has room for the
+        // lines that are converted (clauses).
         unsafe {
             match (order(&self.series), p.narrow(self.dtype)) {
                 (Order::Rows(stride), None) => {
@@ -335,7 +337,7 @@ impl States {
         width: usize,
         to: *mut f32,
     ) {
-        // SAFETY: the states of the channels, and room for them (clauses).
+        // SAFETY: the states of the channels are readable, and `to` has room for them (clauses).
         unsafe {
             if self.past.is_null() {
                 to.write_bytes(0, n * width);
@@ -348,7 +350,7 @@ impl States {
     /// Writes the present states of `channels` channels from `[n][width]` at `from`, if the call outputs them.
     ///
     /// # Safety
-    /// - The clauses of [`States::load`], but values are read at `from`; no other worker writes these states.
+    /// - As for [`States::load`], except that values are read at `from`. No other worker writes these states.
     pub unsafe fn store(
         &self,
         p: &Primitives,
@@ -362,7 +364,7 @@ impl States {
             return;
         }
         let to = self.present.wrapping_add(first * n);
-        // SAFETY: the states of the channels (clauses).
+        // SAFETY: the values are readable at `from`, and the states of the channels are writable (clauses).
         unsafe {
             if n.is_multiple_of(4) && n > 0 {
                 (p.transpose_out)(from, width, channels, n, to, n);
@@ -408,7 +410,8 @@ pub unsafe fn columns_of_lines(
     width: usize,
     to: *mut f32,
 ) {
-    // SAFETY: lines and columns of `n` values, which is a multiple of four where they are transposed (clauses).
+    // SAFETY: the lines are readable, and the columns are writable (clauses). Only lines whose length `n` is a multiple
+    // of four are transposed by the kernel.
     unsafe {
         if n.is_multiple_of(4) && n > 0 {
             (p.transpose_in)(from, n, channels, n, n, width, 1.0, to);

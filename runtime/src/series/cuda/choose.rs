@@ -4,8 +4,8 @@
 //! 1. *Bits.* The bits of a recurrence and of a selective scan depend on the number of parts. So this number depends on
 //!    the tokens, the channels and the device, but not on the number of sequences.
 //! 2. *Warps.* Channels are independent, tokens are not: a warp computes few channels, so a sequence with few channels
-//!    leaves most of a device idle. Parts fill the device, but cost twice the work, one step each and two launches. So
-//!    parts are used if their estimated time, including these costs, is at most half that of a single pass.
+//!    leaves most of a device idle. Parts fill the device, but they double the work and add a step per part and two
+//!    launches. So parts are used if their estimated time, including these costs, is at most half that of a single pass.
 //! 3. *Work.* A direct convolution takes one multiply-add per weight. Up to `MOST_TAPS` weights per token, a GPU takes
 //!    no longer for it than a CPU takes for transforms; beyond that, convolutions are left to the CPU.
 
@@ -36,7 +36,7 @@ const LAUNCHES_TIME: usize = 2 * TILE_TIME;
 /// inputs twice.
 const LEAST_GAIN: usize = 2;
 
-/// Maximum number of parts, if the chooser determines it.
+/// Maximum number of parts that the chooser selects.
 const MOST_PARTS: usize = 256;
 
 /// Largest number that the kernels' integers represent.
@@ -63,9 +63,9 @@ fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens in tiles of `of_tile`,
-/// which `warps` warps compute. Parts are folded and computed concurrently, as far as the device has room for their
-/// warps; the state is carried over their maps one after another. Returns one if parts gain too little.
+/// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens that `warps` warps
+/// compute in tiles of `of_tile` tokens. Parts are folded and computed concurrently, as far as the device has room for
+/// their warps; the state is carried over their maps one after another. Returns one if parts gain too little.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
@@ -79,9 +79,9 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
-/// Returns the choice of `parts` parts and its memory, given the number `states` of state values in all channels and
-/// sequences. If the memory exceeds the budget, a requested number of parts is an error; without a request, a single
-/// pass is chosen.
+/// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
+/// channels and sequences. If the memory exceeds the budget, a requested number of parts is an error; without a
+/// request, a single pass is chosen.
 fn with_maps(
     tiles: usize,
     parts: usize,
@@ -197,7 +197,7 @@ mod tests {
             (2, 256, 64, 16),
             (2, 1024, 64, 16),
             (2, 100_000, 128, 8),
-            // Four times as many warps are not worth twice the work and the launches.
+            // Four times as many warps would run at once, but this does not outweigh twice the work and the launches.
             (2, 100_000, 256, 1),
             (2, 100_000, 512, 1),
         ] {

@@ -25,7 +25,7 @@ pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
     }
 }
 
-/// Appends a launch of `blocks` blocks, and records that they share the work.
+/// Appends a launch of `blocks` blocks, and records the number of blocks that share the work.
 ///
 /// # Errors
 /// Returns an error if the list is full.
@@ -40,6 +40,6 @@ pub unsafe fn push<P: Copy>(
 ) -> Result<(), DeviceError> {
     let stored = list.store(parameter)?;
     list.shared_by(blocks);
-    // SAFETY: *parameter*.
+    // SAFETY: *parameter*: the clause of this function is the same.
     unsafe { list.push(function, Grid { blocks: blocks as u32, threads }, stored) }
 }

@@ -76,7 +76,7 @@ fn device_tensors_have_the_bits_of_host_tensors() {
     let to = SeriesDeviceOutputs { out: Some(of(&output)), present_state: Some(at(&states)) };
     output.fill(f32::NAN);
     states.copy_from_slice(&before);
-    // SAFETY: the buffers outlive the call, which is waited for before anybody reads them. Outputs are apart.
+    // SAFETY: the buffers outlive the call, which is waited for before they are read. The outputs do not overlap.
     let report = unsafe {
         let mut bound = plan.bind_device(&on_device, &to, None, &mut workspace).unwrap();
         let report = bound.run().unwrap();
@@ -96,13 +96,13 @@ fn device_tensors_have_the_bits_of_host_tensors() {
         (on_device, SeriesDeviceOutputs { out: Some(odd), ..to }, "out: address"),
         (on_device, absent, "in_place"),
     ] {
-        // SAFETY: nothing is run.
+        // SAFETY: no call is run.
         let refused: BindError =
             unsafe { plan.bind_device(&inputs, &outputs, None, &mut workspace).map(drop).unwrap_err() };
         assert!(refused.to_string().starts_with(text), "{text}: {refused}");
     }
-    // Half as many bytes do for elements of half the size.
+    // The same memory is long enough for elements of half the size.
     let half = SelectiveDeviceInputs { b: DeviceElements { dtype: DType::F16, ..far }, ..on_device };
-    // SAFETY: nothing is run.
+    // SAFETY: no call is run.
     assert!(unsafe { plan.bind_device(&half, &to, None, &mut workspace) }.is_ok());
 }

@@ -30,7 +30,7 @@ impl<'a> Compiler<'a> {
         Ok(Compiler { tree, zig, dir })
     }
 
-    /// Compiles the C code `source` for `target`, and returns the path of the result, a file `name`.
+    /// Compiles the C code `source` for `target` to a file called `name`, and returns its path.
     fn make(&self, name: &str, target: &str, source: &str, flags: &str) -> Result<PathBuf, String> {
         let (from, to) = (self.dir.join(format!("{name}.c")), self.dir.join(name));
         files::write(&from, source)?;
@@ -78,7 +78,7 @@ fn atomic(function: &str) -> String {
 
 /// Returns a program that contains a compressed PTX module with this version, target and entry point.
 fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
-    // Long enough to be worth compressing.
+    // The body is long enough to be worth compressing.
     let body = "ret;\n".repeat(100);
     let text = format!(
         ".version {version}\n.target {target}\n.address_size 64\n.visible .entry {entry}()\n{{\n{body}}}\n\0"
@@ -154,7 +154,7 @@ fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Re
 pub fn trials(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let cc = Compiler::new(tree)?;
     let board = setup::reference()?;
-    // Platforms as zig calls them.
+    // Platforms in zig's format.
     let own = &board.build.zig_platform();
     let (glibc, gpu, newest) = (board.build.glibc, Some(board.gpu.capability), board.build.ptx);
     let target = Target::Board(Box::new(board));

@@ -8,8 +8,8 @@
 //!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
-//!     share/python/elsa.py        the library for Python, which it finds in lib/; with its compiled module, or for a board that
-//!                                 module's source
+//!     share/python/elsa.py        the Python library, which loads the C library from lib/; next to it its compiled module
+//!                                 or, for a board, the source of this module
 //!     share/NAME/                 the board: profile, toolchain files, board.md
 //!     share/required.txt          kernels that must run there
 //!     share/licences/             of this project and of the packages linked in
@@ -48,7 +48,7 @@ const HEADERS: &str = "import os, sys, sysconfig\npath = sysconfig.get_path('inc
     there = os.path.exists(os.path.join(path, 'Python.h')) and not sysconfig.get_config_var('Py_GIL_DISABLED')\n\
     print(path if there and sys.version_info >= (3, 8) else '')";
 
-/// Packages that one cargo command builds, and its profile, which keeps symbols.
+/// Packages that one cargo command builds, and the name of its profile, which keeps symbols.
 struct Part {
     profile: &'static str,
     packages: &'static str,
@@ -72,7 +72,7 @@ const TOOL: Part = Part { profile: "tool", packages: "-p elsa-cli", flag: "-Cfor
 /// features as for the tests and builds nothing twice.
 pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
-/// The folders that contain cargo's products.
+/// Folders that contain cargo's build outputs.
 struct Products {
     libraries: PathBuf,
     tool: PathBuf,
@@ -150,7 +150,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Produc
     })
 }
 
-/// Runs cargo for `part`, with additional compiler flags. Returns the folder of the products.
+/// Runs cargo for `part`, with additional compiler flags. Returns the folder of the build outputs.
 fn part(
     tree: &Tree,
     target: &Target,
@@ -190,7 +190,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
     let from = tree.root.join(ptx::MODULES);
     let to = tree.target.join("cubin").join(architecture);
-    // Files of another state of the tree would be embedded, too.
+    // Files left over from another state of the tree would be embedded, too.
     files::empty(&to)?;
     let mut made = Vec::new();
     for entry in fs::read_dir(&from).map_err(at(&from))? {
@@ -207,7 +207,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
-/// Assembles the folder `dist` from the products.
+/// Assembles the folder `dist` from cargo's build outputs.
 fn assemble(
     tree: &Tree,
     target: &Target,
@@ -268,7 +268,7 @@ fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     run.run().text(&format!("compiling {SOURCE}")).map(|_| ())
 }
 
-/// Templates in `runtime/capi` of the package descriptions, and their paths in the folder.
+/// Templates of the package descriptions, in `runtime/capi`, and the paths of the descriptions in the assembled folder.
 const PACKAGES: [(&str, &str); 4] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
@@ -276,7 +276,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
-/// Copies a file without its symbols, or without its debugging information, as the option `how` says.
+/// Copies a file without its symbols or without its debugging information; the strip option `how` selects which.
 pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;
@@ -347,8 +347,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the products and the folder `dist`, and prints the result of each check. Sizes and, on this machine, paths
-/// are checked only if the folder is `handed_out`, that is, shipped.
+/// Checks the build outputs and the folder `dist`, and prints the result of each check. Sizes and, on this machine,
+/// paths are checked only if the folder is `handed_out`, that is, shipped.
 fn examine(
     tree: &Tree,
     target: &Target,

@@ -80,7 +80,8 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         let strings = sections.strings(endian, bytes, link).map_err(fault)?;
         for need in needs {
             let (file, versions) = need.map_err(fault)?;
-            // Those of this project's own library come with it.
+            // This project's own library is shipped together with the file, so its symbol versions are always
+            // available.
             if text(file.file(endian, strings).map_err(fault)?).starts_with("libelsa.so.") {
                 continue;
             }
@@ -89,7 +90,7 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
             }
         }
     }
-    // Versions of the C library have up to three numbers; the third never decides.
+    // Versions of the C library have up to three numbers. The third is ignored, because it never decides.
     let number = |name: &str| {
         let mut parts = name.strip_prefix("GLIBC_")?.splitn(3, '.');
         format!("{}.{}", parts.next()?, parts.next()?).parse::<Version>().ok()
@@ -115,7 +116,7 @@ pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
     dynamic(bytes, DT_NEEDED)
 }
 
-/// Checks that the loader must find no libraries other than [`LIBRARIES`] and itself.
+/// Checks that the file needs no libraries other than [`LIBRARIES`] and the loader.
 pub fn libraries(bytes: &[u8]) -> Found {
     let names = needed(bytes)?;
     let known =
@@ -146,7 +147,7 @@ pub fn needs(bytes: &[u8], soname: &str) -> Found {
     }
 }
 
-/// Returns whether a name has the form of the driver's functions: `cu` and a capital letter.
+/// Returns whether a name looks like a function of the driver: it begins with `cu` and a capital letter.
 fn is_driver(name: &str) -> bool {
     name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
@@ -156,7 +157,7 @@ fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> R
     let fault = |error: object::Error| format!("archive: {error}");
     for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
         let data = member.map_err(fault)?.data(bytes).map_err(fault)?;
-        // An archive also holds members that are not for the linker, such as Rust's metadata.
+        // An archive also contains members that are not for the linker, such as Rust's metadata.
         if data.starts_with(&object::elf::ELFMAG) {
             each(data)?;
         }
@@ -231,7 +232,7 @@ pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     compare(&exported(bytes)?.into_iter().map(shown).collect(), &wanted)
 }
 
-/// Checks that a library, which a host program loads by its path, exports only this function.
+/// Checks that `function` is the only export of a library that host programs load by its path.
 pub fn entry(bytes: &[u8], function: &str) -> Found {
     let found = defined(bytes)?;
     refuse(found.iter().filter(|name| *name != function).cloned(), function)?;
@@ -314,8 +315,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Reads llvm-objdump's listing. Returns the functions, other than the exceptions, in which it marks an instruction as
-/// unknown, and the total number of instructions.
+/// Reads llvm-objdump's listing. Returns the functions, without the exceptions, in which the listing marks an
+/// instruction as unknown. Also returns the total number of instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
     for line in listing.lines() {
@@ -526,7 +527,7 @@ mod tests {
 
     #[test]
     fn compressed_modules_are_found_whole() {
-        // Long enough to be worth compressing.
+        // The body is long enough to be worth compressing.
         let body = "ret;\n".repeat(100);
         let module = format!(".version 6.5\n.target sm_62\n.visible .entry a()\n{{\n{body}}}\n\0");
         let mut writer = LzipWriter::new(Vec::new(), LzipOptions::with_preset(0));

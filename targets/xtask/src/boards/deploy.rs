@@ -170,7 +170,7 @@ impl<'a> Link<'a> {
 impl Drop for Link<'_> {
     fn drop(&mut self) {
         if self.socket.path().join("s").exists() {
-            // A connection that is gone needs no closing.
+            // A connection that has already ended need not be closed, so failures are ignored.
             let _ = self.start("ssh -O exit").arg("--").arg(&self.destination).quiet().run();
         }
     }
@@ -272,13 +272,13 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let elsa = |rest: &str| link.command(&format!("cd {dir} && ./bin/elsa {rest}"));
     link.succeeded("elsa info", elsa("info").run())?;
     link.succeeded("elsa verify", elsa("verify --scenario stress").run())?;
-    // The kernel for few queries runs, too.
+    // This shape runs the kernel for few queries, too.
     let few = elsa("bench --force --json --method elsa --seconds 0.2 --shape 1,1,1,900,64").quiet().run();
     let mut records = link.measured(few)?;
     let measured = elsa(&format!("bench --json {}", arguments.bench.join(" "))).run();
     records.extend(link.measured(measured)?);
     let after = facts(&link.ask(&probe)?);
-    // Clocks, temperatures and power as they are after the load.
+    // Clocks, temperatures and power are read right after the load.
     let info = lines(&link.succeeded("elsa info", elsa("info --json").quiet().run())?)?;
     let info = info.into_iter().next().unwrap_or(Value::Null);
 

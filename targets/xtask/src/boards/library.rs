@@ -75,7 +75,7 @@ impl Abi {
         }
     }
 
-    /// Returns the version of every symbol, such as `ELSA_1.0`.
+    /// Returns the symbol version of all functions, such as `ELSA_1.0`.
     pub fn node(&self) -> String {
         format!("ELSA_{}.{}", self.major, self.minor)
     }
@@ -105,7 +105,7 @@ pub struct Library {
     pub shared: PathBuf,
 }
 
-/// Makes both libraries for `target` in the folder `dir` from the archive `cargos`.
+/// Makes both libraries for `target` in the folder `dir`, from the archive `cargos` that cargo has built.
 pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Library, String> {
     files::empty(dir)?;
     let archive = enclosed(tree, abi, cargos, dir)?;

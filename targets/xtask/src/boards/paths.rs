@@ -34,7 +34,7 @@ fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
 pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
     let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
     let flags: Vec<String> = folders(tree)?.into_iter().map(flag).collect();
-    // Strings of JSON are strings of TOML.
+    // A JSON string is also a valid TOML string.
     Ok(format!("target.{triple}.rustflags={}", serde_json::json!(flags)))
 }
 

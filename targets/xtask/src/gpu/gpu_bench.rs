@@ -7,7 +7,7 @@ use crate::boards::target::HOST;
 use crate::files;
 use crate::shell::{Run, Tree};
 
-/// Files of the built folder that are copied.
+/// Files that are copied from the built folder, each with its name in the new folder.
 const BUILT: [(&str, &str); 3] =
     [("lib/libelsa.so.1", "libelsa.so.1"), ("share/python/elsa.py", "elsa.py"), ("bin/elsa", "elsa")];
 /// Names and texts of the scripts.

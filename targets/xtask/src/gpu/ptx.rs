@@ -34,13 +34,13 @@ pub const NEWEST_ISA: u32 = 65;
 /// that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates takes 0.4 MB. These are
 /// separate modules, because a process only compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Processor seconds that ptxas should take at most for a module. [`MOST_SECONDS`] are allowed on a slow machine. A
+/// Maximum processor seconds that ptxas should need for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A
 /// module that takes longer than it should is measured again, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
-/// Limits of an SM of compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
+/// Limits of an SM with compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
 /// The resources that ptxas reports for a kernel. Each is the maximum over the targets in [`ASSEMBLED`].
@@ -93,7 +93,7 @@ pub fn write(tree: &Tree) -> Result<(), String> {
     if made.faults.is_empty() { Ok(()) } else { Err(made.faults.join("\n")) }
 }
 
-/// Writes the table of costs for the modules in the tree, without compiling these again.
+/// Writes the table of costs for the modules in the tree, without compiling the modules again.
 pub fn write_costs(tree: &Tree) -> Result<(), String> {
     let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
     let modules = files::below(&tree.root.join(MODULES), &["ptx"])?;
@@ -152,7 +152,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     let version = version.stdout.lines().next().unwrap_or_default().to_owned();
     let old = std::fs::read_to_string(tree.root.join(MANIFEST)).ok();
     let old: Value = old.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    // Code may depend on the compiler's number, not on the packager's suffix.
+    // The code may depend on the compiler's version number, but not on the packager's suffix.
     let number = |text: &str| text.split_whitespace().find(|word| word.contains('.')).map(str::to_owned);
     let compiler = number(&version).ok_or_else(|| format!("{COMPILER} --version: {version}"))?;
     if old["compiler"].as_str().is_some_and(|old| old != compiler) {
@@ -263,9 +263,9 @@ fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Packs a module without changing its instructions: removes comments and optional spaces, shortens the names of
-/// registers, labels, and the parameter and the shared memory of the only entry point, `kernel`, and joins short
-/// statements into lines.
+/// Packs a module, whose only entry point is `kernel`, without changing its instructions: removes comments and optional
+/// spaces, shortens the names of registers, labels, the parameter and the shared memory, and joins short statements
+/// into lines.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -312,7 +312,7 @@ fn fill(text: &str) -> String {
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
-    // Splits a piece that follows a percent sign: the class, the number if it is a register's, and the rest.
+    // Splits a piece that follows a percent sign into the class, the number (if it is a register's) and the rest.
     let register = |piece: &str| {
         CLASSES.iter().enumerate().find_map(|(class, (name, _))| {
             let rest = piece.strip_prefix(name)?;
@@ -344,7 +344,7 @@ fn short_names(text: &str) -> String {
                 short.push_str(&numbers[class][&number].to_string());
                 short.push_str(&rest);
             }
-            // The declaration, `<count>`.
+            // A declaration of registers has `<count>` instead of a number.
             Some((class, None, rest)) => {
                 short.push(CLASSES[class].1);
                 let after = rest.split_once('>').map_or("", |(_, after)| after);
@@ -400,8 +400,8 @@ fn assemble(
     text: &str,
 ) -> Result<Resources, String> {
     let once = || {
-        // The shell reports the time of its children in its last line, regardless of other load on the
-        // machine.
+        // The last line of the shell's output states the processor time of its children, which does not depend
+        // on other load on the machine.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
         let run = run
             .args(&format!("-arch={target} -v -o"))

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 /// Ways to build the stand-in driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
-    /// Without a sanitizer. Each thread of a block is a stack; one thread of the process switches between the stacks.
+    /// No sanitizer. Each GPU thread of a block has a stack, and one thread of the process switches between the stacks.
     Plain,
     /// Instrumented with AddressSanitizer.
     Address,
@@ -30,7 +30,7 @@ impl Variant {
     fn flags(self) -> &'static str {
         match self {
             Variant::Plain => "-O2",
-            // Frames on the heap would be mapped for each lane of each block.
+            // With the default of this check, frames on the heap would be mapped for each lane of each block.
             Variant::Address => {
                 "-O1 -g1 -DSTANDIN_ADDRESS -fsanitize=address -fsanitize-address-use-after-return=never"
             }
@@ -52,7 +52,7 @@ fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     times.and_then(|times| times.into_iter().max())
 }
 
-/// Builds all outdated files. Returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
+/// Builds all outdated files. Returns the folder that contains `libcuda.so.1` and [`PROGRAMS`].
 ///
 /// # Errors
 /// Returns an error if the compiler is missing, or if the sources do not compile.
@@ -91,7 +91,8 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
                 run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }
-            // The code that switches lanes is not checked for races, and reports each switch to the sanitizer.
+            // The code that switches lanes is compiled without checks for races; it reports each switch to the
+            // sanitizer.
             let own = if source.ends_with("block.cpp") && variant == Variant::Thread {
                 "-fno-sanitize=thread"
             } else {
@@ -139,7 +140,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         }
     }
     for (name, blocks) in PROGRAMS {
-        // The paths in its messages are those of the project.
+        // The source path is relative, so that the messages of the program contain paths of the project.
         let (program, source) = (out.join(name), format!("{SOURCES}/{name}.cpp"));
         let mut inputs = vec![tree.root.join(&source)];
         inputs.extend(blocks.then(|| out.join("block.o")));

@@ -15,11 +15,11 @@ struct Counted {
     memory: u64,
     /// Loads and stores of vector registers relative to the stack pointer.
     stack: u64,
-    /// Vector operations in units of half a vector (8 bytes), then registers loaded and registers stored.
+    /// Vector operations in units of half a vector (8 bytes). The next two fields count loaded and stored registers.
     vector_halves: u64,
     loads: u64,
     stores: u64,
-    /// Cache lines that the L1 cache missed, then those of them that came from memory.
+    /// Cache lines that missed the L1 cache. The next field counts those of them that came from memory.
     lines: u64,
     far_lines: u64,
 }
@@ -33,7 +33,7 @@ const STALLS: [f64; 2] = [20.0, 200.0];
 
 /// Estimates the cycles of a call twice: from the busiest pipe alone, and with the stalls of all cache lines added.
 fn estimate(call: &Counted) -> [f64; 2] {
-    // A pair of registers is two micro-operations; nothing else that is frequent here is.
+    // A load or store of two registers is two micro-operations. All other frequent instructions here are one.
     let moved = call.loads + call.stores;
     let operations = call.instructions + moved.saturating_sub(call.memory);
     let pipes = [
@@ -189,7 +189,7 @@ mod tests {
         };
         assert_eq!(Counted::all(log), [call]);
         assert_eq!(estimate(&call), [25.0, 25.0 + 2.0 * STALLS[0] + STALLS[1]]);
-        // Six pairs make the dispatch the bottleneck.
+        // Six loads or stores of register pairs make the dispatch the bottleneck.
         assert_eq!(estimate(&Counted { vector_halves: 2, instructions: 69, ..call })[0], 25.0);
         assert_eq!(useful("2,64,32"), Ok(2 * 64 * 64 * 32 / 2));
         for bad in ["", "1,2", "1,2,x,4", "1,0,64", "a,1,1", "9999999999,9999999999,9999999999"] {

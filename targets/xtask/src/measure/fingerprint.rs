@@ -24,7 +24,7 @@ pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
     };
     let gpu =
         |device: &str| host().arg("cuda").env("LD_LIBRARY_PATH", &driver).env("ELSA_STANDIN_DEVICE", device);
-    // The longest first.
+    // The run that takes longest comes first.
     let places = vec![
         ("board", board("neon")),
         ("board", board("scalar")),

@@ -12,7 +12,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         run = run.arg(argument);
     }
     if let Some(plot) = plot {
-        // A benchmark runs in the folder of its package.
+        // A benchmark runs in the folder of its package, so the path must be absolute.
         let folder = std::path::absolute(plot).map_err(|error| format!("{}: {error}", plot.display()))?;
         run = run.arg("--plot").arg(folder);
     }

@@ -60,7 +60,7 @@ pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// The tool, run from its tree, and the folder of the measured files.
+/// Tree in which the tool is run, and folder of the measured files.
 struct Bench<'a> {
     tree: &'a Tree,
     folder: &'a Path,
@@ -97,7 +97,7 @@ impl Bench<'_> {
     /// Measures the share of the memory budget that a run uses when its rows do not all fit at once.
     fn peak(&self, mebibytes: usize) -> Result<Row, String> {
         let budget = mebibytes << 20;
-        // A row takes more than that: its query twice, its output and its state.
+        // A row takes more than 800 bytes: two copies of its query, its output and its state.
         let queries = budget / 800;
         self.tensor("rows.npy", queries)?;
         self.tensor("few.npy", 1024)?;
@@ -130,7 +130,7 @@ impl Bench<'_> {
         for pair in 0..=pairs {
             let mut ms = [0.0; 2];
             for turn in 0..2 {
-                // Each is first in every other pair.
+                // The two runs take turns: each comes first in every other pair.
                 let which = (pair as usize + turn) % 2;
                 let report = self.elsa(if which == 0 { &memory } else { &streamed })?;
                 ms[which] = number(&report, "ms")?;

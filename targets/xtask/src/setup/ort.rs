@@ -37,7 +37,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// Returns the libraries of `versions`, from the packages for Node.js, which contain them for x86-64 and arm64.
+/// Returns the libraries of `versions`. They come from the packages for Node.js, which support x86-64 and arm64.
 pub fn runtimes(tree: &Tree, versions: &[&'static str]) -> Result<Vec<Runtime>, String> {
     side_by_side(versions.to_vec(), |version| runtime(tree, version)).into_iter().collect()
 }
@@ -49,7 +49,7 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
         return Ok(Runtime { version, here, board });
     }
     program(tree, "npm", "npm")?;
-    // Whole or not at all.
+    // The package is unpacked in another folder, so that a failure leaves no incomplete library.
     let part = folder.join("part");
     files::empty(&part)?;
     let pack = Run::new(tree, "npm pack --silent").arg(format!("onnxruntime-node@{version}")).dir(&part);
@@ -68,8 +68,8 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     Ok(Runtime { version, here, board })
 }
 
-/// Returns the library for a machine in an unpacked package, in which the version of Node.js's interface names a
-/// folder.
+/// Returns the library for a machine in an unpacked package. A folder on its path is named after the version of
+/// Node.js's interface.
 fn library(part: &Path, machine: &str) -> Option<PathBuf> {
     let bin = fs::read_dir(part.join("package/bin")).ok()?;
     let folders = bin.filter_map(|entry| Some(entry.ok()?.path().join("linux").join(machine)));

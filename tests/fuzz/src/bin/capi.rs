@@ -67,7 +67,7 @@ fuzz_target!(|bytes: &[u8]| {
 unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void) {
     let task = task.expect("a task");
     for worker in (0..workers).rev() {
-        // SAFETY: the library's own task and context, each worker once.
+        // SAFETY: the task and the context are the library's, and each worker runs once.
         unsafe { task(context, worker) };
     }
 }
@@ -137,7 +137,7 @@ fn frame(
         bias_index: list(u, index, pairs)?,
         ..elsa_inputs::default()
     };
-    // An output occasionally overlaps inputs. It must be refused or do no harm.
+    // An output occasionally overlaps inputs. The call must be refused, or the overlap must do no harm.
     let to = if u.ratio(1, 16)? { read } else { written };
     let states = u.ratio(1, 3)?;
     let state = |v: elsa_view| if states { v } else { none };
@@ -161,8 +161,8 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
     let options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
     let mut made = elsa_engine::default();
-    // SAFETY (all calls below): structs are those of this function, in as many bytes as their sizes state; tensors are
-    // in the arenas, which outlive the handles, and which nothing else uses during a call.
+    // SAFETY (all calls below): structs belong to this function and have as many bytes as their sizes state; tensors
+    // are in the arenas, which outlive the handles, and which nothing else uses during a call.
     if accepted(unsafe { elsa_engine_create(&options, &mut made) }) {
         known.engines.push(made);
     }
@@ -186,7 +186,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let (given, options) = (read(u, &p)?, read(u, &options)?);
                 let options = if u.arbitrary()? { options.get() } else { null_mut() };
                 let mut plan = elsa_plan::default();
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 if accepted(unsafe { elsa_plan_create(engine, given.get(), options, &mut plan) }) {
                     known.plans.push((plan, p));
                 }
@@ -194,7 +194,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             3 => {
                 let (plan, _) = pick(u, &known.plans, none)?;
                 let mut workspace = elsa_workspace::default();
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 if accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
@@ -202,7 +202,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             4..=6 => {
                 let (plan, p) = pick(u, &known.plans, none)?;
                 let mut workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
@@ -219,7 +219,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let (inputs, outputs) = (inputs.get(), outputs.get());
                 let chunk = if whole { null_mut() } else { chunk.get() };
                 let run = |report| {
-                    // SAFETY: above.
+                    // SAFETY: as for all calls of this function (above).
                     unsafe {
                         match part {
                             true => elsa_partial(plan, workspace, chunk, inputs, outputs, report),
@@ -238,9 +238,9 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
                 let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
                 let mut bound = elsa_bound::default();
-                // SAFETY: above. Bound frames run before the lists change.
+                // SAFETY: as for all calls of this function (above). Bound frames run before the lists change.
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
-                    // SAFETY: above.
+                    // SAFETY: as for all calls of this function (above).
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
                     accepted(elsa_bound_destroy(bound));
                     known.bounds.push(bound);
@@ -255,25 +255,25 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             }
             10 => {
                 let stale = pick(u, &known.bounds, elsa_bound::default())?;
-                // SAFETY: above; every bound frame was destroyed.
+                // SAFETY: as for all calls of this function (above); every bound frame was destroyed.
                 accepted(unsafe { elsa_bound_run(stale, null_mut()) });
             }
             11 => {
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
                 let (plan, _) = pick(u, &known.plans, none)?;
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 write(u, &elsa_engine_info::default(), |info| unsafe { elsa_engine_describe(engine, info) })?;
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 write(u, &elsa_plan_info::default(), |info| unsafe { elsa_plan_describe(plan, info) })?;
                 let backend = u.int_in_range(0..=6)?;
                 let bound = elsa_certificate::default();
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 write(u, &bound, |bound| unsafe { elsa_plan_certificate(plan, backend, bound) })?;
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
                 let mut absolute = vec![0f64; u.int_in_range(0..=40)?];
                 let (to, count) = (absolute.as_mut_ptr(), absolute.len());
                 let certified = elsa_certified::default();
-                // SAFETY: above; `absolute` has `count` numbers.
+                // SAFETY: as for all calls of this function (above); `absolute` has `count` numbers.
                 write(u, &certified, |certified| unsafe {
                     elsa_workspace_certified(workspace, certified, to, count)
                 })?;
@@ -290,7 +290,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     memory.as_mut_ptr().cast::<u8>().wrapping_add(off)
                 };
                 let mut workspace = elsa_workspace::default();
-                // SAFETY: above; the memory outlives the workspace.
+                // SAFETY: as for all calls of this function (above); the memory outlives the workspace.
                 if accepted(unsafe { elsa_workspace_create_in(plan, start.cast(), bytes, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
@@ -300,7 +300,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let options = engine_options(u, &cores)?;
                 let options = read(u, &options)?;
                 let mut engine = elsa_engine::default();
-                // SAFETY: above.
+                // SAFETY: as for all calls of this function (above).
                 if accepted(unsafe { elsa_engine_create(options.get(), &mut engine) }) {
                     known.engines.push(engine);
                 }
@@ -311,7 +311,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
                 let Known { series, workspaces, plans, .. } = known;
                 series::calls(u, engine, series, workspaces, arenas)?;
-                // Functions of other kinds of plans receive it too.
+                // Functions for other kinds of plans receive this plan, too.
                 plans.extend(series.last().map(|(plan, _)| (*plan, elsa_problem::default())));
             }
             _ => merge(u, arenas)?,
@@ -331,18 +331,18 @@ fn linear(
     let (p, options) = (linear_problem(u)?, linear_options(u)?);
     let (given, options) = (read(u, &p)?, read(u, &options)?);
     let mut plan = elsa_plan::default();
-    // SAFETY (all calls below): structs are in as many bytes as their sizes state; tensors are in the arenas, which
+    // SAFETY (all calls below): structs have as many bytes as their sizes state; tensors are in the arenas, which
     // nothing else uses during a call.
     if accepted(unsafe { elsa_linear_plan_create(engine, given.get(), options.get(), &mut plan) }) {
         known.linear.push((plan, p));
-        // Functions of the other kind of plan receive it too.
+        // Functions for the other kinds of plans receive this plan, too.
         known.plans.push((plan, elsa_problem::default()));
     }
     let (plan, p) = pick(u, &known.linear, (elsa_plan::default(), elsa_linear_problem::default()))?;
-    // SAFETY: above.
+    // SAFETY: as for all calls of this function (above).
     write(u, &elsa_linear_info::default(), |info| unsafe { elsa_linear_plan_describe(plan, info) })?;
     let mut workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
-    // SAFETY: above.
+    // SAFETY: as for all calls of this function (above).
     if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
         known.workspaces.push(workspace);
     }
@@ -374,15 +374,15 @@ fn linear(
         inputs.past_state = *u.choose(&[absent, same])?;
     }
     let (reads, writes) = (read(u, &inputs)?, read(u, &outputs)?);
-    // SAFETY: above.
+    // SAFETY: as for all calls of this function (above).
     write(u, &elsa_report::default(), |report| unsafe {
         elsa_linear_run(plan, workspace, reads.get(), writes.get(), report)
     })?;
     let mut bound = elsa_bound::default();
-    // SAFETY: above. Bound frames run before the lists change.
+    // SAFETY: as for all calls of this function (above). Bound frames run before the lists change.
     if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
     {
-        // SAFETY: above.
+        // SAFETY: as for all calls of this function (above).
         accepted(unsafe { elsa_bound_run(bound, null_mut()) });
         accepted(elsa_bound_destroy(bound));
         known.bounds.push(bound);
@@ -410,7 +410,7 @@ fn counted(left: &mut usize) -> i32 {
 
 /// Reads rows for a stream: fills everything from the first to the last row.
 unsafe extern "C" fn fill(user: *mut c_void, rows: *const elsa_rows, to: *mut c_void, bytes: usize) -> i32 {
-    // SAFETY: the library's rows, and its memory of as many bytes; only reads use that field of the caller's.
+    // SAFETY: the library passes valid rows and `bytes` bytes of memory, and only this callback uses the field `reads`.
     let (rows, left) = unsafe { (&*rows, &mut (*user.cast::<Left>()).reads) };
     assert!(rows.operand < ELSA_OPERAND_OUT && bytes == extent(rows), "{rows:?}");
     // SAFETY: as above.
@@ -425,7 +425,8 @@ unsafe extern "C" fn drain(
     from: *const c_void,
     bytes: usize,
 ) -> i32 {
-    // SAFETY: the library's rows, and its memory of as many bytes; only writes use that field of the caller's.
+    // SAFETY: the library passes valid rows and `bytes` bytes of memory, and only this callback uses the field
+    // `writes`.
     let (rows, left) = unsafe { (&*rows, &mut (*user.cast::<Left>()).writes) };
     assert!(rows.operand >= ELSA_OPERAND_OUT && bytes == extent(rows), "{rows:?}");
     // SAFETY: as above.
@@ -446,7 +447,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);
     let mut made = elsa_stream::default();
-    // SAFETY: structs are in as many bytes as their sizes state.
+    // SAFETY: structs have as many bytes as their sizes state.
     if accepted(unsafe { elsa_stream_create(engine, given.get(), options.get(), &mut made) }) {
         known.streams.push(made);
     }
@@ -472,7 +473,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         ..elsa_stream_data::default()
     };
     let data = read(u, &data)?;
-    // A run ended by a callback leaves a report.
+    // A run that a callback has ended writes a report, like a successful one.
     let done = |status| if status == ELSA_STATUS_CALLBACK { ELSA_STATUS_OK } else { status };
     // SAFETY: as above; the callbacks stay within the memory that they receive.
     write(u, &elsa_stream_report::default(), |report| {
@@ -507,7 +508,8 @@ fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
             if u.ratio(15, 16)? {
                 s = if m == f32::NEG_INFINITY { 0.0 } else { s.abs().clamp(f32::MIN_POSITIVE, f32::MAX) };
             }
-            // SAFETY: 64 rows fit the 1,100 values of a part, and six parts the arena, which nothing else uses.
+            // SAFETY: a part has 1,100 values, enough for 64 rows, and the arena has six parts, which nothing else
+            // uses.
             unsafe {
                 part(read, side).add(row).write(m);
                 part(read, side + 1).add(row).write(s);
@@ -518,7 +520,7 @@ fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
     let a = elsa_states_in { m: at(0), s: at(1), w: at(2) };
     let b = elsa_states_in { m: at(3), s: at(4), w: at(5) };
     let merged = elsa_states_out { m: part(written, 0), s: part(written, 1), w: part(written, 2) };
-    // SAFETY: as above; 64 rows of 16 f32 values fit 1,100.
+    // SAFETY: as above; 1,100 values are also enough for 64 rows of 16 f32 values.
     let done = accepted(unsafe { elsa_states_merge(rows, dim, &a, &b, &merged) });
     let fits = |of: &elsa_states_in, row: usize| {
         // SAFETY: as above.

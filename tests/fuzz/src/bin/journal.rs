@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| match parse(bytes) {
     Ok(Some((earlier, length))) => {
         assert!(length <= bytes.len() && !earlier.sizes.contains(&0));
         assert!(earlier.finished <= bytes.len() / "unit 0\n".len());
-        // The lines that count mean the same on their own.
+        // Without the bytes after them, the valid lines parse to the same journal.
         assert_eq!(parse(&bytes[..length]), Ok(Some((earlier.clone(), length))));
         if let Some(cut) = length.checked_sub(1) {
             match parse(&bytes[..cut]) {

@@ -57,7 +57,7 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     if sizes.into_iter().all(|n| n <= SMALL) {
         bind(u, &problem)?;
     } else if u.arbitrary()? {
-        // Data too short for such a large problem must be refused, without overflow on the way.
+        // Data that is too short for such a large problem must be refused without an overflow.
         let few = [0i64; 3];
         let zeros = Zeros::new(SMALL);
         let some = |view: &View| zeros.of(spec.dtype, view.extent().min(SMALL));
@@ -215,7 +215,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     Ok(Some(spec))
 }
 
-/// Zeros of 32 and of 16 bits, the same number of each.
+/// Zeros for f32 elements and for 16-bit elements, the same number of each.
 struct Zeros {
     wide: Vec<f32>,
     narrow: Vec<u16>,
@@ -376,8 +376,8 @@ fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     }
 }
 
-/// Returns `true` if row `i` may attend key `j` by length, causality, window and the mask's last axis,
-/// as `elsa_core::attention` defines it.
+/// Returns `true` if the length, causality, the window and the last axis of the mask allow row `i` to attend key
+/// `j`, as `elsa_core::attention` defines it.
 fn attends(problem: &Problem, s: &Sequence, i: usize, j: usize) -> bool {
     let spec = problem.spec();
     let offset = match spec.causal {

@@ -174,7 +174,7 @@ fn of_recurrence(u: &mut Unstructured<'_>) -> Result<()> {
         } else {
             recurrence::scalar::run(&problem, &inputs, &mut outputs).expect("checked data");
         }
-        // A problem without elements may have more batches.
+        // A problem without elements may have so many batches that not all can be visited.
         for batch in 0..problem.batch().min(SMALL) {
             for channel in 0..problem.channels() {
                 let past = before[batch * problem.channels() + channel];
@@ -252,7 +252,7 @@ fn of_selective(u: &mut Unstructured<'_>) -> Result<()> {
         } else {
             selective::scalar::run(&problem, &inputs, &mut outputs).expect("checked data");
         }
-        // A problem without elements may have more batches.
+        // A problem without elements may have so many batches that not all can be visited.
         for batch in 0..problem.batch().min(SMALL) {
             for channel in 0..channels {
                 let first = (batch * channels + channel) * states;
@@ -317,7 +317,7 @@ fn of_convolution(u: &mut Unstructured<'_>) -> Result<()> {
         }
         let by = if by_engine { method } else { Method::Direct };
         let history = problem.history();
-        // A problem without elements may have more batches.
+        // A problem without elements may have so many batches that not all can be visited.
         for batch in 0..problem.batch().min(SMALL) {
             for channel in 0..channels {
                 let first = (batch * channels + channel) * history;

@@ -28,11 +28,11 @@ fuzz_target!(|bytes: &[u8]| {
         let frame = frame(message.run, &message.record);
         let (again, decoder) = read::<FRAME>(&frame);
         let [same] = &again[..] else { panic!("{} messages of one frame", again.len()) };
-        // NaN is not equal to itself; its bits are.
+        // Encoded frames are compared instead of records, because a NaN is not equal to itself.
         assert_eq!(self::frame(same.run, &same.record), frame);
         assert!(decoder.counts().whole());
     }
-    // The zero may itself end a frame.
+    // This zero byte may end a frame that earlier bytes began.
     let last = decoder.push(0);
     let run = last.as_ref().or(messages.last()).map_or(0, |message| message.run.wrapping_add(1));
     let end = Record::End(End { cells: 1, clean_cells: 1, seconds: 1.0 });

@@ -1,4 +1,4 @@
-//! Problems whose answers are sensitive to rounding, drawn from a seed.
+//! Problems whose outputs are sensitive to rounding, drawn from a seed.
 
 use crate::cases::Data;
 use crate::random::seeded;
@@ -78,7 +78,7 @@ impl Drawn {
     /// Draws one head of Gaussian queries, keys and values with head size `d`, in f32.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn gaussian(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
         let mut r = seeded(seed);
@@ -92,11 +92,11 @@ impl Drawn {
         Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
     }
 
-    /// Draws a problem as [`Drawn::gaussian`] does, but with equal keys in pairs, whose values cancel up to a
+    /// Draws a problem as [`Drawn::gaussian`] does, but with pairs of equal keys, whose values cancel to within a
     /// millionth.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn cancelling(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
         let mut drawn = Drawn::gaussian(seed, queries, keys, d);
@@ -157,7 +157,7 @@ impl Drawn {
     /// Draws the problem of a seed; most problems have at most `keys` keys, a few up to twenty times as many.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn new(seed: u64, keys: usize) -> Drawn {
         let mut r = seeded(seed);
@@ -165,7 +165,7 @@ impl Drawn {
         let dtype = [DType::F32, DType::F32, DType::F32, DType::F16, DType::Bf16][r.below(5)];
         let heads = 1 + r.below(3);
         let queries = [1, 2, 3, 8, 17, 48, 64][r.below(7)];
-        // A few are long, so that chains, segments and the merge tree are long too.
+        // A few problems have many keys, so that their chains, segments and merge trees are long, too.
         let most = if r.below(40) == 0 { 20 * keys } else { keys };
         let keys = 1 + r.below(most.max(1));
         let d = [1, 3, 4, 8, 8, 16, 20, 64, 67, 130][r.below(10)];
@@ -304,7 +304,7 @@ fn values_of(r: &mut Random, keys: usize, dv: usize) -> Vec<f32> {
     let mut v: Vec<f32> = (0..keys * dv).map(|_| r.normal()).collect();
     match r.below(8) {
         0 => {
-            // Adjacent values cancel.
+            // Every second value is the negative of the one before it, so that they cancel.
             for i in dv..v.len() {
                 if i / dv % 2 == 1 {
                     v[i] = -v[i - dv];

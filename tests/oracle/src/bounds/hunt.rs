@@ -1,4 +1,4 @@
-//! Searches every back end for answers that violate their error bounds, and collects the findings.
+//! Searches every back end for outputs that violate their error bounds, and collects the findings.
 
 use super::draw::Drawn;
 use super::judge::{Judge, Judged};
@@ -21,7 +21,7 @@ pub struct Hunter {
 /// Returns the scalar fallback, and every back end on this machine with each of the plan options to test.
 ///
 /// # Panics
-/// If an engine of a present back end cannot be opened.
+/// Panics if an engine of a present back end cannot be opened.
 #[must_use]
 pub fn hunters() -> Vec<Hunter> {
     let mut all = vec![Hunter { name: "core".into(), engine: None, options: PlanOptions::default() }];
@@ -52,7 +52,7 @@ impl Hunter {
     /// not support the problem.
     ///
     /// # Panics
-    /// If a call fails although the back end has planned it.
+    /// Panics if a call fails although the back end has planned it.
     #[must_use]
     pub fn answer(&self, drawn: &Drawn) -> Option<(Data, Executed)> {
         let mut output = drawn.output();
@@ -185,7 +185,7 @@ impl Found {
         self.claimed += u64::from(judged.iter().all(|x| x.claims));
         for x in judged {
             self.components += 1;
-            // A component that is unordered with its bound violates it.
+            // A NaN in the error or in the bound counts as a violation.
             let within = |bound: f64| x.error <= bound;
             if !within(x.bounds.worst) || !within(x.prior) {
                 self.violations += 1;

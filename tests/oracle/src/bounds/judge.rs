@@ -54,7 +54,7 @@ fn largest_norm(elements: &elsa_core::dtype::Elements<'_>, d: usize) -> f64 {
 }
 
 impl<'a> Judge<'a> {
-    /// Creates a judge of outputs from runs that execute `executed`.
+    /// Creates a judge for outputs of runs with the arithmetic `executed`.
     #[must_use]
     pub fn new(drawn: &'a Drawn, executed: Executed) -> Judge<'a> {
         let (problem, inputs) = (&drawn.problem, drawn.inputs());

@@ -51,7 +51,8 @@ pub fn any_params() -> impl Strategy<Value = Params> {
         ),
     );
     let packed = proptest::option::weighted(0.2, proptest::collection::vec((0usize..=9, 0usize..=12), 1..=4));
-    // The first choice for a bias is none; a table without an index needs windows.
+    // Kinds of bias: 0 is none, 1 is dense, 2 is a table that windows index if the case has them, and 3 is a table with
+    // an explicit index.
     let bias = (
         select(vec![0, 0, 0, 1, 2, 3]),
         select(vec![DType::F32, DType::F32, DType::F16, DType::Bf16]),
@@ -91,7 +92,7 @@ pub fn any_params() -> impl Strategy<Value = Params> {
             let total = keys + past.unwrap_or(0);
             let mask = mask.map(|(kind, rank, broadcast, short, density)| {
                 let last = short.map_or(total, |cut| total.saturating_sub(cut));
-                // A mask per window serves every picture.
+                // All pictures share the masks of their windows.
                 let full = [batch / repeated, heads, queries, last];
                 let dims = (4 - rank..4).map(|a| if broadcast[a] { 1 } else { full[a] }).collect();
                 MaskParams { kind, dims, density }

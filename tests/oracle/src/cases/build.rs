@@ -13,7 +13,7 @@ impl Params {
     /// Builds the case of these parameters.
     ///
     /// # Panics
-    /// If the parameters do not describe a valid problem.
+    /// Panics if the parameters do not describe a valid problem.
     #[must_use]
     pub fn build(&self, name: impl Into<String>) -> Case {
         let mut random = seeded(self.seed);
@@ -125,7 +125,7 @@ impl MaskParams {
     fn data(&self, random: &mut Random) -> MaskData {
         let len = self.dims.iter().product();
         match self.kind {
-            // Any byte but zero is true.
+            // Every byte other than zero means true.
             MaskKind::Bool => MaskData::Bool(
                 (0..len)
                     .map(|_| if random.unit() < self.density { 1 + random.below(255) as u8 } else { 0 })
@@ -136,8 +136,8 @@ impl MaskParams {
     }
 }
 
-/// Draws `len` additive elements; a share `density` of them is finite, the others are `−∞`. A kind that is not additive
-/// makes f32.
+/// Draws `len` additive elements. A fraction `density` of them is finite; the others are `−∞`. If `kind` is not
+/// additive, the elements are f32.
 fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Data {
     let dtype = match kind {
         MaskKind::Additive(dtype) => dtype,

@@ -49,7 +49,7 @@ impl Case {
     /// Checks the problem.
     ///
     /// # Panics
-    /// If the problem is refused.
+    /// Panics if the problem is refused.
     #[must_use]
     pub fn problem(&self) -> Problem {
         made(self.spec.check())

@@ -25,7 +25,7 @@ pub fn hard_cases() -> Vec<Case> {
     poison(&mut cases);
     semantics(&mut cases);
     windowed(&mut cases);
-    // Very few queries have their own kernels.
+    // Calls with very few queries use separate kernels.
     let few: Vec<Case> = cases
         .iter()
         .enumerate()
@@ -96,7 +96,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
     cases.push(p.build("scores that overflow exp, f16"));
     for at in [0, 64, 128] {
         let mut c = Params::plain(17, 129, 32, 32).build(format!("one dominant key, {at}"));
-        // Every query agrees only with this key.
+        // This key is the only one that points in the direction of the queries.
         let key = c.spec.key.row(0, 0, at);
         for i in 0..17 {
             let query = c.spec.query.row(0, 0, i);
@@ -136,7 +136,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
     for largest in [1.0, -1.0] {
         let mut c =
             Params::plain(9, 129, 16, 20).build(format!("values as large as a problem may have, {largest}"));
-        // With 129 keys at twice the largest weight (2^8), the weighted sum has the largest magnitude of f32.
+        // If all 129 keys had twice the largest weight (2^8), the weighted sum would be the largest number of f32.
         let value = f32::MAX / (129.0 * 512.0) * largest;
         (0..c.v.len()).for_each(|x| c.v.set(x, value));
         cases.push(c);
@@ -148,7 +148,8 @@ fn magnitudes(cases: &mut Vec<Case>) {
             c.q.set(x, if x % 16 == 0 { f32::INFINITY } else { 0.5 });
         }
         for j in 0..70 {
-            // With a cap both infinities are attended scores; without one a score of plus infinity ends in NaN.
+            // With a cap, keys with scores of both infinities are attended. Without one, scores of plus infinity are
+            // avoided, because they lead to NaN.
             c.k.set(j * 16, if softcap.is_some() && j % 2 == 0 { 1.0 } else { -1.0 });
         }
         cases.push(c);
@@ -254,7 +255,7 @@ fn poison(cases: &mut Vec<Case>) {
             c.fill_value(0, j, bad);
         }
         cases.push(c);
-        // A mask is not read where lengths or causality already exclude the key.
+        // A mask is not read for keys that lengths or causality already exclude.
         for dims in [&[19usize, 70][..], &[1, 70]] {
             let mut c = Params { mask: additive(dims, 1.0), lengths: true, ..base.clone() }
                 .build(format!("{name} in a mask of {} rows beyond the valid keys", dims[0]));
@@ -289,7 +290,7 @@ fn poison(cases: &mut Vec<Case>) {
         let at = c.spec.value.row(0, 0, j);
         c.v.set(at + 2, f32::NAN);
         cases.push(c);
-        // The NaN comes with a key far below the largest score.
+        // Key `j` is NaN, while key 33 has a far larger score than all other keys.
         let mut c = base.build(format!("NaN in attended key {j} beside a dominant one"));
         c.fill_key(0, j, f32::NAN);
         c.fill_key(0, 33, 1000.0);

@@ -20,7 +20,7 @@ fn mask(kind: MaskKind, dims: &[usize]) -> Option<MaskParams> {
     Some(MaskParams { kind, dims: dims.to_vec(), density: 0.7 })
 }
 
-/// Adds every kind of bias, alone and with a mask, and windows of pictures with and without a shift.
+/// Adds cases with every kind of bias, alone and with a mask, and with windows of pictures, with and without a shift.
 pub fn windowed(cases: &mut Vec<Case>) {
     let base = Params { batch: 4, heads: 4, kv_heads: 2, ..Params::plain(23, 75, 16, 24) };
     for dims in
@@ -64,8 +64,8 @@ pub fn windowed(cases: &mut Vec<Case>) {
     hostile(cases, &base);
 }
 
-/// Adds cases in which a key is masked by the mask, the bias or the shift of the windows, while the mask or bias
-/// contains NaN or an infinity for this key, and a case in which the lowest finite numbers of mask and bias add up.
+/// Adds cases in which the mask, the bias or the shift of the windows masks a key for which the mask or the bias
+/// contains NaN or an infinity. Also adds a case in which the lowest finite numbers of mask and bias add up.
 fn hostile(cases: &mut Vec<Case>, base: &Params) {
     for (name, bad) in [("NaN", f32::NAN), ("+inf", f32::INFINITY)] {
         let p = Params { bias: dense(&[23, 75], 1.0), mask: mask(F32, &[23, 75]), ..base.clone() };

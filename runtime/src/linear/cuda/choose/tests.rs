@@ -40,10 +40,10 @@ fn form(device: Device, shape: [usize; 4]) -> Form {
 
 #[test]
 fn chunks_begin_where_a_launch_pays() {
-    // As measured on an H200: gated, d 128, 8 heads.
+    // Measured on an H200 with gates, 8 heads and d = 128.
     assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
     assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
-    // A board runs the blocks of 8 heads in 16 waves, each token of which saves time.
+    // A board runs the blocks of 8 heads in 16 waves, so chunks already save time for 16 tokens.
     assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
     assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
     assert_eq!(form(NANO, [1, 1, 40, 32]), Form::Recurrent);
@@ -85,7 +85,7 @@ fn packed_sequences_execute_what_they_do_alone() {
                 let alone = problem(rule, [1, 2, tokens, 64], None);
                 let (choice, _) = choose(&alone, H200, WALKS.into_iter(), &options).unwrap();
                 let (mut one, mut other) = (choice.executed(&alone, tokens), packed.executed(&whole, tokens));
-                // The bits of both are the same.
+                // `Chunk` and `FusedChunk` have the same bits.
                 let plain = |form| if form == Form::Chunk { Form::FusedChunk } else { form };
                 (one.form, other.form) = (plain(one.form), plain(other.form));
                 assert_eq!(one, other, "{options:?} {tokens}");
@@ -107,15 +107,15 @@ fn the_quadratic_form_is_for_all_rules() {
         let (choice, layout) = of(rule, Form::Parallel);
         assert_eq!((choice.form, layout.bytes), (Form::Parallel, bytes), "{rule:?}");
     }
-    // Pair by pair, roundings grow neither with the dims nor with the tokens.
+    // If sums are computed pair by pair, roundings grow neither with the dims nor with the tokens.
     let own = problem(Rule::Delta, [2, 3, 300, 64], None);
     let executed = of(Rule::Delta, Form::Parallel).0.executed(&own, 300);
     assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, 300, Solve::Rows));
     assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
-/// Checks that a state is computed once for all its readers if separate blocks would run in several waves, by forms
-/// that support it, and by kernels of the same size.
+/// Checks that a state is computed once for all its readers if separate blocks would run in several waves, and if the
+/// form and the kernel support it.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
     let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
@@ -136,7 +136,7 @@ fn readers_share_a_state_where_blocks_take_turns() {
         (NANO, [34, 2], [1, 1, 64], None, (Recurrent, false)),
         (NANO, [8, 2], [1, 1, 128], None, (Recurrent, false)),
         (NANO, [8, 2], [1, 1000, 64], Some(Chunk), (Chunk, false)),
-        // The batch decides nothing: a product that is not finite would show it.
+        // The batch must not decide, because sharing would change the bits if a product is not finite.
         (H200, [8, 2], [1, 1, 64], None, (Recurrent, false)),
         (H200, [8, 2], [100, 1, 64], None, (Recurrent, false)),
     ] {
@@ -144,7 +144,7 @@ fn readers_share_a_state_where_blocks_take_turns() {
     }
 }
 
-/// Checks that keys with more dims than tiles hold are computed token by token, and that no other form accepts them.
+/// Checks that keys with more dims than tiles have are computed token by token, and that no other form accepts them.
 #[test]
 fn keys_of_many_dims_go_step_by_step() {
     let of = |d, form, chunk| {

@@ -60,8 +60,8 @@ pub struct Instruction {
     pub name: String,
     /// Name with modifiers, followed by the operands.
     pub text: String,
-    /// Predicate register that decides whether the instruction has an effect, without its negation; `None` if it always
-    /// has.
+    /// Predicate register that decides whether the instruction has an effect, without its negation; `None` for an
+    /// unconditional instruction.
     pub guard: Option<String>,
     /// Address to which a jump leads. For an instruction that begins a divergent region, the address at which the
     /// region's threads meet again.
@@ -94,7 +94,7 @@ impl Instruction {
         }
         let (sign, digits) = operand.strip_prefix('-').map_or((1, operand), |digits| (-1, digits));
         let value = i64::from_str_radix(digits.strip_prefix("0x")?, 16).ok()?;
-        // A constant of 32 bits may be a negative number.
+        // A value beyond `i32::MAX` represents a negative 32-bit number.
         Some(sign * if value > i64::from(i32::MAX) { value - (1 << 32) } else { value })
     }
 }
@@ -146,7 +146,7 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
     }
     for (index, label) in names {
         let found = labels.iter().find(|(name, _)| *name == label).map(|(_, at)| *at);
-        // A function is called by a name that may be defined after the kernel's own code.
+        // Only the target of a call may be missing: the function may be defined after the kernel's own code.
         if found.is_none() && code[index].name != "CAL" {
             return Err(fault("a jump without a target", &code[index].text));
         }
@@ -214,12 +214,12 @@ mod tests {
         let of = |place| Control::of(0x001c_4400_fe00_07f6, place);
         let none = Control { stall: 0, yields: false, written: None, read: None, waits: 0, reuse: 0 };
         assert_eq!(of(0), Control { stall: 6, ..none });
-        // The second of a pair issues with the first, whose stall is zero.
+        // A stall of zero means that this instruction and the next one issue in the same cycle.
         assert_eq!(of(1), Control { stall: 0, ..none });
         // S2R opens barrier 0 when its result is available.
         assert_eq!(of(2), Control { stall: 1, written: Some(0), ..none });
-        // All fields, each of its own value: keeps operands 0 and 3, waits for barriers 1 and 5, opens 2 when it has
-        // read and 4 when it has written, prefers another warp and waits 11 cycles.
+        // Every field has a different value: the instruction keeps operands 0 and 3, waits for barriers 1 and 5, opens
+        // barrier 2 when it has read and barrier 4 when it has written, prefers another warp and waits 11 cycles.
         let bits: u64 = 9 << 17 | 0b10_0010 << 11 | 2 << 8 | 4 << 5 | 11;
         for place in 0..3 {
             let all = Control::of(bits << (21 * place), place);

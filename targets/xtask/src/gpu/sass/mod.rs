@@ -219,7 +219,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
         } else {
             Ok(plain_part)
         }
-        // An edge whose products lie elsewhere counts as a plain tile.
+        // If this code does not contain the products of the tile, the tile counts as a plain one.
         .unwrap_or(plain_part);
         outer = around.last().copied().unwrap_or(inner);
         if outer != *inner {
@@ -257,7 +257,8 @@ fn count(code: &[Instruction], way: &[usize]) -> Part {
             "LDG" | "STG" | "LD" | "ST" => global_words += words,
             _ => integers += 1,
         }
-        // Sources of one bank that the cache of kept operands does not have are read one after the other.
+        // Source registers of the same bank are read one after another, unless they are kept from an earlier
+        // instruction.
         let sources: Vec<Option<usize>> = x.operands().skip(1).take(3).map(Instruction::register).collect();
         if is_fma(x) {
             let mut banks = [0usize; 4];

@@ -4,9 +4,9 @@
 //! The walk follows the machine code in the order of addresses. A backward jump closes a loop. Of the forward jumps,
 //!
 //! - a jump without a predicate is taken;
-//! - a predicated jump is not taken, unless it leads to an alternative with more multiply-adds, or the code that it skips
-//!   is rare: stores to global memory or calls within a tile (for a row whose reference moved, or for a division), or loops
-//!   without a multiply-add (for masks and biases).
+//! - a predicated jump is only taken if it leads to an alternative with more multiply-adds, or if the code that it skips
+//!   is rare: stores to global memory or calls within a tile (for a row whose reference moved, or for a division), or
+//!   loops without a multiply-add (for masks and biases).
 //!
 //! The trips of a loop follow from its counter: a register that is compared with a constant and changed by a constant. A
 //! loop that ends by a predicate copied from another predicate has two trips. A trip count that remains unknown follows
@@ -88,7 +88,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         };
         let stores = rare == Rare::Stores && part.iter().any(|x| matches!(x.name.as_str(), "STG" | "ST"));
         let calls = part.iter().any(|x| x.name == "CAL");
-        // Weights need no call; the soft cap divides.
+        // Exponentials of weights come without a call; the soft cap calls a division.
         let exps = !calls && part.iter().any(is_exp);
         // The addition of sums to memory also has a loop that adds the sums of short rows.
         let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
@@ -181,8 +181,8 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
         return Some(2);
     }
     let (place, step) = change(code, inner, counter).filter(|&(_, step)| step != 0)?;
-    // The last value before the loop. A counter that is in another register before begins at zero, as all of them do
-    // that count up.
+    // Finds the last value before the loop. A counter that was in another register before is assumed to begin at zero,
+    // because all such counters count up.
     let begins = |x: &&Instruction| x.operands().next() == Some(counter);
     let start = code[..inner.first].iter().rev().find(begins);
     let start = start.filter(|x| matches!(x.name.as_str(), "MOV" | "MOV32I"));
@@ -190,7 +190,7 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let distance = limit? - start;
     let trips = match (set.has("NE"), set.has("GE")) {
         (true, _) => distance / step,
-        // Compared before it changes, a counter reaches its limit one trip later.
+        // If the counter is compared before it changes, it reaches its limit one trip later.
         (_, true) => distance / step + i64::from(distance % step != 0) + i64::from(set.at < place),
         _ => return None,
     };
@@ -205,7 +205,7 @@ pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     let mut all = Vec::new();
     for &at in way {
         all.push(at);
-        // The copies of the instructions since the loop's head, which may hold inner loops, already repeated.
+        // Copies all instructions since the loop's head. Inner loops among them are already repeated.
         for (inner, count) in counts.iter().filter(|(inner, _)| inner.last == at) {
             let Some(from) = all.iter().rposition(|&at| at == inner.first) else { continue };
             let from = first_entry(&all, from, inner);
@@ -218,14 +218,15 @@ pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
     all
 }
 
-/// Returns the place in `all`, at most `from`, where the path last entered the loop `inner`.
+/// Returns the index in `all`, at most `from`, at which the path last entered the loop `inner`.
 fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     let outside = |at: &usize| *at < inner.first || *at > inner.last;
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
 /// Returns the trip counts of all loops on a path through a tile. An unknown trip count is chosen such that the
-/// products have `wanted` multiply-adds: for the scores before the first exponential, for the weighted values after it.
+/// products have as many multiply-adds as `wanted` states: first those of the scores, which come before the first
+/// exponential, then those of the weighted values, which come after it.
 ///
 /// # Errors
 /// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do
@@ -268,7 +269,7 @@ pub fn counted(
             }
         }
         let found = total(&counts, values);
-        // Rescaling, rounding and widening add some to the products.
+        // Rescaling, rounding and widening add some multiply-adds to those of the products.
         if found < wanted || found > wanted + wanted / 4 + 64 {
             return Err(format!(
                 "{found} multiply-adds of {} in a tile; expected {wanted}",
@@ -283,8 +284,8 @@ pub fn counted(
 mod tests {
     use super::*;
 
-    /// Makes instructions of eight bytes each; a line is a predicate (may be empty), the text of the instruction, and
-    /// the index of the instruction that it jumps to.
+    /// Makes instructions of eight bytes each. A line contains a predicate (may be empty), the text of the instruction,
+    /// and the index of the instruction to which it jumps.
     fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
         let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
             at: place * 8,
@@ -329,7 +330,8 @@ mod tests {
         assert_eq!(counter("RZ", "0x8", "GE", "0x18"), Some(3));
         assert_eq!(counter("RZ", "0x8", "GE", "0x19"), Some(4));
         assert_eq!(counted_by("RZ", "0x8", "ISETP.GE.AND P0, PT, R1, 0x18, PT", true), Some(4));
-        // The smaller one of a constant and a number of the call, in either order; the larger one has no bound.
+        // The limit is the minimum of a constant and a value that depends on the call, in either order. A maximum of
+        // the two gives no limit.
         assert_eq!(counter("RZ", "0x100", "NE", "R5"), Some(8));
         assert_eq!(counted_by("RZ", "0x80", "ISETP.NE.AND P0, PT, R5, R1, PT", false), Some(16));
         assert_eq!(counter("RZ", "0x8", "NE", "R7"), None);

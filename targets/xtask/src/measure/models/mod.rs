@@ -26,7 +26,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let tested = TORCH.map(|tests| (tests, with_module(script(tests)).run()));
     let sdpa = with_module(script(&format!("{HERE}/sdpa.py"))).run();
     let layers = script(LAYERS).arg(dist.join("bin/elsa")).run();
-    // A model that an exporter refuses is named, and the others are compared.
+    // If an exporter refuses some models, their names are printed, and the other models are compared.
     let exported = with_words(script(&format!("{HERE}/export.py")).arg(&folder)).run();
     let compare = script(&format!("{HERE}/compare.py"))
         .arg(&folder)
