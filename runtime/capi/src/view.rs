@@ -8,7 +8,7 @@ use elsa_core::view::{Layout, View};
 /// Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_view_init(
     layout: elsa_layout,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// call returns ELSA_STATUS_BUSY.
 ///
 /// # Safety
-/// *write*.
+/// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_workspace_create(
     plan: elsa_plan,
@@ -49,7 +49,8 @@ fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
 /// call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 ///
 /// # Safety
-/// *read*: plans for count handles; *write*.
+/// `plans` is null or valid for reads of `count` handles, and nothing writes there during the call (*read*). The output
+/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_workspace_create_shared(
     plans: *const elsa_plan,

@@ -49,8 +49,8 @@ typedef struct {
  Table of relative position biases, [entries, heads] in row-major order, as in Swin. The entry of a pair of query and
  key selects the term added to its score. All zeros means no table.
 
- With has_index, bias_index of the inputs holds the entry of each pair. Otherwise the problem must have windows. For
- windows of h rows by w tokens, entries is (2 h - 1) (2 w - 1), and the entry of query token (r, c) and key token
+ If has_index is set, bias_index of the inputs holds the entry of each pair. Otherwise the problem must have windows.
+ For windows of h rows by w tokens, entries is (2 h - 1) (2 w - 1), and the entry of query token (r, c) and key token
  (r', c') is (r - r' + h - 1) (2 w - 1) + (c - c' + w - 1).
  */
 typedef struct {
@@ -73,7 +73,7 @@ typedef struct {
 } elsa_table;
 
 /*
- Windows of a picture, each of which is a sequence of the batch. Sizes are rows and columns, in tokens. All zeros
+ Windows of a picture; each window is a sequence of the batch. Sizes are rows and columns, in tokens. All zeros
  means no windows.
 
  Token i of a window is at (i / w, i % w). Sequence b is window b % n of a picture, in row-major order, where n = (H
@@ -316,11 +316,11 @@ typedef struct {
    */
   size_t additions;
   /*
-   L(n, B), ELSA equation 6.
+   Depth L(n, B) of ELSA equation 6.
    */
   size_t published_depth;
   /*
-   u L(n, B) with the unit roundoff u of f32, ELSA equation 7, relative to the 2-norm of the output.
+   Bound u L(n, B) of ELSA equation 7, with the unit roundoff u of f32, relative to the 2-norm of the output.
    */
   double published_bound;
   /*
@@ -463,15 +463,15 @@ typedef struct {
  */
 typedef struct {
   /*
-   References, one per row; minus infinity for a row that attends no key.
+   References m, one per row; minus infinity for a row that attends no key.
    */
   const float *m;
   /*
-   Sums, one per row.
+   Sums S, one per row.
    */
   const float *s;
   /*
-   Weighted sums, [rows, d_v].
+   Weighted sums W, [rows, d_v].
    */
   const float *w;
 } elsa_states_in;
@@ -481,15 +481,15 @@ typedef struct {
  */
 typedef struct {
   /*
-   References, one per row.
+   References m, one per row.
    */
   float *m;
   /*
-   Sums, one per row.
+   Sums S, one per row.
    */
   float *s;
   /*
-   Weighted sums, [rows, d_v].
+   Weighted sums W, [rows, d_v].
    */
   float *w;
 } elsa_states_out;
@@ -547,7 +547,8 @@ extern "C" {
  integers already is an ELSA_MASK_BOOL.
 
  # Safety
- *read*: from holds count elements of the source type; *write*: to has room for count converted elements.
+ from holds count elements of the source type, and nothing writes there during the call (*read*). to has room for
+ count converted elements, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_mask_convert(elsa_mask_source source,
                               const void *from,
@@ -561,7 +562,8 @@ elsa_status elsa_mask_convert(elsa_mask_source source,
  Any number of threads may use a plan, each with its own workspace.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_plan_create(elsa_engine engine,
                              const elsa_problem *problem,
@@ -570,10 +572,11 @@ elsa_status elsa_plan_create(elsa_engine engine,
 
 /*
  Writes the certificate of an attention plan for runs on a back end: the published error bound, compared with the
- operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's.
+ operations that a run executes. backend is the one in the report of a run, or ELSA_BACKEND_AUTO for the plan's back
+ end.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_plan_certificate(elsa_plan plan,
                                   elsa_backend backend,
@@ -586,7 +589,9 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
  present.
 
  # Safety
- *read*, *write*, *tensors*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules (*tensors*).
  */
 elsa_status elsa_run(elsa_plan plan,
                      elsa_workspace workspace,
@@ -599,11 +604,12 @@ elsa_status elsa_run(elsa_plan plan,
  The states must be among the outputs; out may be absent. elsa_states_merge merges states, and elsa_states_finish
  converts them to the output. In all other respects, the rules of elsa_run apply.
 
- With a chunk, the keys of the call are part of key_total keys and start at key key_offset; the queries are part of
- query_total queries and start at query query_offset. key_lengths, causal diagonals and windows refer to all of these
- keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row that
- attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not supported
- for problems with a past, a present or packed sequences. Without a chunk (null), the call has all keys and queries.
+ chunk may place the keys of the call among key_total keys, starting at key key_offset, and its queries among
+ query_total queries, starting at query query_offset. key_lengths, causal diagonals and windows then refer to all of
+ these keys and queries, and need no mask. A mask of the problem covers only the queries and keys of the call. A row
+ that attends no key of the chunk gets the empty state. Chunks of the same shape share a plan. Chunks are not
+ supported for problems with a past, a present or packed sequences. If chunk is null, the call has all keys and
+ queries.
 
  # Safety
  As for elsa_run.
@@ -616,12 +622,12 @@ elsa_status elsa_partial(elsa_plan plan,
                          elsa_report *report);
 
 /*
- Runs a GPU plan over tensors in GPU memory, or in buffers by their device_data, without a copy. bias_index is in GPU
- memory too. Its entries are not checked: an entry outside the table counts as the first or last of the table. The
- other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait.
- If stream is null, the call uses its own stream and always waits before it returns, even on failure; the device's
- default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There is no
- fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
+ Runs a GPU plan over tensors in GPU memory, or in buffers addressed by their device_data, without a copy. bias_index
+ is in GPU memory too. Its entries are not checked: an entry outside the table counts as the first or last of the
+ table. The other lists are in host memory. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does
+ not wait. If stream is null, the call uses its own stream and always waits before it returns, even on failure; the
+ device's default stream is (void *)1. Later calls with the same workspace, in any stream, run after this work. There
+ is no fallback: a plan that computes on the CPU returns ELSA_STATUS_UNSUPPORTED.
 
  A stream that is being captured, in any mode, records the run in its CUDA graph. Since the graph cannot wait for
  work outside the capture, the call itself then waits for earlier runs in the workspace. Create the plan before the
@@ -632,7 +638,10 @@ elsa_status elsa_partial(elsa_plan plan,
  elsa_workspace_certified describes that launch.
 
  # Safety
- *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+ stream is null or has not been destroyed.
  */
 elsa_status elsa_run_device(elsa_plan plan,
                             elsa_workspace workspace,
@@ -649,7 +658,9 @@ elsa_status elsa_run_device(elsa_plan plan,
  Frames may share a workspace; while one of them runs, running another returns ELSA_STATUS_BUSY.
 
  # Safety
- *read*, *write*; *tensors* for every run.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules in every run (*tensors*).
  */
 elsa_status elsa_bind(elsa_plan plan,
                       elsa_workspace workspace,
@@ -677,7 +688,9 @@ elsa_status elsa_bind(elsa_plan plan,
  always produces the same bits.
 
  # Safety
- *read*, *write*: m and s for rows f32 values, w for rows * dim.
+ The structs and the arrays of earlier and later are valid for reads, and those of merged for writes: m and s for
+ rows f32 values, w for rows * dim. Nothing else writes to the inputs or uses the outputs during the call (*read*,
+ *write*).
  */
 elsa_status elsa_states_merge(size_t rows,
                               size_t dim,
@@ -691,7 +704,8 @@ elsa_status elsa_states_merge(size_t rows,
  rejects are rejected here too.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_states_finish(size_t rows,
                                size_t dim,

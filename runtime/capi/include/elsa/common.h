@@ -41,7 +41,7 @@
 #define ELSA_STACK_BYTES 32768
 
 /*
- Size of a reason in bytes, including the terminating zero.
+ Size of a reason text in bytes, including the terminating zero.
  */
 #define ELSA_REASON_BYTES 256
 
@@ -51,7 +51,7 @@
 #define ELSA_NAME_BYTES 128
 
 /*
- Result of a function: ELSA_STATUS_OK, or the reason of the failure.
+ Result of a function: ELSA_STATUS_OK, or the reason for the failure.
  */
 typedef int32_t elsa_status;
 
@@ -112,7 +112,7 @@ typedef uint32_t elsa_cuda_context;
 
 /*
  Task that computes one worker's share of the work. The host calls it once for each worker number below the count
- passed to its hook. It returns when the share is complete, and never unwinds.
+ passed to its hook. The task returns when the share is complete, and never unwinds.
  */
 typedef void (*elsa_parallel_task)(void *context, size_t worker);
 
@@ -272,12 +272,12 @@ typedef struct {
    */
   size_t size;
   /*
-   First byte, aligned to 64 bytes.
+   Address of the first byte, a multiple of 64.
    */
   void *data;
   /*
-   First byte in the address space of the engine's GPU, for elsa_run_device; null if the GPU cannot
-   access it.
+   Address of the first byte for the engine's GPU, to be used with elsa_run_device; null if the GPU cannot access
+   the memory.
    */
   void *device_data;
   /*
@@ -400,8 +400,8 @@ typedef struct {
 
 /*
  Notable properties of the tensors of a certified run, for elsa_certified. The flags refer to measured elements:
- queries; outputs on the CPU; keys and values between the first and the last that any row of the sequence may attend
- by length, causality and window; and all elements of mask and bias.
+ queries; outputs on the CPU; keys and values from the first to the last that length, causality and window allow any
+ row of the sequence to attend; and all elements of mask and bias.
  */
 typedef uint32_t elsa_certified_flags;
 
@@ -486,7 +486,7 @@ typedef uint32_t elsa_mask_kind;
  */
 typedef struct {
   /*
-   The first element.
+   Address of the first element.
    */
   const void *data;
   /*
@@ -501,7 +501,7 @@ typedef struct {
  */
 typedef struct {
   /*
-   The first element.
+   Address of the first element.
    */
   void *data;
   /*
@@ -516,7 +516,7 @@ typedef struct {
  */
 typedef struct {
   /*
-   The first entry.
+   Address of the first entry.
    */
   const int64_t *data;
   /*
@@ -798,9 +798,10 @@ const char *elsa_last_error(void);
  Checks whether this build has a back end and this machine can execute it: writes 1 or 0 to present.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_backend_present(elsa_backend backend, uint32_t *present);
+elsa_status elsa_backend_present(elsa_backend backend,
+                                 uint32_t *present);
 
 /*
  Sends messages of the library, up to the given severity level, to callback, with user as its first argument. A
@@ -818,7 +819,7 @@ elsa_status elsa_log_set(elsa_log_level level,
  Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_view_init(elsa_layout layout,
                            size_t batch,
@@ -847,7 +848,9 @@ elsa_status elsa_view_init(elsa_layout layout,
  a call of this library.
 
  # Safety
- *read*, *write*, *hook*: parallel_for is null or a function that obeys these rules.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). parallel_for is
+ null or a function that obeys the rules above (*hook*).
  */
 elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);
@@ -856,9 +859,10 @@ elsa_status elsa_engine_create(const elsa_engine_options *options,
  Describes the devices and limits of an engine.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_engine_describe(elsa_engine engine, elsa_engine_info *info);
+elsa_status elsa_engine_describe(elsa_engine engine,
+                                 elsa_engine_info *info);
 
 /*
  Loads all GPU kernels of the library, so that creating plans does not have to load them. Does nothing without a GPU.
@@ -903,7 +907,7 @@ elsa_status elsa_engine_destroy(elsa_engine engine);
  A fork child must not use a buffer that its parent has page-locked.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_buffer_create(elsa_engine engine,
                                size_t bytes,
@@ -913,14 +917,16 @@ elsa_status elsa_buffer_create(elsa_engine engine,
  Describes the addresses and size of a buffer.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
+elsa_status elsa_buffer_describe(elsa_buffer buffer,
+                                 elsa_buffer_info *info);
 
 /*
  Destroys the handle of a buffer. The buffer's memory is freed when no call and no bound frame uses a tensor or a
  list that begins in it; freeing it waits for all work submitted to the GPU's context. The caller must ensure that
- nothing else uses the memory: the program itself, a workspace in it, elsa_states_merge and elsa_states_finish.
+ nothing else uses the memory: neither the program itself, nor a workspace in it, nor elsa_states_merge or
+ elsa_states_finish.
  */
 elsa_status elsa_buffer_destroy(elsa_buffer buffer);
 
@@ -928,9 +934,10 @@ elsa_status elsa_buffer_destroy(elsa_buffer buffer);
  Describes the choices of a plan and the bytes that it needs.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_plan_describe(elsa_plan plan, elsa_plan_info *info);
+elsa_status elsa_plan_describe(elsa_plan plan,
+                               elsa_plan_info *info);
 
 /*
  Destroys the handle of a plan. Workspaces and frames created from it keep working.
@@ -942,7 +949,7 @@ elsa_status elsa_plan_destroy(elsa_plan plan);
  call returns ELSA_STATUS_BUSY.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
@@ -955,17 +962,18 @@ elsa_status elsa_workspace_create(elsa_plan plan,
  call that needs it allocates it. Plans that compute on a GPU must belong to one engine.
 
  # Safety
- *read*: plans for count handles; *write*.
+ `plans` is null or valid for reads of `count` handles, and nothing writes there during the call (*read*). The output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
                                          size_t count,
                                          elsa_workspace *workspace);
 
 /*
- Creates a workspace in the caller's memory: at least workspace_bytes of the plan's elsa_plan_info, with any
- alignment. The first workspace_bytes of the memory are cleared and used, and the rest is not touched. The memory
- must stay valid, and nothing else may use it, until the handle is destroyed and the calls and bound frames that use
- it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
+ Creates a workspace in memory of the caller, which must have at least the workspace_bytes of the plan's
+ elsa_plan_info, with any alignment. The first workspace_bytes of the memory are cleared and used; any further bytes
+ are not touched. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the
+ calls and bound frames that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *write*; memory is writable for bytes bytes, for as long as stated above.
@@ -976,11 +984,12 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      elsa_workspace *workspace);
 
 /*
- Creates a workspace in GPU memory of the caller: at least workspace_bytes of the plan's elsa_plan_info, or
- state_workspace_bytes for runs that output states or omit out, aligned to 256 bytes; null with 0 bytes for a plan
- that needs none. elsa_run_device with this workspace allocates no GPU memory; elsa_run does, for the tensors that it
- copies. The memory must stay valid, and nothing else may use it, until the handle is destroyed and the calls and
- bound frames that use it have ended; destroying the handle then waits for enqueued work.
+ Creates a workspace in GPU memory of the caller, which must be aligned to 256 bytes and have at least the
+ workspace_bytes of the plan's elsa_plan_info, or state_workspace_bytes for runs that output states or omit out. For
+ a plan that needs none, pass null with 0 bytes. elsa_run_device with this workspace allocates no GPU memory;
+ elsa_run does, for the tensors that it copies. The memory must stay valid, and nothing else may use it, until the
+ handle is destroyed and the calls and bound frames that use it have ended; destroying the handle then waits for
+ enqueued work.
 
  If an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
  them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
@@ -995,10 +1004,10 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
 
 /*
  Warms up a plan by running it over internal zero tensors, so that its first run in this workspace takes as long as
- later ones and allocates nothing. The kernels of every kind of run are loaded and have been launched, the GPU has
- memory for copies of tensors and states (even if later tensors need no copy), and threads have been woken. It takes
- the time of one or two runs, and temporarily memory for tensors like those of a run. It uses no tensor of the
- caller.
+ later ones and allocates nothing. The warm-up loads and launches the kernels of every kind of run, allocates GPU
+ memory for copies of tensors and states (even if later tensors need no copy), and wakes the threads. It takes the
+ time of one or two runs, and temporarily allocates tensors like those of a run. It does not access the caller's
+ tensors.
 
  If a GPU fails during the warm-up and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run; the
  reports of later runs say whether the CPU still does. For a workspace in GPU memory of the caller, the warm-up
@@ -1016,9 +1025,11 @@ elsa_status elsa_workspace_destroy(elsa_workspace workspace);
  Runs a bound frame. After the first run of its plan, nothing is allocated. The report may be null.
 
  # Safety
- *write*; *tensors* of elsa_bind, or of the function that bound the frame for another operator.
+ The report is null or valid for writes, and nothing else uses it during the call (*write*). The memory of the
+ tensors is as elsa_bind, or the function that bound the frame for another operator, requires (*tensors*).
  */
-elsa_status elsa_bound_run(elsa_bound bound, elsa_report *report);
+elsa_status elsa_bound_run(elsa_bound bound,
+                           elsa_report *report);
 
 /*
  Destroys the handle of a bound frame.
@@ -1034,7 +1045,8 @@ elsa_status elsa_bound_destroy(elsa_bound bound);
  every element in the channel, or NaN if nothing is claimed. absolute may be null if count is 0.
 
  # Safety
- *write*; absolute is writable for count numbers.
+ value is null or valid for writes, and nothing else uses it during the call (*write*); absolute is writable for
+ count numbers.
  */
 elsa_status elsa_workspace_certified(elsa_workspace workspace,
                                      elsa_certified *value,

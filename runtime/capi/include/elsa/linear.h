@@ -6,9 +6,9 @@
 #include "common.h"
 
 /*
- Update rule of a head's state S, f32 [d_k, d_v], for a token with key k, value v, gate a = exp(decay) and rate beta. The
- rules are those of LinearAttention in ONNX opset 27. A gate of zero, from a decay of -inf, clears what it multiplies,
- including infinities and NaN.
+ Update rule of a head's state S, f32 [d_k, d_v], for a token with key k, value v, gate a = exp(decay) and rate beta.
+ The rules are those of LinearAttention in ONNX opset 27. A gate of zero, from a decay of -inf, clears the state or
+ the rows that it multiplies, including infinities and NaN.
  */
 typedef uint32_t elsa_rule;
 
@@ -114,7 +114,7 @@ typedef struct {
    */
   uint32_t has_normalize;
   /*
-   Term added to the sum of squares.
+   Term added to the sum of squares if has_normalize is set.
    */
   float normalize;
   /*
@@ -155,7 +155,7 @@ typedef struct {
    */
   size_t chunk;
   /*
-   Parts of a sequence for ELSA_FORM_SCAN: 2 to 256; 0 derives the number from the tokens.
+   Parts of a sequence for ELSA_FORM_SCAN: 2 to 256; 0 derives the number of parts from the number of tokens.
    */
   size_t parts;
   /*
@@ -313,7 +313,7 @@ typedef struct {
 #define ELSA_FORM_FUSED_CHUNK 3
 
 /*
- Each token against all earlier tokens, in time quadratic in the number of tokens.
+ Products of each token with all earlier tokens, in time quadratic in the number of tokens.
  */
 #define ELSA_FORM_PARALLEL 4
 
@@ -335,7 +335,8 @@ extern "C" {
  plan, each with its own workspace.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_linear_plan_create(elsa_engine engine,
                                     const elsa_linear_problem *problem,
@@ -346,9 +347,10 @@ elsa_status elsa_linear_plan_create(elsa_engine engine,
  Describes the choices of a plan of linear attention.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_linear_plan_describe(elsa_plan plan, elsa_linear_info *info);
+elsa_status elsa_linear_plan_describe(elsa_plan plan,
+                                      elsa_linear_info *info);
 
 /*
  Runs a plan of linear attention over tensors in host memory, and waits. A decode step is a run of one token. Nothing
@@ -356,7 +358,9 @@ elsa_status elsa_linear_plan_describe(elsa_plan plan, elsa_linear_info *info);
  present_state must be present.
 
  # Safety
- *read*, *write*, *tensors*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules (*tensors*).
  */
 elsa_status elsa_linear_run(elsa_plan plan,
                             elsa_workspace workspace,
@@ -369,7 +373,10 @@ elsa_status elsa_linear_run(elsa_plan plan,
  elsa_run_device apply; cu_seqlens is in host memory.
 
  # Safety
- *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+ stream is null or has not been destroyed.
  */
 elsa_status elsa_linear_run_device(elsa_plan plan,
                                    elsa_workspace workspace,
@@ -382,7 +389,9 @@ elsa_status elsa_linear_run_device(elsa_plan plan,
  Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- *read*, *write*; *tensors* for every run.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules in every run (*tensors*).
  */
 elsa_status elsa_linear_bind(elsa_plan plan,
                              elsa_workspace workspace,

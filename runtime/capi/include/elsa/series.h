@@ -17,7 +17,8 @@ typedef uint32_t elsa_gate;
  of head c / dim. Thus [batch, tokens, channels] in memory is ELSA_LAYOUT_BNHD with one head, and [batch, channels,
  tokens] is ELSA_LAYOUT_BHND with one head per channel and a dim of 1. States are dense f32 [batch, channels].
 
- A factor of zero, or a logarithm of -inf, clears the state whatever it holds; a NaN poisons it.
+ A factor of zero, or a logarithm of -inf, clears any state, even one that is not finite. A NaN factor poisons the
+ state.
  */
 typedef struct {
   /*
@@ -296,7 +297,7 @@ typedef struct {
    */
   uint32_t shared;
   /*
-   Non-zero to output x / (1 + exp(-x)) of each sum x.
+   Non-zero to output x / (1 + exp(-x)) for each sum x.
    */
   uint32_t silu;
   /*
@@ -426,7 +427,8 @@ extern "C" {
  ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_recurrence_plan_create(elsa_engine engine,
                                         const elsa_recurrence_problem *problem,
@@ -439,7 +441,9 @@ elsa_status elsa_recurrence_plan_create(elsa_engine engine,
  present_state must be present.
 
  # Safety
- *read*, *write*, *tensors*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules (*tensors*).
  */
 elsa_status elsa_recurrence_run(elsa_plan plan,
                                 elsa_workspace workspace,
@@ -452,7 +456,10 @@ elsa_status elsa_recurrence_run(elsa_plan plan,
  rules of elsa_run_device apply.
 
  # Safety
- *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+ stream is null or has not been destroyed.
  */
 elsa_status elsa_recurrence_run_device(elsa_plan plan,
                                        elsa_workspace workspace,
@@ -465,7 +472,9 @@ elsa_status elsa_recurrence_run_device(elsa_plan plan,
  Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- *read*, *write*; *tensors* for every run.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules in every run (*tensors*).
  */
 elsa_status elsa_recurrence_bind(elsa_plan plan,
                                  elsa_workspace workspace,
@@ -478,7 +487,8 @@ elsa_status elsa_recurrence_bind(elsa_plan plan,
  select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_selective_plan_create(elsa_engine engine,
                                        const elsa_selective_problem *problem,
@@ -489,7 +499,9 @@ elsa_status elsa_selective_plan_create(elsa_engine engine,
  Runs a plan of a selective scan, like elsa_recurrence_run.
 
  # Safety
- *read*, *write*, *tensors*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules (*tensors*).
  */
 elsa_status elsa_selective_run(elsa_plan plan,
                                elsa_workspace workspace,
@@ -498,10 +510,13 @@ elsa_status elsa_selective_run(elsa_plan plan,
                                elsa_report *report);
 
 /*
- Runs a plan of a selective scan in GPU memory, like elsa_recurrence_run_device.
+ Runs a plan of a selective scan over tensors in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+ stream is null or has not been destroyed.
  */
 elsa_status elsa_selective_run_device(elsa_plan plan,
                                       elsa_workspace workspace,
@@ -514,7 +529,9 @@ elsa_status elsa_selective_run_device(elsa_plan plan,
  Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- *read*, *write*; *tensors* for every run.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules in every run (*tensors*).
  */
 elsa_status elsa_selective_bind(elsa_plan plan,
                                 elsa_workspace workspace,
@@ -527,7 +544,8 @@ elsa_status elsa_selective_bind(elsa_plan plan,
  options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_convolution_plan_create(elsa_engine engine,
                                          const elsa_convolution_problem *problem,
@@ -538,7 +556,9 @@ elsa_status elsa_convolution_plan_create(elsa_engine engine,
  Runs a plan of a causal convolution, like elsa_recurrence_run.
 
  # Safety
- *read*, *write*, *tensors*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules (*tensors*).
  */
 elsa_status elsa_convolution_run(elsa_plan plan,
                                  elsa_workspace workspace,
@@ -547,10 +567,13 @@ elsa_status elsa_convolution_run(elsa_plan plan,
                                  elsa_report *report);
 
 /*
- Runs a plan of a causal convolution in GPU memory, like elsa_recurrence_run_device.
+ Runs a plan of a causal convolution over tensors in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- *read*, *write*; *tensors* until the stream has been waited for; stream is null or has not been destroyed.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
+ stream is null or has not been destroyed.
  */
 elsa_status elsa_convolution_run_device(elsa_plan plan,
                                         elsa_workspace workspace,
@@ -563,7 +586,9 @@ elsa_status elsa_convolution_run_device(elsa_plan plan,
  Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- *read*, *write*; *tensors* for every run.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
+ the memory that their structs describe, under the same rules in every run (*tensors*).
  */
 elsa_status elsa_convolution_bind(elsa_plan plan,
                                   elsa_workspace workspace,
@@ -575,9 +600,10 @@ elsa_status elsa_convolution_bind(elsa_plan plan,
  Describes the choices of a plan of a recurrence, a selective scan or a convolution.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_series_plan_describe(elsa_plan plan, elsa_series_info *info);
+elsa_status elsa_series_plan_describe(elsa_plan plan,
+                                      elsa_series_info *info);
 
 #ifdef __cplusplus
 }  // extern "C"

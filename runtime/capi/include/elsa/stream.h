@@ -6,8 +6,8 @@
 #include "attention.h"
 
 /*
- Outputs of a stream, combined by bitwise or, for elsa_stream_options. Present keys and values are written if the
- problem has them.
+ Outputs that a stream writes: a bitwise or of ELSA_STREAM_*, in elsa_stream_options. Present keys and values are
+ written if the problem has them.
  */
 typedef uint32_t elsa_stream_outputs;
 
@@ -20,9 +20,9 @@ typedef struct {
    */
   size_t size;
   /*
-   Maximum bytes of memory of the process during a run, including its memory when the stream is created. A stream
-   that does not fit is rejected, and the message gives the required bytes; a budget beyond the memory that the
-   system has left is rejected too.
+   Maximum memory of the process during a run, in bytes, including the memory that it has when the stream is
+   created. A stream that does not fit is rejected, and the message gives the required bytes; a budget beyond the
+   memory that the system has left is rejected too.
    */
   size_t host_budget;
   /*
@@ -83,9 +83,9 @@ typedef struct {
    */
   size_t chunk_keys;
   /*
-   Number of units of a run. A unit is a box of resident rows that reads its keys once; before these comes one unit
-   for every sequence and key head that is copied to a present. 0 for packed sequences, whose lengths are known
-   only at run time.
+   Number of units of a run. A unit is a box of resident rows that reads its keys once. The run begins with one
+   additional unit for every sequence and key head whose keys and values are copied to a present tensor. 0 for
+   packed sequences, whose lengths are known only at run time.
    */
   size_t units;
   /*
@@ -132,11 +132,12 @@ typedef struct {
 typedef uint32_t elsa_operand;
 
 /*
- Box of rows of a tensor, and their layout in the memory passed to a callback. For row (first[0] + b, first[1] + h,
- first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts, the length elements from
- start on are stored at offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The
- strides of the problem's views determine only the order of heads and tokens in this memory; the program may store
- its own tensors in any layout.
+ Box of rows of a tensor, and the layout of these rows in the memory passed to a callback. Let b, h and t be below
+ count[0], count[1] and count[2]. Of row (first[0] + b, first[1] + h, first[2] + t) of the tensor's
+ [batch, heads, tokens], the elements start to start + length - 1 are stored contiguously. The first of them is at
+ offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The strides of the problem's
+ views determine only the order of heads and tokens in this memory; the program may store its own tensors in any
+ layout.
  */
 typedef struct {
   /*
@@ -160,8 +161,8 @@ typedef struct {
    */
   size_t count[3];
   /*
-   First element of each row. Non-zero only for mask, bias and index, whose elements are indexed by key, past
-   included.
+   Index of the first stored element of each row. Non-zero only for mask, bias and index, whose elements are
+   indexed by key, including past keys.
    */
   size_t start;
   /*
@@ -175,15 +176,15 @@ typedef struct {
 } elsa_rows;
 
 /*
- Callback that fills rows of an input. It must write every element of the rows into the bytes bytes that start at
- data, and nothing else. A non-zero result ends the run, whose report contains it. elsa_stream_run documents the
- rules for callbacks.
+ Callback that fills rows of an input. It must write every element of the rows into the memory that begins at data
+ and has bytes bytes, and write nothing else. A non-zero result ends the run, whose report contains it.
+ elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_read)(void *user, const elsa_rows *rows, void *data, size_t bytes);
 
 /*
- Callback that receives final rows of an output, in the bytes bytes that start at data. A non-zero result ends the
- run, whose report contains it. elsa_stream_run documents the rules for callbacks.
+ Callback that receives final rows of an output, in the memory that begins at data and has bytes bytes. A non-zero
+ result ends the run, whose report contains it. elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_write)(void *user,
                                      const elsa_rows *rows,
@@ -224,7 +225,7 @@ typedef struct {
   elsa_integers cu_seqlens_k;
   /*
    First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
-   that a callback ended, pass finished of its report.
+   that a callback ended, pass the field finished of that run's report.
    */
   size_t first_unit;
 } elsa_stream_data;
@@ -243,7 +244,7 @@ typedef struct {
    */
   int32_t code;
   /*
-   Operand of the callback call that ended the run; 0 if no callback ended it.
+   Operand that the callback was reading or writing when it ended the run; 0 if no callback ended it.
    */
   elsa_operand operand;
   /*
@@ -268,7 +269,7 @@ typedef struct {
    */
   uint64_t written_bytes;
   /*
-   Milliseconds from the first read to the end.
+   Milliseconds from the first read to the end of the run.
    */
   double total_ms;
   /*
@@ -399,7 +400,8 @@ extern "C" {
  program or its callbacks.
 
  # Safety
- *read*, *write*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
 elsa_status elsa_stream_create(elsa_engine engine,
                                const elsa_problem *problem,
@@ -410,9 +412,10 @@ elsa_status elsa_stream_create(elsa_engine engine,
  Describes the choices of a stream and its memory account.
 
  # Safety
- *write*.
+ Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
  */
-elsa_status elsa_stream_describe(elsa_stream stream, elsa_stream_info *info);
+elsa_status elsa_stream_describe(elsa_stream stream,
+                                 elsa_stream_info *info);
 
 /*
  Runs a stream and waits. read fills the rows needed next while the previous ones are computed; write receives rows
@@ -440,7 +443,9 @@ elsa_status elsa_stream_describe(elsa_stream stream, elsa_stream_info *info);
  memory account except fixed_bytes.
 
  # Safety
- *read*, *write*, *callbacks*.
+ Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
+ pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The callbacks may
+ be called as described above and obey these rules (*callbacks*).
  */
 elsa_status elsa_stream_run(elsa_stream stream,
                             const elsa_stream_data *data,
