@@ -22,13 +22,13 @@ pub struct Primitives {
     pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
     /// Entry point of `memory::transpose_out`.
     pub transpose_out: unsafe fn(*const f32, usize, usize, usize, *mut f32, usize),
-    /// Entry point of `memory::widen` from f16.
+    /// Entry point of `memory::widen` for f16 sources.
     pub widen_f16: Widen,
-    /// Entry point of `memory::widen` from bf16.
+    /// Entry point of `memory::widen` for bf16 sources.
     pub widen_bf16: Widen,
-    /// Entry point of `memory::narrow` to f16.
+    /// Entry point of `memory::narrow` for f16 targets.
     pub narrow_f16: Narrow,
-    /// Entry point of `memory::narrow` to bf16.
+    /// Entry point of `memory::narrow` for bf16 targets.
     pub narrow_bf16: Narrow,
     /// Entry point of [`crate::exp2::exp2`], for measuring the error of the exponential.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),

@@ -20,8 +20,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 /// writing key of the same token, else zero. A query reads after its token writes; a reading key reads before.
 ///
 /// # Safety
-/// - `t` is one of the segment's tokens. `n` is at most its number of query rows, and below it under the rules without
-///   rates.
+/// - `t` is one of the segment's tokens. `n` is at most the number of query rows of a token. Under the rules without
+///   rates, which have no reading keys, `n` is less than that number.
 #[inline(always)]
 unsafe fn reading_row(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
     let token = t as isize;

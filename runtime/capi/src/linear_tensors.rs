@@ -81,8 +81,8 @@ unsafe fn host<'a>(
     let tensors = check(problem, inputs, outputs)?;
     let at = |operand| &tensors.operands[operand];
     let dtype = |operand| problem.dtype_of(operand);
-    // SAFETY: the memory is valid by the clause of this function. `check` has made each buffer for elements of its
-    // operand's type, which is f32 for states, and has found no output that overlaps other memory.
+    // SAFETY: the memory is valid by the clause of this function. `check` has sized each buffer for the element type of
+    // its operand, which is f32 for states, and has found no output that overlaps other memory.
     let (read, written) = unsafe {
         let read = Inputs {
             query: at(Operand::Query).elements(dtype(Operand::Query)),

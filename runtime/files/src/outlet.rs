@@ -1,5 +1,5 @@
-//! Destinations of outputs. [`Place::find`] is the only path from an argument to a writable file: it follows links and
-//! refuses the files that the call reads.
+//! Destinations of outputs. Only [`Place::find`] turns an argument into a writable file: it follows links and refuses
+//! the files that the call reads.
 
 use super::error::FileError;
 use super::temporary::{Temporary, folder, step};

@@ -343,7 +343,7 @@ fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Erro
     }))
 }
 
-/// Prints a table of the ways.
+/// Prints a table with a line for each way of computing a cell.
 fn print(to: &mut impl Write, rows: &[Row]) -> Result<(), Error> {
     let Some(first) = rows.first() else { return Ok(()) };
     let Row { operator, batch, channels, numbers, backend, threads, .. } = first;

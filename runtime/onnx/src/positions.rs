@@ -505,8 +505,9 @@ pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal,
     for (at, term) in terms.iter().enumerate() {
         let Some(term) = term else { continue };
         let both = band.and(&term.band).filter(|both| {
-            // For a row without a key, a finite fill yields equal weights, and the operator yields zeros. Other masks
-            // never mask the first key of a row, but a window may leave it out.
+            // Unless every fill is −∞, each row must have a key: for a row without one, a finite fill yields equal
+            // weights, but the operator yields zeros. Terms without a band are assumed to keep a row's first key, which a
+            // window may exclude.
             let alone = both.low.is_none() || terms.iter().all(Option::is_some);
             void && term.void || both.reaches_all(axes) && alone
         });

@@ -300,8 +300,8 @@ impl Graph<'_> {
         self.known.get(name).cloned()
     }
 
-    /// Returns the reason why the tensor `name` cannot be computed. The reason names the first node that fails on the path
-    /// back from the tensor, and the memory of that node's output.
+    /// Returns the reason why the tensor `name` cannot be computed. The search goes back from the tensor to a node that
+    /// cannot be computed although its inputs can. The reason names this node, and the size of its output from 1 MiB on.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {

@@ -412,7 +412,8 @@ fn parts_are_carried_in_the_order_of_core() {
     }
 }
 
-/// Runs the quadratic form with several blocks of rows and of columns, shared heads, and gates that clear or grow.
+/// Runs the quadratic form with several blocks of rows and of columns, shared heads, and gates that clear the state or
+/// make it grow.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_token_against_every_earlier_one() {

@@ -239,8 +239,8 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
-/// Runs calls of one token, with head sizes around vectors and strips, and gates of every kind. The bits are the same
-/// if the past state is replaced in place, and an absent past counts as zeros.
+/// Runs calls of one token, with gates of every kind and with head sizes that do or do not fill vectors and strips. The
+/// bits are the same if the past state is replaced in place, and an absent past counts as zeros.
 #[test]
 fn one_token_of_every_size() {
     let options = LinearPlanOptions::default().all_workers(true);

@@ -95,7 +95,7 @@ fn cleared_rows_select() {
     assert!(run[2] == 5.0 && run[3].is_nan());
 }
 
-/// Slots that count, for each slot, the executions of `combine` on the longest path to it.
+/// Slots, each with the number of executions of `combine` on the longest path to it.
 struct Counted<'a> {
     slots: AffineSlots<'a>,
     depth: Vec<usize>,

@@ -178,7 +178,7 @@ fn force_overwrites_and_a_file_takes_further_tensors_without_it() {
         all.retain(|name, _| name != "y");
         assert_eq!(all, tensors(&before));
     }
-    // The inputs of a resumable run are read again, so that not even an additional tensor may be written to their file.
+    // The inputs of a resumable run are read again, so not even an additional tensor may be written to their file.
     let line =
         format!("{plain} @in.safetensors#q --out @in.safetensors#a --host-budget 256MiB --resume --force");
     let output = desk.call(&line);

@@ -19,7 +19,7 @@ pub enum Site {
 }
 
 impl Site {
-    /// Every site, in the order of the article.
+    /// Every site, in the order used by the VFA article.
     pub const ALL: [Site; 3] = [Site::Sink, Site::Own, Site::Middle];
 
     /// Returns the name of the site.

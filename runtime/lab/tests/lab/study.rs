@@ -91,7 +91,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
         assert_eq!(row[row.len() - 3], off, "{row:?}");
         assert_eq!(row.iter().filter(|cell| *cell == "66.7 %").count(), 2, "{row:?}");
     }
-    // If λ skips two of three blocks, 64 by 192 weights take 7/3 operations each for exponentials.
+    // λ skips two of three blocks, so the exponentials of all 64 by 192 weights take 7/3 operations per weight.
     let first = table(&page, "1");
     let of = |part: &str| first.iter().find(|row| row[0].starts_with(part)).unwrap()[1..].to_vec();
     assert_eq!(of("exponential"), ["7.000", "7.000", "7.000", "7.000", "2.333", "7.000"]);

@@ -115,8 +115,8 @@ impl Vote<'_> {
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`. This is `met`, the reference in its totals; while the totals are empty, it is
-    /// the rounded lower bound of its own key's score.
+    /// Returns the reference of row `i`: `met`, the reference in the row's totals, or, while the totals are empty, the
+    /// rounded lower bound of the score of the row's own key.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].

@@ -33,7 +33,8 @@
 //! 5. *Keys may arrive in chunks.* Between two chunks, the tile's region keeps the states and the [`Progress`] of a
 //!    [`Walk`], so the traversal of all chunks executes the same operations as a traversal of all keys at once.
 //! 6. *With an error budget*, a tile votes on skipping each block (`within.rs` of the kernels). If numbers are added to
-//!    scores, it also votes before the block is read ([`unseen`]). Its states then have a fourth sum.
+//!    scores, it also votes before the block is read ([`unseen`]). Its states then have one more sum, `D`, for the
+//!    weights of skipped blocks.
 //! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
 //! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
 //!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).

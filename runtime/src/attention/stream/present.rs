@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts that copy the past and new keys, or values, of pair `number`: two excerpts to read into a
-/// buffer, and one to write from it.
+/// Returns the excerpts that copy past and new keys, or past and new values, for pair `number` of a batch index and a
+/// key head: two excerpts that are read into a buffer, and one that is written from it.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

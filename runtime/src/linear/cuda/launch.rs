@@ -176,7 +176,7 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk over enough concurrent parts to fill the device.
+    /// Lists a walk in concurrent parts. The plan determines the number of chunks per part (`boundary`).
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))

@@ -8,7 +8,8 @@ use crate::shell::Tree;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Returns the folder for a board or this machine; the checks of one that is built are counted.
+/// Returns the folder for a board or this machine; builds it unless it is up to date. A build's checks are added to
+/// `ran`.
 ///
 /// # Errors
 /// Returns an error if the build or a check fails.

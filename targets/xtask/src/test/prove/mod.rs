@@ -224,7 +224,7 @@ fn show(out: &Output) {
     println!("{}{}", out.stderr, out.stdout);
 }
 
-/// Returns the output by which a command turned red.
+/// Returns the line of a failed command's output that contains the text expected of the fault, [`Fault::red`].
 ///
 /// # Errors
 /// Returns the reason why the run proves nothing: it passed, did not end, or failed for another reason than the fault.
