@@ -190,7 +190,9 @@ fn padded(random: &mut Random, number: u64) -> Case {
 fn padding_never_leaks() {
     let mut random = seeded(11);
     let (mut meaningful, mut share) = (0, 0.0f64);
-    for number in 0..200 {
+    // A stand-in GPU takes a tenth of a second for a problem.
+    let count = if std::env::var_os("ELSA_STANDIN").is_some() { 60 } else { 200 };
+    for number in 0..count {
         let case = padded(&mut random, number);
         let answer = case.naive();
         let rows = answer.lse.len();
@@ -202,7 +204,7 @@ fn padding_never_leaks() {
         });
     }
     println!("{meaningful} rows with a tolerance below 0.01; {share:.2} of the tolerance used");
-    assert!(meaningful > 5_000);
+    assert!(meaningful as u64 > 25 * count, "{meaningful}");
 }
 
 /// Checks values around and below the smallest normal number, alone and in blocks with larger values. Rounding to a

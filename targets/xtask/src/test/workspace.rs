@@ -55,7 +55,9 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
         "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored conformance:: \
          --skip every_block_size --test-threads 1",
         "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
-         hostile:: certified:: windows:: determinism:: append:: chunks:: tasks:: cuda_ run_and_bind --skip scale_ \
+         hostile:: certified:: windows:: determinism:: append:: chunks:: tasks:: run_and_bind --skip scale_ \
+         --skip cuda_ --test-threads 1",
+        "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored cuda_ --skip scale_ \
          --skip cuda_conformance:: --test-threads 1",
         "cargo test --workspace --exclude elsa-kernels --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ];
