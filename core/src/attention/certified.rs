@@ -173,9 +173,9 @@ impl<'a> Certified<'a> {
     /// - `kernel`, `keys`, and the measured norms,
     /// - `left_out`, for a run with an error budget or a schedule other than the exact one. It has the `schedule`,
     ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows
-    ///   skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed, whose
-    ///   `D` is an upper bound. In this case `bound` applies to the average over the remaining keys, and `absolute`
-    ///   includes the skipped keys,
+    ///   skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed, which
+    ///   contribute upper bounds to `D`. In this case `bound` applies to the average over the remaining keys, and
+    ///   `absolute` includes the skipped keys,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///

@@ -29,7 +29,7 @@ pub struct InputTensors<'a, E, M, I> {
     pub past_value: Option<E>,
     /// Elements of the mask.
     pub mask: Option<M>,
-    /// Elements of the bias: of its tensor or of its table.
+    /// Elements of the bias tensor or of the bias table.
     pub bias: Option<E>,
     /// Table entry for each pair of a query and a key, `[queries, keys]`. On a device the entries are not checked: an
     /// entry outside the table counts as the first or last one.

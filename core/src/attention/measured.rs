@@ -38,9 +38,9 @@ pub fn larger(a: f32, b: f32) -> f32 {
 /// Flags of the tensors of a call and of its run, as a set of bits.
 ///
 /// Flags about elements refer to the measured elements. These are the query rows of every sequence; on the CPU, the
-/// output rows; the keys and values from the first to the last that length, causality and window let some row of the
-/// sequence attend; and every element of a mask or a bias. Keys that a mask excludes, and keys that only other rows
-/// attend, are measured too, so their NaN or infinity is reported although it may not reach the output.
+/// output rows; the keys and values from the first to the last that length, causality and window allow some row to
+/// attend; and every element of a mask or a bias. Keys that a mask excludes, and keys that only some rows attend, are
+/// measured too, so their NaN or infinity is reported although it may not reach the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 

@@ -11,7 +11,7 @@ use crate::view::View;
 /// Longest chain of multiply-adds in a score.
 pub(super) const CHAIN: usize = 64;
 
-/// Rows of keys or of values: past rows in a separate tensor if there is one, and new rows.
+/// Rows of keys or of values: new rows and, if the past is a separate tensor, its rows.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     past: Option<(View, Elements<'a>)>,

@@ -1,4 +1,4 @@
-//! Runs commands. A command is printed before it runs, its output is shown while it runs and kept for counting.
+//! Runs commands. A command is printed before it runs. Its output is shown while it runs, and kept for counting.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -274,8 +274,7 @@ pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the processor seconds that all child processes that have ended used so far; 0 if the system does not report
-/// them.
+/// Returns the processor seconds that the finished child processes used; 0 if the system does not report them.
 pub fn processor_seconds() -> f64 {
     let told = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The program's name may contain spaces, but it ends with the last parenthesis. Fields 16 and 17 of the line are

@@ -9,7 +9,7 @@ pub mod structs;
 use elsa_files::{Accept, Buffer, Contents, Data, Fault, Format, read};
 use std::io::Cursor;
 
-/// Reads the tensor `name` from the file contents `bytes`, as every kind of argument.
+/// Reads the tensor `name` from the file contents `bytes`: once as floats, once as a mask and once as lengths.
 ///
 /// # Panics
 /// Panics if the result is neither a typed error nor a tensor whose number of elements matches its shape.

@@ -55,8 +55,8 @@ impl Probe {
         self.plan.certificate().executed.additions
     }
 
-    /// Runs the call on keys with the given scores, in base-2 units, and values. Returns the output, which is the same
-    /// for all rows.
+    /// Runs the call on keys with the given values and with the given scores in base-2 units. Returns the output, which
+    /// is the same for all rows.
     fn answer(&self, score: impl Fn(usize) -> f64, value: impl Fn(usize) -> f64) -> f64 {
         let (mut q, mut y) = (vec![0.0; self.queries * DIM], vec![0.0; self.queries * DIM]);
         let (mut k, mut v) = (vec![0.0; self.keys * DIM], vec![0.0; self.keys * DIM]);
@@ -90,7 +90,7 @@ impl Probe {
         self.kernel().map_or(1.0, |kernel| kernel.spec.weight_scale)
     }
 
-    /// Measures the additions to `W` on the path of key 0; each must add one key of `small`.
+    /// Measures the additions to `W` on the path of key 0; each addition must add one key of `small`.
     #[must_use]
     pub fn of_values(&self, small: &[usize]) -> f64 {
         self.values(small, 1.0, self.weight())
@@ -117,7 +117,7 @@ impl Probe {
         (self.answer(|_| 0.0, |j| values[j]) / alone - 1.0) * sum / 2f64.powi(HALF_A_STEP + 1)
     }
 
-    /// Measures the additions to `S` on the path of key 0; each must add one key of `small`.
+    /// Measures the additions to `S` on the path of key 0; each addition must add one key of `small`.
     #[must_use]
     pub fn of_weights(&self, small: &[usize]) -> f64 {
         let mut scores = vec![-60.0; self.keys];
@@ -135,7 +135,7 @@ pub fn multiples(step: usize, end: usize) -> Vec<usize> {
 }
 
 /// Returns `step` times each power of two below `count`. A balanced tree over `count` parts of `step` keys adds the
-/// parts that start there to the part of key 0.
+/// parts that start at these keys to the part of key 0.
 #[must_use]
 pub fn powers(step: usize, count: usize) -> Vec<usize> {
     (0..usize::BITS)

@@ -1,4 +1,4 @@
-//! Attention computed from the definition in f64, on vectors, and the tolerance of a computation in f32.
+//! Attention computed in f64 from the definition, row by row, and the tolerance of a computation in f32.
 
 use crate::cases::{Case, Data, MaskData};
 use elsa_core::attention::{Alignment, BiasView, MASK_LIMIT, MaskView};

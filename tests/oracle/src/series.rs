@@ -1,4 +1,4 @@
-//! Memory layouts of series, and comparisons of computed with exact values.
+//! Memory layouts of series, and comparisons of computed values with exact ones.
 
 use crate::cases::Data;
 use elsa_core::dtype::DType;

@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-/// Checks that errors of plain problems, relative to the sums of absolute terms, stay below the goal.
+/// Checks that errors of plain problems are at most 5e-7, relative to the sums of absolute terms.
 #[test]
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 130 } else { 400 };

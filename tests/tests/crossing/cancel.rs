@@ -67,7 +67,7 @@ impl ParallelFor for Lent {
 }
 
 impl Canceller {
-    /// Creates a CPU engine that its own calls cancel, and the canceller.
+    /// Creates a CPU engine, and a canceller through which calls of the engine cancel themselves.
     fn engine() -> (Engine, Held) {
         let canceller = Arc::new(Canceller::default());
         canceller.at.store(NEVER, Ordering::Relaxed);

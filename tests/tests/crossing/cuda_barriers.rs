@@ -14,8 +14,8 @@ fn run(kernel: &str) -> Output {
     Command::new(folder().join("diverging")).arg(kernel).output().unwrap()
 }
 
-/// Returns the position of `call` in the format of the driver's messages. It is in the line of a kernel whose comment
-/// contains `which`. If `which` is `second`, it is the last such call of the line, otherwise the first.
+/// Returns the position of `call` in the format of the driver's messages. The call is in the line of `kernel` whose
+/// comment contains `which`. If `which` is `second`, it is the last such call of the line, otherwise the first.
 fn place(kernel: &str, call: &str, which: &str) -> String {
     let start = format!("void {kernel}(");
     let mut lines = SOURCE.lines().enumerate().skip_while(|(_, line)| !line.starts_with(&start));

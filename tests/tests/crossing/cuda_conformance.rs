@@ -177,8 +177,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// Runs the kernels of plain tiles with masks and biases: f32 elements and boolean masks, in every broadcast, for
-/// ragged lengths, with elements that mask keys and with keys that no row attends.
+/// Runs the kernels of plain tiles with masks and biases: f32 elements and boolean masks, every broadcast, ragged
+/// lengths, masked keys, and keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
@@ -266,8 +266,8 @@ fn half_scores() -> PlanOptions {
     PlanOptions::default().half_scores(true)
 }
 
-/// Checks scores of f16 inputs that are summed in f16: the bits change, errors stay within the declared tolerance, and
-/// a sum beyond f16 gives NaN.
+/// Checks f16 inputs whose scores are summed in f16: the bits change, errors stay within the declared tolerance, and a
+/// sum beyond the range of f16 gives NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
@@ -322,8 +322,8 @@ proptest! {
     }
 }
 
-/// Checks that the certificate counts exactly the roundings on the longest path of a key, for kernels of tiles and of
-/// few rows, with the number of splits that the device suggests.
+/// Checks that the certificate counts exactly the roundings on the longest path of a key, for tile kernels and kernels
+/// for few rows, with the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -228,8 +228,8 @@ fn fell_back(output: &Output, reason: &str) {
     assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
 }
 
-/// Requires that, under [`Fallback::Fail`], the scenario has an error of `stage` that contains `reason`, and that no
-/// run is on the CPU.
+/// Requires that, under [`Fallback::Fail`], the scenario reports an error at `stage` that contains `reason`, and that
+/// no run is on the CPU.
 fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
     let mut all = variables.to_vec();
     all.push(("ELSA_TEST_FAIL", "1"));
@@ -374,8 +374,8 @@ fn memory_that_is_not_there() {
     }
 }
 
-/// Makes every driver function that the scenario calls fail, at its first and at its last call, with codes that keep
-/// the context usable and with codes that lose it.
+/// Makes each driver function of the scenario fail, at its first and at its last call, with codes that keep the context
+/// usable and with codes that lose it.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_call_fails() {

@@ -1,4 +1,4 @@
-//! Tests GPU streams that are fitted to memory budgets, and the smaller divisions when the driver refuses memory.
+//! Tests GPU streams that are fitted to memory budgets, and the smaller divisions used when the driver refuses memory.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -144,8 +144,8 @@ fn refused_memory_makes_smaller_tasks() {
     }
 }
 
-/// Fits a stream in a child process as often as `ELSA_TEST_FITS` says, prints the numbers of resident tasks and of
-/// refusals each time, and runs the last stream.
+/// In a child process, fits a stream `ELSA_TEST_FITS` times, prints the numbers of resident tasks and of refusals each
+/// time, and runs the last stream.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_fits_again() {

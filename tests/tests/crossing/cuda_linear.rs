@@ -204,8 +204,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Checks that the chunk forms have the bits of the fused chunks, at any distance between stored states. A sequence has
-/// the same bits alone and in a batch, and in every run.
+/// Checks that the chunk forms have the bits of the fused chunk form, at any distance between stored states. A sequence
+/// has the same bits alone and in a batch, and in every run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
@@ -290,7 +290,7 @@ fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     many
 }
 
-/// Returns the bits of the outputs of the tokens in `range` and of the last state of sequence `index`, for a case of
+/// Returns the output bits of the tokens in `range` and the bits of the last state of sequence `index`, for a case of
 /// one head.
 fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
@@ -299,9 +299,9 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// Checks that a packed sequence has the same bits alone and packed with any others, both if its number of tokens
-/// determines its form and if it determines its parts. The same holds for states that are replaced in place while
-/// several heads read them.
+/// Checks that a packed sequence has the same bits alone and packed with any others, whether its number of tokens
+/// determines its form or its parts. The same holds for states that are replaced in place while several heads read
+/// them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {

@@ -58,7 +58,7 @@ fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     }
 }
 
-/// Alternates, in a child process, calls of several plans in one workspace with calls of a plan in a separate one.
+/// In a child process, alternates calls of plans that share a workspace with calls of a plan with a separate workspace.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn sharing() {
@@ -119,7 +119,7 @@ impl log::Log for Nosy {
     fn flush(&self) {}
 }
 
-/// Installs, in a child process, a log sink that waits for another user of the engine, and runs calls.
+/// In a child process, installs a log sink that waits for another user of the engine, and runs calls.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn logging() {
@@ -137,9 +137,8 @@ fn logging() {
     println!("end: {}", engine.threads());
 }
 
-/// Runs, in a child process, on data that an earlier run has left on the device, while another plan of the engine runs
-/// in between. The output is in memory that the device accesses in place, so that the result of a resident run is
-/// visible.
+/// In a child process, runs a plan on data that an earlier run left on the device, with calls of another plan in
+/// between. The output is in memory that the device accesses in place, so that the result of a resident run is visible.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn resident() {

@@ -41,7 +41,7 @@ fn scale_a_million_keys() {
     }
 }
 
-/// Compares rows from everywhere in a long sequence with f64.
+/// Compares 64 rows, distributed over a long sequence, with f64.
 #[test]
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_the_error_at_16384_tokens() {

@@ -198,7 +198,7 @@ fn what_was_left_out_follows_the_reference() {
     }
 }
 
-/// Checks that a single row can keep a tile for its block, for any row and head size.
+/// Checks that the vote of one row keeps a tile for its entire block, for any row and head size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
@@ -436,7 +436,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// Checks that exactly every other tile is skipped if the weights of the others are too large.
+/// Checks that exactly the tiles with small weights, every second one, are skipped.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {
@@ -475,8 +475,8 @@ fn certificates_count_what_was_left_out() {
     }
 }
 
-/// Checks that every block of packed sequences has separate counts, and that counts without a block are zero, even
-/// after an earlier run with other sequences.
+/// Checks that every block of packed sequences has separate counts, and that the remaining counts are zero, even after
+/// an earlier run with other sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {

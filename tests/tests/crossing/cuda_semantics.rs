@@ -121,8 +121,8 @@ fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivis
     }
 }
 
-/// Requires that streams with the splits of the run in memory have its bits, that other chunks and other numbers of
-/// resident rows give equal bits, and that outputs agree with f64.
+/// Requires that streams with the splits of the run in memory have the bits of that run, that other chunks and other
+/// numbers of resident rows change no bit, and that outputs agree with f64.
 fn check(engine: &Engine, cases: Vec<Case>) {
     for case in cases {
         let problem = case.problem();
@@ -241,7 +241,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
     }
 }
 
-/// Checks that streams from and to files, including present tensors, have the same bits when they start at any unit.
+/// Checks that streams from and to files, including present tensors, have the same bits whichever unit they start at.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {

@@ -133,7 +133,7 @@ fn convolutions_match_f64() {
 }
 
 /// Checks that a value that is not finite reaches only the outputs to which a weight connects it, and that an infinite
-/// weight has no effect on outputs before its first input.
+/// weight has no effect on outputs before the first input that it multiplies.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {

@@ -64,8 +64,8 @@ fn is_small(case: &Case) -> bool {
     problem.rows() * problem.keys() <= 50_000
 }
 
-/// In a child process, runs some small hard cases with and without states, each case with a new plan. Prints the calls
-/// that these runs make of the functions in [`LAZY`].
+/// In a child process, runs some small hard cases with and without states, each case with a new plan. Prints how often
+/// these runs call the functions in [`LAZY`].
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn first_runs() {

@@ -87,8 +87,8 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Checks that the rows of one sequence and one head, or of its first queries, have the same bits alone and together
-/// with all others if the same kernel computes both calls. Calls with very few queries use another kernel.
+/// Checks that the rows of one head of one sequence, or only the first of them, have the same bits alone and in the
+/// complete call if the same kernel computes both. Calls with very few queries use another kernel.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };

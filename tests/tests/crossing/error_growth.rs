@@ -1,6 +1,6 @@
 //! Tests the number of additions on the longest path from a key to the output. Segments and the merge tree keep it
-//! small, the certificate reports it exactly, and as the number of keys grows, the error grows no faster than this
-//! number.
+//! small, and the certificate reports it exactly. If the number of keys grows, the error grows no faster than the
+//! number of additions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

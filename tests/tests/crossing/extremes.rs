@@ -122,8 +122,8 @@ proptest! {
     }
 }
 
-/// Checks that problems too large for any memory are refused, with the number of bytes that they need or with the
-/// largest allowed number: head sizes, lengths and numbers of sequences.
+/// Checks that problems too large for any memory, by head size, length or number of sequences, are refused. The error
+/// gives the number of bytes that they need, or the largest allowed number.
 #[test]
 fn what_no_memory_holds_is_refused() {
     let of = |q: [usize; 4], k: [usize; 4], v: [usize; 4]| {

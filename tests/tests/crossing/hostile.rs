@@ -208,8 +208,8 @@ fn padding_never_leaks() {
 }
 
 /// Checks values around and below the smallest normal number, alone and in blocks with larger values. Rounding to a
-/// multiple of the smallest positive number changes a value by at most half of this number. It occurs once per merge,
-/// and once per product or, in a kernel that scales the weights up, once per block of keys.
+/// multiple of the smallest positive number changes a value by at most half of this number. Such a rounding occurs once
+/// per merge, and once per product or, in a kernel that scales the weights up, once per block of keys.
 #[test]
 fn subnormal_values_keep_their_bits() {
     let least = 2f64.powi(-149);

@@ -1,5 +1,5 @@
-//! Compares the first-order recurrence on the scalar fallback and on every CPU back end with f64, and f64 with the
-//! definition.
+//! Compares the first-order recurrence on the scalar fallback and on every CPU back end with f64, and compares the f64
+//! recurrence with the definition.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -202,7 +202,7 @@ fn the_oracle_is_the_sum_over_earlier_tokens() {
     }
 }
 
-/// Checks that the states result from every scan algorithm of core over the maps of the tokens.
+/// Checks that every scan algorithm of core, applied to the maps of the tokens, yields the states.
 #[test]
 fn every_scan_of_tokens_gives_the_states() {
     let n = if SLOW { 70 } else { 300 };

@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// Computes `x Wᵀ` for rows of `inputs` values and weights `[outputs][inputs]`.
+/// Computes `x Wᵀ`. The rows of `x` have `inputs` values, and the weights `W` are `[outputs][inputs]`.
 fn linear<T: Copy + std::ops::Mul<Output = T> + std::iter::Sum>(
     x: &[T],
     weights: &[f32],

@@ -150,7 +150,7 @@ fn every_pair_is_computed_exactly_once() {
     }
 }
 
-/// Checks larger divisions by counting: all tasks together have the number of pairs that attention has, and no task
+/// Checks larger divisions by counting: the numbers of pairs of all tasks add up to that of attention, and no task
 /// needs more tokens than its chunks contain.
 #[test]
 fn large_divisions_do_the_work_of_attention() {

@@ -1,5 +1,5 @@
-//! Compares the oracle with the definition applied to vectors, over random problems with every feature, and proves that
-//! every feature matters.
+//! Compares the oracle with a naive implementation of the definition, over random problems with every feature, and
+//! proves that every feature matters.
 
 #![forbid(unsafe_code)]
 
@@ -165,7 +165,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Checks that every element of every mask is read: inverting an element changes only the rows that it affects.
+/// Checks that every element of every mask is read: inverting an element changes exactly the rows that use it.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

@@ -1,5 +1,5 @@
-//! Tests every scan at every length: compares it with a fold over an exact monoid that does not commute, and with f64
-//! over softmax states, and counts its merges along each path.
+//! Tests every scan at every length: compares it with a fold over an exact monoid that does not commute and, for
+//! softmax states, with f64, and counts its merges along each path.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

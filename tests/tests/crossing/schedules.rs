@@ -23,7 +23,7 @@ use proptest::prelude::*;
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
 /// Returns schedules that skip nothing: the article's ten settings, the exact schedule with lagging references in
-/// tiles, representatives with separate blocks, and two schedules with the gate.
+/// tiles, representatives of five keys each, and two schedules with the gate.
 fn frozen_settings() -> Vec<Schedule> {
     let own = First::Proxy { keys: KeySide::SignedAbsMax, queries: QuerySide::Row, block: Some(5) };
     let mut settings: Vec<Schedule> = TABLE_3.iter().map(|(_, schedule)| *schedule).collect();
@@ -123,8 +123,8 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
-/// Checks a row whose largest score is in the last block. This block is frozen, and its score is higher than all others
-/// by a few bits or by hundreds of bits.
+/// Checks a row whose largest score is in the last block. This block is frozen, and the score exceeds all others by a
+/// few bits or by hundreds of bits.
 #[test]
 fn a_maximum_in_the_last_block_is_found() {
     for (above, computed_again) in
@@ -147,9 +147,9 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
-/// Checks frozen blocks with scores above the reference. The reference rises only later, in the last block, which
-/// contains the own keys of the tile. The distances of these scores were rounded while they were large, which the sums
-/// do not reveal.
+/// Checks frozen blocks with scores above the reference, which rises only in the last block, the one with the tile's
+/// diagonal. The distances of these scores from the reference were rounded while they were large, which the sums do not
+/// reveal.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
@@ -338,8 +338,8 @@ fn refusals_write_nothing() {
     }
 }
 
-/// Compares rows that pass the norm gate, up to its limit, with their bound. The reference of these rows is zero, and
-/// their sums are between 2^-48 and 2^48 or beyond.
+/// Compares rows that pass the norm gate with their bound, for scores up to the limit of the gate, 48 in base-2 units.
+/// The reference of these rows is zero.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);

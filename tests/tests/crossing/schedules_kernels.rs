@@ -347,8 +347,8 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// Checks that exactly every other block is skipped if the weights of the others are too large, with 64 queries, blocks
-/// of 64 keys, and tiles of any width.
+/// Checks that exactly the blocks with small weights, every second one, are skipped, with 64 queries, blocks of 64
+/// keys, and tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {
     let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };

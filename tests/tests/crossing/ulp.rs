@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Returns the next number of the type `dtype` away from zero, from its bits.
+/// Returns the number of the type `dtype` that follows `x` in the direction away from zero.
 fn next(dtype: DType, x: f32) -> f32 {
     match dtype {
         DType::F32 => f32::from_bits(x.to_bits() + 1),

@@ -16,18 +16,18 @@
 //! sum            = additions u                                       the last five products, scale included
 //! ```
 //!
-//! The error of `p` and the error of `o` affect the same term, so their sum bounds it. A probability below the smallest
-//! normal number may be computed as zero, which changes an element additionally by at most that number times the
-//! largest products.
+//! The error of `p` and the error of `o` affect the same term, whose error is at most their sum. A probability below
+//! the smallest normal number may be computed as zero, which changes an element additionally by at most that number
+//! times the largest products.
 
 use crate::dtype::DType;
 
 /// Properties on which the error of a backward run depends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Structure {
-    /// Sum of the longest chain of multiply-adds in a score and the number of additions that join its chains.
+    /// Longest chain of multiply-adds in a score, plus the number of additions that join its chains.
     pub score: usize,
-    /// Sum of the longest chain of multiply-adds in `⟨do_i, v_j⟩` and the number of additions that join its chains.
+    /// Longest chain of multiply-adds in `⟨do_i, v_j⟩`, plus the number of additions that join its chains.
     pub upstream: usize,
     /// Largest number of additions that a term passes through on its way into a gradient.
     pub additions: usize,

@@ -17,9 +17,9 @@ pub enum Statistics<'a> {
     LogSumExp(&'a [f32]),
     /// References and sums of the states, as in [`Outputs::state`](crate::attention::Outputs).
     State {
-        /// References `m`.
+        /// References `m`, one per row.
         m: &'a [f32],
-        /// Sums `S`.
+        /// Sums `S`, one per row.
         s: &'a [f32],
     },
 }
@@ -145,8 +145,8 @@ impl ByOperand<Operand> for Gradients<'_> {
 }
 
 impl Gradients<'_> {
-    /// Adds the gradients `shares`, whose views are those of `of`, to these gradients. The first query row of `shares` is
-    /// added to row `at[0]`, the first row of keys and values to row `at[1]`. Each sum of two elements is rounded once.
+    /// Adds the gradients `shares` of the problem `of` to these gradients of `problem`. The first query row of `shares`
+    /// is added to row `at[0]`, the first key and value row to row `at[1]`. Each sum of two elements is rounded once.
     ///
     /// # Errors
     /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if `shares` extends beyond

@@ -14,7 +14,7 @@ use core::ops::Range;
 /// of the queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Target for the total number of parts. Each key head has this number divided by the number of key heads, rounded up.
+/// Target for the total number of parts. It is divided evenly among the key heads, rounded up.
 const PARTS_OF_ALL: usize = 16;
 
 /// Properties of a CPU micro-kernel of the backward pass that the chooser and the error bound use.

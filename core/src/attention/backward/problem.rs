@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::memory::Memory;
 use crate::view::{Layout, View};
 
-/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and call
-/// [`BackwardSpec::check`].
+/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], replace views if necessary, and
+/// call [`BackwardSpec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSpec {
     /// The upstream gradient, `[batch, heads, queries, d_v]`.
@@ -28,8 +28,8 @@ fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
 }
 
 impl BackwardSpec {
-    /// Creates gradients with the views of the tensors of `problem`. If rows of a tensor share elements, as in a broadcast
-    /// tensor, its gradient is dense, `[batch, heads, tokens, dim]`.
+    /// Creates a description in which each gradient has the view of its tensor in `problem`. If rows of the tensor
+    /// share elements, as in a broadcast tensor, its gradient is dense, `[batch, heads, tokens, dim]`.
     ///
     /// # Errors
     /// Returns an error if a dense gradient is too large to index.

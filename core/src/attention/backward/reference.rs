@@ -20,7 +20,7 @@ pub struct Pair {
     pub gradient: f64,
     /// Sum of the absolute terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
     pub absolute: f64,
-    /// `|scale| Σ_x |q_ix| |k_jx|`.
+    /// Sum of the absolute terms of the score: `|scale| Σ_x |q_ix| |k_jx|`.
     pub magnitude: f64,
 }
 

@@ -123,7 +123,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Adds the contributions of the pairs of a block of keys.
+    /// Adds the contributions of a block of keys to the gradients.
     fn keys(&mut self, keys: Range<usize>, gradients: &mut Gradients<'_>) {
         let forward = self.problem.forward();
         let (d, dv) = (forward.head_dim(), forward.value_dim());

@@ -139,7 +139,7 @@ struct Reference {
 
 /// Returns the largest change of a component that skipped keys can cause. `share` is the skipped fraction of the weights,
 /// and `spread` is the distance between the largest and the smallest value. The result is zero if `share` is zero.
-/// Otherwise it is infinite or NaN if an argument is.
+/// Otherwise, an infinite or NaN argument makes the result infinite or NaN.
 ///
 /// `y_K = y + σ (y_K − y_D)`, where `y_K` is the average of the kept values and `y_D` that of the skipped ones.
 #[must_use]
@@ -278,8 +278,8 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// Compares the bound for a reference of zero with one derived by hand: a score is within the gate's limit of zero,
-    /// and a sum may be as small as `2^-49`.
+    /// Compares the bound for a reference of zero with one derived by hand, for scores up to the limit of the gate and
+    /// sums as small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);

@@ -161,7 +161,7 @@ pub struct Component {
     /// `Σ p_j E_j |v_j − y|`; `raised` is `Σ p_j E_j |v_j|`.
     change: f64,
     raised: f64,
-    /// `Σ p_j² (v_j − y)² σ_j²`.
+    /// Squared effect of the roundings of the scores: `Σ p_j² (v_j − y)² σ_j²`.
     squares: f64,
     /// `Σ systematic |v_j − y|`; `shift` is `Σ p_j shift_j (v_j − y)`.
     systematic: f64,
@@ -235,15 +235,15 @@ pub struct Bounds {
     /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. Never
     /// greater than `worst`.
     pub likely: f64,
-    /// `true` if the result may be NaN where the oracle's is infinite: the weight of a value that is not finite may be
-    /// lost, and zero times infinity is NaN.
+    /// `true` if the result may be NaN where that of the oracle is infinite: the weight of a value that is not finite
+    /// may be lost, and zero times infinity is NaN.
     pub poisoned: bool,
 }
 
 impl Bounds {
-    /// Returns `true` if `found` is an allowed result where the oracle's is `y`. If `y` is finite, `found` must be
-    /// within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal it, or may be
-    /// NaN if a weight may be lost.
+    /// Returns `true` if `found` is an allowed result where the oracle's result is `y`. If `y` is finite, `found` must
+    /// be within the worst case. If `y` is NaN, `found` must be NaN. If `y` is infinite, `found` must equal it, or may
+    /// be NaN if a weight may be lost.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {
@@ -389,8 +389,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Returns the bounds of a component that has absorbed every key of the row. The bounds are NaN if the oracle's
-    /// numbers are.
+    /// Returns the bounds of a component that has absorbed every key of the row. The bounds are NaN if numbers of the
+    /// oracle are NaN.
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let a = &self.arithmetic;

@@ -15,7 +15,7 @@ const MOST_LANES: usize = 16;
 /// subtracting the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
-    /// `Σ_c |scale q_c k_c|`.
+    /// Sum of the absolute terms of the score: `Σ_c |scale q_c k_c|`.
     pub magnitude: f64,
     /// Largest error of the score.
     pub worst: f64,

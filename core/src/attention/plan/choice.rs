@@ -256,8 +256,8 @@ impl CpuChoice {
         self.head_dim <= self.kernel.chain && self.width() > 1
     }
 
-    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads. It is at
-    /// most the number of workers in the plan. It does not change any bit of the output.
+    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most
+    /// the number of workers in the plan. It does not change any bit of the output.
     #[must_use]
     pub fn workers_for(&self, pairs: f64) -> usize {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)

@@ -11,8 +11,8 @@
 //!     share/python/elsa.py        the Python library, which loads the C library from lib/; next to it its compiled module
 //!                                 or, for a board, the source of this module
 //!     share/NAME/                 the board: profile, toolchain files, board.md
-//!     share/required.txt          kernels that must run there
-//!     share/licences/             of this project and of the packages linked in
+//!     share/required.txt          kernels that must run on the board
+//!     share/licences/             licences of this project and of the linked packages
 //! ```
 //!
 //! The boards share one build, made for the oldest of them: ARMv8.0-A and glibc 2.27. It is linked by zig, which has
@@ -253,8 +253,8 @@ fn assemble(
     write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
 }
 
-/// Compiles elsa.py's module with this machine's compiler, if its Python has headers. elsa.py also works without the
-/// module.
+/// Compiles elsa.py's module with this machine's compiler, if the machine's Python has headers. elsa.py also works
+/// without the module.
 fn module(tree: &Tree, to: &Path) -> Result<(), String> {
     let found = Run::new(tree, "python3 -c").arg(HEADERS).quiet().run();
     let headers = found.stdout.trim();

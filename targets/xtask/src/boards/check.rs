@@ -125,15 +125,15 @@ pub fn libraries(bytes: &[u8]) -> Found {
     Ok(names.into_iter().collect::<Vec<_>>().join(" "))
 }
 
-/// Checks that a shared library has the name `wanted`, by which programs linked with it load it.
+/// Checks that a shared library has the name `wanted`, under which dependent programs load it.
 pub fn soname(bytes: &[u8], wanted: &str) -> Found {
     let names = dynamic(bytes, DT_SONAME)?;
     refuse(names.iter().filter(|name| *name != wanted).cloned(), wanted)?;
     names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
 }
 
-/// Checks that a program loads this project's shared library by its name `soname`, and searches no folder for it except
-/// the program's own.
+/// Checks that a program loads this project's shared library by its name `soname`, and searches for it in the program's
+/// folder only.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
     let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));

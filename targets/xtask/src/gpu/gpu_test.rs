@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-test`: creates a folder that tests the CUDA back end on a machine that has an NVIDIA driver but no
+//! `cargo xtask gpu-test`: creates a folder for testing the CUDA back end on a machine that has an NVIDIA driver but no
 //! Rust. It contains release test programs with their PTX, C programs linked with the static library, the tool, the
 //! laboratory and a script.
 

@@ -217,7 +217,7 @@ fn safetensors_header(keys: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Writes `count` random numbers in −1 .. 1; blocks of zeros could become holes in the file.
+/// Writes `count` random numbers in −1 .. 1, because blocks of zeros could become holes in the file.
 fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
     random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }

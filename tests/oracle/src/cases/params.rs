@@ -41,7 +41,7 @@ pub struct Params {
     pub dtype: DType,
     /// Layout of query, key, value and output; past and present are always bhnd.
     pub layout: Layout,
-    /// Elements of padding between rows; inputs hold NaN there.
+    /// Elements of padding between rows; inputs contain NaN there.
     pub pad: usize,
     /// Sequences in the batch; one when packed.
     pub batch: usize,

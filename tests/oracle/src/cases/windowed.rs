@@ -1,4 +1,4 @@
-//! Cases of biases, tables of relative positions, and windows of pictures.
+//! Cases with biases, tables of relative positions, and windows of pictures.
 
 use super::case::Case;
 use super::data::MaskData;

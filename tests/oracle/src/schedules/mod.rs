@@ -101,9 +101,9 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Checks every row of a run of a case without past keys: its output, its log-sum-exp, and the sum that it left out.
-/// `by` is the arithmetic that the run executed. The output of a row that left nothing out may also fit the bounds of
-/// the exact run, because the exact schedule recomputes rows. Returns the largest ratio of an error to its bound.
+/// Checks every row of a run of a case without past keys: its output, its log-sum-exp, and the sum of its skipped
+/// weights. `by` is the executed arithmetic. The output of a row that skipped nothing may also fit the bounds of the
+/// exact run, because the exact schedule recomputes rows. Returns the largest ratio of an error to its bound.
 ///
 /// # Errors
 /// Returns a description of the first quantity that exceeds its bound.

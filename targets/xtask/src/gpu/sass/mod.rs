@@ -149,9 +149,9 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Counts the multiply-adds of one thread in a tile, for the scores and for the values; with `pairs`, one
-    /// multiply-add of the scores multiplies two halves. Returns `None` for tiles of at most [`FEW`] rows, whose
-    /// threads divide the work differently.
+    /// Counts the multiply-add instructions of one thread in a tile, for the scores and for the values. With `pairs`,
+    /// an instruction for the scores multiplies two pairs of f16 numbers. Returns `None` for tiles of at most [`FEW`]
+    /// rows, whose threads divide the work differently.
     fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
         (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])

@@ -119,7 +119,7 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Code with at least this many multiply-adds counts as part of every tile, never as rare.
 const NEEDED: usize = 32;
-/// Least number of sums that a lane adds to memory.
+/// Least number of additions in code that adds the sums of a lane to memory.
 const ADDS: usize = 16;
 
 /// Returns the comparison that ends a loop, the register that counts its trips, and the limit of this counter if known.
@@ -224,9 +224,9 @@ fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
     all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
 }
 
-/// Returns the trip counts of all loops on a path through a tile. An unknown trip count is chosen such that the
-/// products have as many multiply-adds as `wanted` states: first those of the scores, which come before the first
-/// exponential, then those of the weighted values, which come after it.
+/// Returns the trip counts of all loops on a path through a tile. An unknown trip count is chosen such that the product
+/// in its loop has the number of multiply-adds in `wanted`: first that of the scores, which are computed before the
+/// first exponential, then that of the weighted values, which are computed after it.
 ///
 /// # Errors
 /// Returns an error if several loops of one product lack a known trip count, or if the multiply-adds of a product do
