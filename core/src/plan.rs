@@ -1,4 +1,4 @@
-//! The errors of the choosers of all operators, and of the division of attention into tasks.
+//! Errors from the choosers of all operators, and from the division of attention into tasks.
 
 use crate::quorum::{MAX_LEVELS, TaskPath};
 use core::fmt;
@@ -39,7 +39,7 @@ pub enum ChooseError {
         /// The forms that have the option, in words.
         allowed: &'static str,
     },
-    /// No candidate kernel supports the number of queries.
+    /// No candidate kernel supports the number of queries or, on a GPU, the element type.
     NoKernel,
     /// No available kernel runs on this machine.
     AbsentKernel,
@@ -47,7 +47,7 @@ pub enum ChooseError {
     Packed,
     /// No GPU kernel supports the head size.
     HeadSize {
-        /// The larger of the two head sizes.
+        /// The larger of the head sizes of keys and of values.
         found: usize,
         /// The largest supported head size.
         max: usize,

@@ -77,7 +77,7 @@ pub struct Spec {
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
-    /// An additive bias in addition to the mask. If the last axis of mask or bias is shorter than the keys, the last axis
+    /// An additive bias in addition to the mask. If the last axis of one of them is shorter than the keys, the last axis
     /// of the other must have the same size or size 1.
     pub bias: Option<BiasView>,
     /// `true` if the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then

@@ -4,11 +4,10 @@ use super::mask::MaskView;
 use crate::argument::ArgumentError;
 use crate::view::View;
 
-/// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 is repeated to match the
-/// batches of the other tensors and of the mask. A single head is repeated to match the other tensors, except if
-/// queries have all heads, and keys and values have equal numbers of heads: groups of query heads then share the key
-/// and value heads. A single query is repeated for the rows of the mask. Other sizes are unchanged;
-/// [`Spec::check`](super::Spec::check) compares them.
+/// Returns views of queries, keys and values with axes of size 1 repeated. A batch of 1 or a single head is repeated to
+/// match the other tensors and the mask. But if queries have all heads, and keys and values have equal numbers of
+/// heads, groups of query heads share the key and value heads, which are not repeated. A single query is repeated for
+/// the rows of the mask. Other sizes are unchanged; [`Spec::check`](super::Spec::check) compares them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.

@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::scan::stack::{self, MergeStack};
 use crate::state::State;
 
-/// Number of keys per segment. They are folded into one state.
+/// Number of keys per segment. The keys of a segment are folded into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
 
 /// Returns the number of f32 values of scratch that [`run`] needs, for any number of queries; `None` on overflow.

@@ -14,7 +14,7 @@ use crate::view::View;
 /// Each value head has a state. The number of states is a multiple of the number of key heads: state `s` uses key head
 /// `s / (state_heads / key_heads)`. The number of query heads is either a multiple of the number of states (query head
 /// `i` reads state `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`).
-/// The number of output heads is the larger of the two.
+/// The output has a head per query head in the first case, and a head per state in the second.
 ///
 /// ```
 /// # use elsa_core::{argument::ArgumentError, dtype::DType, linear::{Rule, Spec}, view::View};

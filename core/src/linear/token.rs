@@ -15,7 +15,7 @@ pub(super) struct Head<'a> {
     gates: Gates,
     /// Index of the sequence, which is the batch index of its states.
     sequence: usize,
-    /// Batch index of the tokens; `start` is the index of the first of them.
+    /// Batch index of the tokens; `start` is the index of the first token.
     batch: usize,
     start: usize,
     /// Number of tokens of the sequence.

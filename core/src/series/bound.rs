@@ -2,8 +2,8 @@
 
 use crate::dtype::DType;
 
-/// Largest relative errors of the functions that a kernel computes. Each may return zero if the result is not a normal
-/// number.
+/// Largest relative errors of the functions that a kernel computes. A kernel may return zero for a result that is not
+/// a normal number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precision {
     /// Error of `e^x`.

@@ -21,8 +21,8 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
 }
 
 /// Returns `delta a`, the logarithm of a factor of a selective scan. `raw` is the argument of softplus. A time step
-/// that softplus rounded to zero counts as positive unless `raw` is `−∞`; its product with an infinite rate is
-/// therefore infinite, not NaN.
+/// that softplus rounded to zero counts as positive unless `raw` is `−∞`, so that its product with an infinite rate is
+/// infinite, not NaN.
 #[must_use]
 pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
     let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;

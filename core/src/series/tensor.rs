@@ -98,8 +98,8 @@ impl Series {
         }
     }
 
-    /// Checks that the series has the given batch, tokens and channels. `of` names the tensor that determines them in
-    /// errors.
+    /// Checks that the series has the given batch, tokens and channels. In errors, `of` names the tensor that determines
+    /// these sizes.
     pub(super) fn check(
         &self,
         argument: &'static str,

@@ -197,7 +197,7 @@ impl<const N: usize> Decoder<N> {
         counts
     }
 
-    /// Returns the number of bytes since the last zero, at most that of the longest frame without its zero.
+    /// Returns the number of bytes since the last zero, capped at the length of the longest frame without its zero.
     const fn unfinished(&self) -> u64 {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
@@ -210,7 +210,7 @@ impl<const N: usize> Decoder<N> {
         self.begun = false;
     }
 
-    /// Decodes the next byte. Returns a record if the byte ends a frame with a new record.
+    /// Decodes the next byte. Returns a record if the byte completes a frame that contains a new one.
     pub fn push(&mut self, byte: u8) -> Option<Message> {
         if byte != 0 {
             if let Some(place) = self.bytes.get_mut(self.len) {

@@ -49,7 +49,7 @@ pub enum Error {
         /// Requested size in bytes.
         bytes: usize,
     },
-    /// The output through two buffers differs from that with all weights in memory.
+    /// The output computed through two buffers differs from the output with all weights in memory.
     #[error("{tokens} tokens: {differing} of {all} values have other bits than with all weights in memory")]
     Differs {
         /// Number of tokens in the sequence.

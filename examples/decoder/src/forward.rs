@@ -113,7 +113,7 @@ pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     (0..weights.layers()).map(read).collect()
 }
 
-/// Counts the positions at which `a` and `b` have different bits. Values that only one of them has count as different.
+/// Counts the positions at which `a` and `b` have different bits. Values beyond the shorter slice count as different.
 #[must_use]
 pub fn differing(a: &[f32], b: &[f32]) -> usize {
     let differ = a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();

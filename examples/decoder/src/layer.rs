@@ -66,7 +66,7 @@ impl Weight {
         }
     }
 
-    /// Returns the range of the weight's elements within those of a layer.
+    /// Returns the range of the weight's elements within a layer's elements.
     #[must_use]
     pub fn range(self, sizes: &Sizes) -> Range<usize> {
         let count = |weight: Weight| weight.shape(sizes).iter().product::<usize>();

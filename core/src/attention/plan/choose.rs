@@ -21,13 +21,13 @@
 //!    its queries and states must stay in cache together with the block, so they may use half of L2. And if there are
 //!    several workers, each needs at least eight tasks; otherwise the last task leaves the other workers idle.
 //! 4. *Blocks are copied only if the kernel cannot read them in place.* Kernels read f32 rows whose length is a
-//!    multiple of four. Other blocks are copied one by one: those of 16-bit types, of other head sizes, and of problems
-//!    with a past, whose rows are in two tensors. So are the keys of a kernel that reads panels. A copy should be
-//!    shared, so the group is then larger.
+//!    multiple of four. Blocks of 16-bit types and of other head sizes are copied one by one. So are the keys of a
+//!    kernel that reads panels, and all blocks of problems with a past, whose rows are in two tensors. If blocks are
+//!    copied, more tiles share a block.
 //! 5. *Data shared by heads or sequences is prepared once* ([`super::share`]).
-//! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first no bias is kept, then the group
-//!    is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace does not
-//!    fit, the error reports the bytes that it needs.
+//! 6. *A budget is a hard limit.* The chooser reduces the workspace until it fits: first workers keep no bias, then the
+//!    group is halved, then workers are removed, then tiles lose one vector at a time. If even the smallest workspace
+//!    does not fit, the error reports the bytes that it needs.
 //! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
 //!    row, and when. Only the kernel, the method and the block size can change the output.
 
@@ -53,8 +53,8 @@ use crate::workers::{WORK_PER_LANE, worthwhile};
 /// queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use the kernel
 /// that accepts any number of queries.
 ///
-/// A budget is a hard limit. If the preferred workspace exceeds it, no bias is kept, then fewer tiles share a block, then
-/// fewer workers run, then tiles become narrower.
+/// A budget is a hard limit. If the preferred workspace exceeds it, workers keep no bias, then fewer tiles share a
+/// block, then fewer workers run, then tiles become narrower.
 ///
 /// # Errors
 /// Returns an error if the block size is not supported, if the problem is packed and the method is [`Method::Math`], if
@@ -168,8 +168,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Returns the largest number of workers, below that of `choice`, for which the workspace fits; 1 if it fits for no
-/// number. The workspace must grow with the number of workers.
+/// Returns the largest number of workers, fewer than `choice` has, for which the workspace fits; 1 if it never fits.
+/// The workspace must grow with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {

@@ -11,8 +11,8 @@
 //!
 //! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's full head
 //!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
-//!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only
-//!    by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
+//!    Tall blocks reuse keys best. They are for problems with many rows, and with scores that are unchanged or changed
+//!    only by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
 //!    each block. Among the kernels of equal head size that accept any number of plain rows, [`Race`] selects
 //!    the one that finishes soonest; kernels with blocks of a few rows take part if their blocks leave half of the SMs
 //!    idle. If there are few rows, reading dominates the time, and a block has the rows of all heads that share keys.
@@ -64,7 +64,7 @@ const PARTIAL_BYTES: usize = 32 << 20;
 const MAX_COUNT: usize = 1 << 30;
 /// Number of blocks per SM in the kernel that measures the tensors of a call.
 pub(super) const MEASURING_BLOCKS: usize = 2;
-/// Number of rows times the head size in the smallest blocks.
+/// Largest number of rows times the head size for which a block counts as small.
 const SMALL_BLOCK: usize = 2048;
 
 /// Returns the smallest number of keys per split. A problem with few keys is short, so an idle SM costs more than
@@ -144,9 +144,9 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
 
 /// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Among the `kernels` that
 /// can compute the problem, the chooser selects the one that computes the fewest rows times dims, including padding.
-/// Among equals it prefers the one with the lowest limit of queries. For a plain problem, it prefers the one that
-/// finishes soonest among those of equal head size. Packed sequences, whose lengths arrive with the data, use a kernel
-/// that accepts any number of queries, and undivided keys.
+/// Among equals it prefers the one with the lowest limit of queries. For a plain problem, the kernel of equal head size
+/// that finishes soonest then replaces it. Packed sequences, whose lengths arrive with the data, use a kernel that
+/// accepts any number of queries, and undivided keys.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if

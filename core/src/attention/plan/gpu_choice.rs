@@ -42,8 +42,8 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Returns the number of additions on the longest path of a weight into `S`, and of a weighted value into `W`, for
-    /// `keys` keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated in memory in f32.
+    /// Returns the most additions that a weight undergoes on its way into `S`, and a weighted value into `W`, for `keys`
+    /// keys in tiles of `tile` keys. `in_memory` is `true` if `W` is accumulated in memory in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -71,19 +71,19 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which the kernel is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither causal
-    /// nor limited to the right by a window.
+    /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, and without mask,
+    /// bias, shifted windows, soft cap or past.
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem with exactly the kernel's head size whose additions to the scores the kernel
-    /// supports: a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
+    /// Like `most_queries`, for a problem of exactly the kernel's head size in which the only additions to the scores are
+    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
     pub most_added: usize,
-    /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. A plain problem
-    /// with more blocks than half the SMs may use the kernel with undivided keys.
+    /// `true` if the kernel is only for problems whose row blocks do not outnumber the device's SMs. Plain problems are
+    /// exempt, but their keys are not divided if they have more blocks than half the SMs.
     pub few_blocks: bool,
-    /// `true` if the kernel also takes part in a race for a plain problem beyond `most_plain`, with undivided keys, if
-    /// its blocks leave half of the SMs idle.
+    /// `true` if, for plain problems beyond `most_plain`, the kernel still takes part in the race when its blocks leave
+    /// half of the SMs idle. Its keys are then undivided.
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, for problems whose scores are unchanged.
     pub serial: bool,
@@ -93,9 +93,9 @@ pub struct GpuKernelSpec {
     pub idles: bool,
     /// Number of query rows per block.
     pub rows: usize,
-    /// Time that a block takes per tile: if blocks share an SM, and if a block is alone on an SM.
+    /// Time that a block takes per tile, on each generation of devices.
     pub paces: Paces,
-    /// Number of keys per tile; the size of a split is a multiple of it.
+    /// Number of keys per tile; the size of a split is a multiple of this number.
     pub keys: usize,
     /// The resources that a block occupies.
     pub resources: GpuResources,
@@ -162,11 +162,11 @@ impl GpuResources {
 
 /// Number of registers per SM, on every device of compute capability 5.3 or later.
 const SM_REGISTERS: usize = 65_536;
-/// Lower bound of the number of resident threads per SM on these devices.
+/// Lower bound of the number of resident threads per SM, from compute capability 5.3 on.
 const SM_THREADS: usize = 1024;
-/// Lower bound of the number of resident blocks per SM on these devices.
+/// Lower bound of the number of resident blocks per SM, from compute capability 5.3 on.
 const RESIDENT_BLOCKS: usize = 16;
-/// Lower bound of the shared memory per SM on these devices, in bytes.
+/// Lower bound of the shared memory per SM, in bytes, from compute capability 5.3 on.
 const SM_SHARED: usize = 64 << 10;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
@@ -227,12 +227,12 @@ pub struct GpuChoice {
     pub scores: usize,
     /// Largest share of its weights that a row may skip; `None` if rows skip nothing.
     pub error_budget: Option<f32>,
-    /// Number of counters of skipped tiles, one per block; zero without an error budget. The blocks of packed sequences
-    /// are not known before a run. There the number is, per head, the number of blocks that all rows together fill,
-    /// plus one per sequence.
+    /// Number of counters of skipped tiles, one per block; zero without an error budget. For packed sequences, whose
+    /// blocks are not known before a run: per head, the number of blocks that all rows together fill, plus one per
+    /// sequence.
     pub counting: usize,
-    /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums: in the output, if that is f32 and the
-    /// attention kernel writes it, or in registers.
+    /// `true` if sums of [`Summation::Tiles`] are regularly added to outer sums. These are in the f32 output if the
+    /// attention kernel writes it, otherwise in registers.
     pub(super) flushes: bool,
     /// Number of keys of the longest sequence.
     pub(super) keys: usize,
@@ -280,9 +280,9 @@ impl GpuChoice {
         LongestPath { merges, into_s: s + merges, into_w: w + merges }
     }
 
-    /// Returns the largest `D / S` at which row blocks skip tiles; `None` without an error budget. The result allows
-    /// for the roundings of the sums that decide, and for twice the roundings on the path into `S`: once for the state,
-    /// and once for [`share`](crate::attention::traversal::share). So no share exceeds the budget.
+    /// Returns the largest `D / S` at which row blocks skip tiles; `None` without an error budget. No share exceeds the
+    /// budget: the result allows for the roundings of the sums that are compared, and for twice the roundings on the
+    /// path into `S`, once for the state and once for [`share`](crate::attention::traversal::share).
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;

@@ -27,7 +27,7 @@ use core::mem::size_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Region {
-    /// Scores of a tile and a block, which become weights.
+    /// Scores of a query tile and a key block, later replaced by weights.
     Weights,
     /// Padded copy of the last few keys of a block.
     Pad,
@@ -46,7 +46,7 @@ pub enum Region {
     /// Header of the kept inputs: a line that identifies them, then one word for each block of each tile, and one word
     /// for each block of the kept mask row.
     Kept,
-    /// The row of a mask that all queries share.
+    /// Mask row that all queries share.
     KeptRow,
     /// The entries of a table of relative positions for one head.
     Entries,
@@ -72,9 +72,9 @@ pub enum Region {
     LeftOut,
 }
 
-/// Number of measured values for the keys and values of a head, or for one block of a head. For keys, the largest sum
-/// of squares of a row and the largest magnitude of an element are measured. For values, it is the largest magnitude of
-/// an element, and the smallest of the maxima of rows with a non-zero element.
+/// Number of measured values for the keys and values of a head, or for one block of a head. For keys: the largest sum
+/// of squares of a row, and the largest magnitude of an element. For values: the largest magnitude of an element, and
+/// the smallest row maximum among the rows with a non-zero element.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -86,20 +86,20 @@ pub struct TileSpans {
     /// budget also the skipped sums, `[width]`. State `i` starts at an additional offset of `i` times the length of
     /// this span.
     pub state: Span,
-    /// Sums by which rows decide to skip blocks within an error budget, `[5][width]`. If unseen blocks may be skipped,
-    /// two more lines follow: the norms of the rows, and lower bounds of the scores of their own keys. Empty without an
-    /// error budget.
+    /// Sums that decide which blocks the rows skip within an error budget, `[5][width]`; empty without one. If unseen
+    /// blocks may be skipped, two more lines follow: the norms of the rows, and lower bounds of the scores of their own
+    /// keys.
     pub totals: Span,
     /// Progress of the tile between two chunks of keys, `[16]`; empty if keys are not streamed.
     pub progress: Span,
 }
 
-/// The layout of a CPU workspace: one region per worker, which contains a region per tile of the worker's group, and one
-/// region that all workers share. Offsets are in f32 values. If the workspace starts on a 64-byte boundary, so does every
-/// region.
+/// The layout of a CPU workspace. Each worker has a region, which contains a region per tile of its group; the regions
+/// that all workers share follow. Offsets are in f32 values. If the workspace starts on a 64-byte boundary, so does
+/// every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
-    /// Scores of a tile and a block, which become weights, `[block + 16][width]`.
+    /// Scores of a query tile and a key block, later replaced by weights, `[block + 16][width]`.
     pub weights: Span,
     /// Padded copy of the last few keys of a block, `[8][head_dim]`.
     pub pad: Span,
@@ -240,9 +240,9 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are the
-    /// regions of the first worker, in particular [`Region::Query`] and [`Region::States`] those of its first tile and
-    /// first state. All workers share the remaining regions.
+    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] belong to the
+    /// first worker; of these, [`Region::Query`] and [`Region::States`] belong to its first tile and first state. All
+    /// workers share the remaining regions.
     #[must_use]
     pub fn regions(&self) -> [(Region, Span); 21] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };

@@ -140,7 +140,7 @@ impl Race {
         batch.time(1) <= batch.time(splits)
     }
 
-    /// Returns the smallest number of splits whose finishing time is close to the best, and that time.
+    /// Returns the smallest number of splits whose finishing time is close to the best, and its finishing time.
     pub fn soonest(&self) -> (usize, usize) {
         let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
         let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);

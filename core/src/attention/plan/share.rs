@@ -8,9 +8,9 @@
 //!    positions is looked up. Each takes at least a tenth of the time that the products of a block take. If heads or
 //!    sequences share the elements, their tasks are made consecutive, and the worker keeps the prepared biases of its
 //!    tiles for all keys, which takes O(n) memory.
-//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all
-//!    alternating heads must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in a
-//!    window, they become one task.
+//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so either the keys of all heads
+//!    whose tasks alternate must fit into L2, or a head must be one task. If all tiles of a head can be one task, as in
+//!    a window, they become one task.
 //! 3. *Inputs that are not shared are prepared and added separately*, task by task. The order of tasks is chosen so
 //!    that both mask and bias are shared if possible, otherwise one of them.
 

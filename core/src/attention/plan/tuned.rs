@@ -1,7 +1,7 @@
 //! Decisions of the GPU chooser that a measurement may override: the kernel, and the number of splits of the keys.
 //!
 //! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device is more accurate for
-//! the measured shapes. It overrides only these two decisions: all kernels that it may name compute the same function,
+//! the measured shapes. It overrides only these two decisions: all kernels that it may select compute the same function,
 //! and splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend
 //! on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
 

@@ -21,8 +21,8 @@
 //! The published algorithms guarantee nothing about the output. This implementation does:
 //!
 //! 1. **A frozen run is exact.** References are integers, so every reference yields the same output up to rounding as
-//!    long as weights neither vanish nor overflow. The sums of each row prove this; otherwise the exact schedule
-//!    recomputes the row, and the run counts it ([`guard`]). A range of `2^±100` for `S` would be too wide: below
+//!    long as weights neither vanish nor overflow. If the sums of a row do not prove this, the exact schedule recomputes
+//!    the row, and the run counts it ([`guard`]). A range of `2^±100` for `S` would be too wide: below
 //!    `2^-24` of the reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone
 //!    is not sufficient either. If powers of two are built from integer bits, a score 128 above its reference yields a
 //!    finite wrong weight, so the largest exponent is tracked as well.

@@ -1,4 +1,4 @@
-//! Computes representatives of the keys of a block and of the queries of a tile, which yield a first reference.
+//! Computes representatives for the keys of a block and for the queries of a tile. They yield a first reference.
 //!
 //! A representative is a vector with one element per dim, selected or averaged over several vectors. The score of two
 //! representatives takes one dot product instead of one per pair, and may be near the maximum of the pairs or far from

@@ -133,7 +133,7 @@ impl RowRoom {
     }
 
     /// Returns the reference. If the row has none, returns the integer nearest to the lower bound of its own key's
-    /// score, or `−∞` if that is unknown.
+    /// score, or `−∞` if the bound is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }

@@ -349,7 +349,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Summarises in `to` those of `keys` that every row of the tile attends. Returns the number of summarised keys.
+    /// Summarises, in `to`, the keys in `keys` that every row of the tile attends. Returns their number.
     fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
         let mut n = 0;
         for j in keys {

@@ -22,7 +22,7 @@ pub enum KeySide {
     Max,
     /// The mean.
     Mean,
-    /// The largest magnitude, without its sign.
+    /// The largest magnitude.
     AbsMax,
 }
 
@@ -31,7 +31,7 @@ pub enum KeySide {
 pub enum QuerySide {
     /// Every row represents itself.
     Row,
-    /// The largest magnitude in each dim over the tile's rows, without its sign. All rows share one reference.
+    /// The largest magnitude in each dim over the tile's rows. All rows share one reference.
     AbsMax,
     /// The element of the largest magnitude in each dim, with its sign.
     SignedAbsMax,
@@ -44,8 +44,8 @@ pub enum QuerySide {
 pub enum First {
     /// No reference: the first block in which the row attends a key sets it.
     None,
-    /// The integer nearest to the largest score between the representative of the queries and those of key blocks. Acts
-    /// like [`First::None`] if that score is not finite, or if no block has keys that every row of the tile attends.
+    /// The integer nearest to the largest score of the queries' representative with the representatives of key blocks.
+    /// Acts like [`First::None`] if that score is not finite, or if no block has keys that all rows of the tile attend.
     Proxy {
         /// Representative of the keys of a block.
         keys: KeySide,
@@ -94,7 +94,7 @@ pub struct Schedule {
     pub first: First,
     /// Blocks that may move references.
     pub movers: Movers,
-    /// Threshold in base-2 units, from 0 to [`HEADROOM`]. A score that exceeds the reference by more than this moves it.
+    /// Excess of a score over the reference, in base-2 units, above which the reference moves: 0 to [`HEADROOM`].
     pub threshold: f32,
     /// Condition under which a block is skipped.
     pub skip: Skip,

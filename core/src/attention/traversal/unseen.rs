@@ -31,7 +31,7 @@
 //!    and after that by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone had room
 //!    for all of `D`. The finished row keeps its budget in both cases. If the own key of a row is not among its keys, is
 //!    masked, or has no finite score, the row has no such bound, and votes against skipping while it has no weights.
-//! 5. *Only if it saves time* ([`foresees`]): the keys must be read once for their norms.
+//! 5. *Blocks are bounded only if it saves time* ([`foresees`]), because the keys must be read once for their norms.
 
 use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
@@ -96,8 +96,8 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
 }
 
 /// Returns a lower bound of the score that any kernel computes for a row and a key, in base-2 units; `−∞` if it is
-/// unknown or the row does not attend the key. `products` are the products of the elements of the row, scaled by the
-/// query factor, and of the key. `cap` is the cap of
+/// unknown or the row does not attend the key. `products` are the products of the key's elements with those of the row,
+/// scaled by the query factor. `cap` is the cap of
 /// [`Problem::score_factors`](crate::attention::Problem::score_factors), zero without a cap, and `added` is the number
 /// added to the score.
 #[must_use]

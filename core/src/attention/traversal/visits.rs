@@ -20,9 +20,8 @@ pub struct Visit {
     pub special: bool,
 }
 
-/// Iterates over the visits of a tile. The tile attends keys in `blocks`, and its diagonal is in the blocks `own`, of
-/// which only those in `blocks` count. The sink is block zero, if the tile attends keys in it. Every block is visited
-/// once.
+/// Iterates over the visits of a tile: one for each of `blocks`, in which the tile attends keys. `own` are the blocks
+/// on the tile's diagonal; any outside `blocks` are ignored. The sink is block zero, if it is among `blocks`.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);

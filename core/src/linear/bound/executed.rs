@@ -19,7 +19,7 @@ pub struct Executed {
     /// The order of operations.
     pub form: Form,
     /// Number of tokens that are applied to a state together: 1 for the recurrence, the chunk of a chunked form, all
-    /// tokens for [`Form::Parallel`]. For a scan, it is this number within a part.
+    /// tokens for [`Form::Parallel`]. A scan applies this number at a time within each part.
     pub chunk: usize,
     /// Number of tokens per part of [`Form::Scan`]; the last part may have fewer. Every part begins at a multiple of
     /// `part`.
@@ -31,9 +31,9 @@ pub struct Executed {
     pub query_relative: f64,
     /// Largest relative error of an element of a key; zero unless the problem normalises.
     pub key_relative: f64,
-    /// Largest number of roundings of a product on its way into a sum over the dims of a key, including its own.
+    /// Largest number of roundings of a product, including the first, on its way into a sum over the dims of a key.
     pub dims: usize,
-    /// Largest number of roundings of a product on its way into a sum over the tokens of a chunk, including its own.
+    /// Largest number of roundings of a product, including the first, on its way into a sum over the tokens of a chunk.
     pub tokens: usize,
     /// Method by which the delta rules solve a chunk.
     pub solve: Solve,

@@ -162,7 +162,7 @@ pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// Folds each part of `part` tokens of a delta rule into an element, and scans the elements. `scratch` has room for a
+/// For a delta rule: folds each part of `part` tokens into an element, and scans the elements. `scratch` has room for a
 /// track and a state; `elements` has [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,

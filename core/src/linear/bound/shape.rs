@@ -33,7 +33,7 @@ impl<'a> Shape<'a> {
         rows.checked_mul(rows)?.checked_add(rows)
     }
 
-    /// Creates a shape without error. `scratch` has [`Shape::len`] values, or none for an unused shape.
+    /// Creates the shape of a zero error. `scratch` has [`Shape::len`] values, or none for an unused shape.
     pub fn new(scratch: &'a mut [f64], rows: usize) -> Shape<'a> {
         scratch.fill(0.0);
         let (matrix, product) = scratch.split_at_mut(scratch.len().min(rows * rows));
@@ -144,7 +144,7 @@ impl<'a> Shape<'a> {
         libm::sqrt(self.unit * (sum + LOST * trace * squares))
     }
 
-    /// Returns the largest element `x` of an error in the shape.
+    /// Returns the largest value of element `x` among the errors in the shape.
     pub fn of_row(&self, x: usize) -> f64 {
         let d = self.rows();
         let trace: f64 = self.matrix.iter().step_by(d + 1).sum();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     /// Checks in several directions that `E(P)` reaches at least as far as the sum of the errors with aligned signs.
-    /// Returns the largest ratio of the two.
+    /// Returns the largest ratio of the reach to the sum.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {

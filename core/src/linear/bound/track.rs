@@ -114,7 +114,7 @@ pub(super) struct Track<'a> {
     majorant: &'a mut [f64],
     /// The error `e`: `[d_k, d_v]`, or `[d_v]` for the delta rules.
     error: &'a mut [f64],
-    /// Magnitudes that multiply underflowing terms, `[d_v]`.
+    /// Magnitudes that scale the floor for underflowing terms, `[d_v]`.
     small: &'a mut [f64],
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
@@ -138,7 +138,7 @@ impl<'a> Track<'a> {
         rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(5)?)
     }
 
-    /// Creates a track without error.
+    /// Creates a track whose error is zero.
     pub fn new(scratch: &'a mut [f64], rows: usize, columns: usize, delta: bool) -> Track<'a> {
         scratch.fill(0.0);
         let (majorant, rest) = scratch.split_at_mut(rows * columns);

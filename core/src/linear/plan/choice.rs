@@ -49,8 +49,8 @@ pub struct Choice {
     pub pass: usize,
     /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
-    /// `true` if each sequence of a packed call is divided into the number of parts that it would have in a call of its
-    /// own; `false` if it is divided into [`Choice::parts`] where possible.
+    /// `true` if each sequence of a packed call is divided into the number of parts that it would have in a separate
+    /// call; `false` if it is divided into [`Choice::parts`] where possible.
     pub own_parts: bool,
     /// Strips into which the columns of a state are divided.
     pub strips: Strips,
@@ -79,7 +79,7 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens for which a scan gets one more part. A scan has at least two and at most [`PARTS`] parts.
+/// Number of tokens per part before the number of parts of a scan is limited to the range from two to [`PARTS`].
 const TOKENS_OF_PART: usize = 512;
 
 /// Largest number of parts that the chooser selects for a scan if the options request none.

@@ -143,7 +143,7 @@ pub fn choose(
 }
 
 /// Returns the strips of a state. A delta rule has the widest ones if all rows of one strip fit half of the level 1
-/// cache and narrower strips would not be fewer. The width changes no bit.
+/// cache and the wide strips are not more numerous. The width changes no bit.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

@@ -34,8 +34,8 @@ pub struct KernelSpec {
 /// of queries and keys in f64 and round them once, and they sum the writes of a few tokens at a time in f64.
 pub const LONG_PASS: usize = 1024;
 
-/// Number of terms of a sum over tokens that kernels add one after another in f32. The sums of such segments are then
-/// added.
+/// Number of terms per segment of a sum over tokens. Kernels add the terms of a segment one after another in f32, and
+/// then add the segments.
 const SEGMENT: usize = 16;
 
 /// Returns the largest number of roundings that a product undergoes in a sum over one pass of `tokens` tokens, not

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
-//! problems the outputs of the first pass stay in the scratch until the second pass adds its own.
+//! problems the outputs of the first pass stay in the scratch until those of the second pass are added.
 //!
 //! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
 //! diagonal.

@@ -28,8 +28,8 @@ fn hard_data_stay_within_the_bound() {
     assert!(largest > near, "{largest}");
 }
 
-/// Returns three figures for the outputs: the median ratio of bound to error, and the Euclidean norms of the error and
-/// of the bound, relative to that of the exact output.
+/// Returns three figures for the outputs: the median ratio of bound to error, and the relative error and the relative
+/// bound in the Euclidean norm.
 fn figures(case: &Case, walk: Walk) -> [f64; 3] {
     let answer = case.run(walk);
     let ([exact, _], [errors, _], _) = case.judge(&scalar::executed(&case.problem(), &walk));

@@ -1,7 +1,7 @@
 //! The causal convolution of each channel with a filter, which is also linear attention with a relative decay:
 //!
 //! ```text
-//! o_t = Σ_k α_k u_{t−k}        with inputs before the first from the past state, or zero
+//! o_t = Σ_k α_k u_{t−k}        inputs before the first token: from the past state, or zero
 //! ```
 //!
 //! A short filter with bias and `SiLU` is the convolution in front of Mamba's and Gated `DeltaNet`'s scans, and

@@ -86,7 +86,7 @@ pub struct Spec {
     /// `true` if `silu` is applied to each output.
     pub silu: bool,
     /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then contains the
-    /// inputs that follow the last token, and the last of its values is the one nearest to that token.
+    /// inputs that follow the last token, with the nearest input last.
     pub reverse: bool,
     /// `true` if past and present states share memory; a call then passes only the present state.
     pub in_place: bool,
@@ -170,8 +170,8 @@ impl Problem {
 }
 
 /// Returns the length of the FFTs for `tokens` tokens and a filter of `taps` weights: the smallest number of the form
-/// `2^i` or `3 · 2^i`, at least 4, for which the convolution does not wrap around. For a filter as long as the input it
-/// is at least twice that length.
+/// `2^i` or `3 · 2^i`, at least 4, for which the convolution does not wrap around. If filter and input are equally
+/// long, the result is at least twice their length.
 #[must_use]
 pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     let least = tokens + taps;

@@ -153,8 +153,8 @@ fn groups_share_the_strips() {
     }
 }
 
-/// Checks that the delta rules use wide strips if one fits half of the level 1 cache and narrower strips would not be
-/// fewer.
+/// Checks that the delta rules use wide strips if one fits half of the level 1 cache and the wide strips are not more
+/// numerous.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {
@@ -211,7 +211,7 @@ fn parts_are_whole_chunks_and_cover_the_tokens() {
     }
 }
 
-/// Checks that a sequence of a packed call is divided into the number of parts that it would have in a call of its own,
+/// Checks that a sequence of a packed call is divided into the number of parts that it would have in a separate call,
 /// unless the options request a number.
 #[test]
 fn sequences_have_parts_by_their_own_length() {
