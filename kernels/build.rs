@@ -135,7 +135,7 @@ mod modules {
         Ok(new)
     }
 
-    /// Compresses a group of modules to a file, and returns the Rust item of the static that includes the file.
+    /// Compresses a group of modules to a file, and returns the Rust code of a static that includes the file.
     fn store(out: &Path, number: usize, group: &[u8]) -> Result<String, String> {
         let path = out.join(format!("group_{number}.lz"));
         let fault = |error| format!("{}: {error}", path.display());
@@ -144,8 +144,8 @@ mod modules {
         Ok(format!("static GROUP_{number}: [u8; {}] = *include_bytes!({path:?});\n", bytes.len()))
     }
 
-    /// Compresses a text to a lzip file. The dictionary is not much longer than the text, because a reader allocates
-    /// it.
+    /// Compresses a text to a lzip file. The dictionary is as long as the text, rounded up to a power of two, because a
+    /// reader allocates it.
     fn compress(text: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut options = LzipOptions::with_preset(LEVEL);
         options.lzma_options.dict_size = u32::try_from(text.len()).unwrap_or(u32::MAX).next_power_of_two();

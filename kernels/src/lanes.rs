@@ -35,14 +35,14 @@ pub trait Lanes: Number {
     /// `true` for 32 vector registers, `false` for 16.
     const MANY_REGISTERS: bool;
     /// Factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen to minimise the largest relative error. All
-    /// weights contain this factor, and therefore `S` and `W`; it cancels in `W / S`.
+    /// weights, and therefore `S` and `W`, contain this factor; it cancels in `W / S`.
     const WEIGHT_SCALE: f64;
 
     /// Factor in [`Lanes::raised_weight`]: a power of two that keeps products of small weights normal, on processors
     /// that stall at subnormal numbers; 1 on other processors.
     const RAISE: f32;
 
-    /// Returns the same value in every lane.
+    /// Returns a vector with `x` in every lane.
     fn splat(isa: Self::Isa, x: f32) -> Self;
     /// Loads `N` values from `p`.
     ///
@@ -69,7 +69,7 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is readable for 32 bytes.
     unsafe fn load_bits(isa: Self::Isa, p: *const u8) -> u32;
-    /// Tests the bits of each lane: returns zero in lanes where a bit of `bit` is set, and `−∞` in the other lanes.
+    /// Returns zero in lanes that have a set bit in common with `bit`, and `−∞` in the other lanes.
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
     /// Prefetches the cache line at `p`, which need not be valid memory, into the second-level cache, or into the first
@@ -91,8 +91,8 @@ pub trait Lanes: Number {
     /// - The scalars that are broadcast are readable at `p`, and stay readable while the result is used. With
     ///   [`Lanes::QUAD_IN_REGISTER`] all four are readable.
     unsafe fn quad(isa: Self::Isa, p: *const f32) -> Self::Quad;
-    /// Prepares the eight scalars at `p` for broadcasting, as two quads, and advances `p` by `stride` values. An
-    /// instruction that loads two registers needs adjacent ones, so they are named explicitly. Calls with different
+    /// Prepares the eight scalars at `p` for broadcasting, as two quads, and advances `p` by `stride` values. If one
+    /// instruction loads both quads, it needs adjacent registers, which are named explicitly. Calls with different
     /// `ODD` use different registers, so that the quads of two calls can be live at once.
     ///
     /// # Safety
@@ -184,7 +184,7 @@ pub trait Lanes: Number {
         largest
     }
 
-    /// Returns the same f64 value in every lane.
+    /// Returns a vector of f64 values with `x` in every lane.
     fn wide(isa: Self::Isa, x: f64) -> Self::Wide;
     /// Returns the lanes as f64 values.
     fn widened(self) -> Self::Wide;
@@ -231,8 +231,8 @@ pub trait Lanes: Number {
     fn any_greater(self, other: Self) -> bool;
 
     /// Returns the weight `WEIGHT_SCALE · 2^self` of a key, for `self` of at most 126. At `−∞`, where the key is
-    /// masked, and where `2^self` is below the normal numbers, the weight is zero or does not exceed a bound: see
-    /// [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR). NaN stays NaN.
+    /// masked, the weight is zero. Below [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR) it is zero, or at most the
+    /// exact weight. NaN stays NaN.
     #[must_use]
     fn weight(self) -> Self;
     /// Returns [`Lanes::weight`] times [`Lanes::RAISE`], for `self` of at most 32.

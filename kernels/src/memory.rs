@@ -78,7 +78,7 @@ pub unsafe fn transpose_in<L: Lanes>(
 /// Transposes `[dim][w]` back into `rows` rows of `dim` f32 values.
 ///
 /// # Safety
-/// - `dim` rounded up to a multiple of four, times `w`, values are readable at `src`; `rows ≤ w`.
+/// - `padded · w` values are readable at `src`; `padded` is `dim` rounded up to a multiple of four, and `rows ≤ w`.
 /// - `rows` rows of `dim` values, `stride` apart, are writable at `dst`.
 #[inline(always)]
 pub unsafe fn transpose_out<L: Lanes>(
@@ -130,7 +130,7 @@ pub unsafe fn transpose_out<L: Lanes>(
 ///
 /// # Safety
 /// - `rows` rows of `dim` values, `stride` apart, are readable at `src`.
-/// - `rows` rounded up to a multiple of `R`, times `dim`, values are writable at `dst`.
+/// - `padded · dim` values are writable at `dst`; `padded` is `rows` rounded up to a multiple of `R`.
 #[inline(always)]
 pub unsafe fn pack<L: Lanes, const R: usize>(
     isa: L::Isa,

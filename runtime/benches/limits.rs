@@ -3,8 +3,8 @@
 //! `cargo bench -p elsa-runtime --bench limits -- [--rounds N] [--threads N] [--json] [part]...`, where a part is
 //! one of
 //!
-//! - `start`: the time from the start of a process to its first result, and the share of each step: to create the
-//!   engine, to plan, to bind, and to make the first call. The benchmark starts itself again for each sample.
+//! - `start`: the time from the start of a process to its first result, and the time of each step: engine, plan,
+//!   workspace and binding, first call. The benchmark starts itself again for each sample.
 //! - `plan`: the time to create a plan, by shape.
 //! - `threads`: one head on several threads against one thread. Both results must be bitwise equal.
 //! - `decode`: one query against a long cache, in bytes per second. It is compared with a copy, which counts both
@@ -80,7 +80,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Prints `line`, or with `--json` the object.
+    /// Prints `line`, or `object` with `--json`.
     fn tell(&self, line: &str, object: serde_json::Value) {
         println!("{}", if self.json { object.to_string() } else { line.to_owned() });
     }

@@ -1,5 +1,5 @@
-//! Tests the layered decoder: its output has the bits of a decoder with all weights in memory and agrees with an
-//! independent layer in f64, and it rejects invalid requests.
+//! Tests the layered decoder: its output has the same bits as that of a decoder with all weights in memory, and agrees
+//! with an independent layer in f64; invalid requests are rejected.
 #![allow(clippy::unwrap_used)]
 
 use elsa_decoder::forward::{all_layers, buffers, differing, in_memory, streamed};
@@ -42,7 +42,7 @@ fn weights_through_two_buffers_have_the_bits_of_weights_in_memory() {
     }
 }
 
-/// Computes a layer in f64, directly as it is defined.
+/// Computes a layer in f64, directly from its definition.
 fn naive(weights: &[f32], x: &mut [f64], tokens: usize) {
     let Sizes { heads, kv_heads, head_dim, mlp } = SIZES;
     let dim = SIZES.dim();
@@ -111,7 +111,7 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// Returns the command line of the program, which starts with that of the emulator if the tests run in one.
+/// Returns the command line that runs the program, preceded by the emulator's if the tests run in an emulator.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

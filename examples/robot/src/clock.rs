@@ -43,7 +43,7 @@ pub struct Tick {
     pub release: u64,
     /// End of the period, which is the deadline for the answer.
     pub deadline: u64,
-    /// Number of periods that passed without a frame since the previous one.
+    /// Number of periods skipped between the previous tick and this one.
     pub skipped: u64,
 }
 
@@ -55,8 +55,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a grid of `rate` periods per second. The first starts at `start` nanoseconds. A period has at
-    /// least one nanosecond and at most 2^63.
+    /// Creates a grid of `rate` periods per second, of which the first starts at `start` nanoseconds. The length of a
+    /// period is clamped to between 1 and 2^63 nanoseconds.
     #[must_use]
     pub fn new(rate: f64, start: u64) -> Schedule {
         let period = (SECOND as f64 / rate).round().clamp(1.0, (1u64 << 63) as f64) as u64;

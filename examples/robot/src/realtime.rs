@@ -1,7 +1,7 @@
 //! Measures that keep the loop on time on a busy board: a core for the loop, a real-time priority, and memory that is
 //! never paged out.
 //!
-//! The system may refuse all three to an unprivileged user. The loop then runs without them and reports it.
+//! The system may refuse any of these to an unprivileged user. The loop then runs without it and reports the refusal.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

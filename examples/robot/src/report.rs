@@ -100,7 +100,7 @@ impl Statistics {
 /// Data of a finished run, in addition to the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Number of frames that newer ones replaced before the loop took them.
+    /// Number of frames that were replaced by newer ones before the loop took them.
     pub replaced: u64,
     /// Number of lines dropped because the queue was full or they were not written in time.
     pub dropped_lines: u64,
@@ -157,7 +157,7 @@ pub struct Summary {
     pub idle_periods: u64,
     /// Number of frames that could not be used.
     pub broken_frames: u64,
-    /// Number of frames that newer ones replaced before the loop took them.
+    /// Number of frames that were replaced by newer ones before the loop took them.
     pub replaced_frames: u64,
     /// Number of lines dropped because the queue was full or they were not written in time.
     pub dropped_lines: u64,

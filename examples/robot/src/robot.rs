@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest time that the loop waits, after the last frame, until all lines are written.
+/// Longest time to wait, after the last frame, for the remaining lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Options of the loop.

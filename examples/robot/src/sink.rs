@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub const LINE: usize = 256;
 /// Capacity of the queue, in lines.
 pub const LINES: usize = 256;
-/// The name for standard output in errors.
+/// Name of standard output in errors.
 pub(crate) const STDOUT: &str = "standard output";
 /// Timeout of one attempt to write to a serial port.
 const ATTEMPT: Duration = Duration::from_millis(100);
@@ -137,8 +137,8 @@ impl Sink {
         Ok(Sink { shared, name })
     }
 
-    /// Puts the line that `fill` writes into the queue, and adds its line feed. If the line is longer than [`LINE`]
-    /// bytes or the queue is full, the line is dropped and counted.
+    /// Adds a line to the queue: the text that `fill` writes, and a line feed. If the line is longer than [`LINE`] bytes
+    /// or the queue is full, the line is dropped and counted.
     ///
     /// # Errors
     /// Returns an error that the writer has encountered since the last call.
@@ -168,8 +168,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits until every line has been written, for at most `patience`, and drops the lines that are still waiting
-    /// then. Returns the total number of dropped lines.
+    /// Waits at most `patience` for all lines to be written, then drops any that remain. Returns the total number of
+    /// dropped lines.
     ///
     /// # Errors
     /// Returns an error that the writer has encountered.
@@ -200,7 +200,7 @@ impl Drop for Sink {
     }
 }
 
-/// Returns the system's error that an error of the serial port library contains.
+/// Converts an error of the serial port library to an error of the system.
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),
@@ -243,7 +243,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes all of `bytes` and flushes them. Retries after timeouts for as long as the device makes it wait.
+/// Writes all of `bytes`, then flushes. Tries again after every timeout, however long the device stalls.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -268,8 +268,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Writer that times out in every other call, and accepts one byte in each of the other calls once the test permits
-    /// it.
+    /// Writer whose odd writes time out. Each even write accepts one byte, once the test permits it.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,

@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// First and last frame between which allocations are counted. Before the first, threads have started and buffers
-/// exist.
+/// Frame from which allocations are counted. By then, threads have started and buffers exist.
 const FIRST: u64 = 20;
 const LAST: u64 = 200;
 

@@ -56,7 +56,7 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
 /// is at least one. `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct SideTile {
-    /// Side of each row, as a number. Values past the last row repeat that of another row.
+    /// Side of each row, as a number. Entries past the last row repeat the side of another row.
     pub rows: *const f32,
     /// Side of each key, as a number.
     pub keys: *const f32,

@@ -106,16 +106,16 @@ pub struct Sums {
 /// Additional operands of a step inside an error budget, in which `D` is the sum of the weights left out.
 ///
 /// Contract, for a tile of `width` rows: `left_out` and `top` are readable and writable for `width` values each,
-/// `totals` for `4 · width`. The totals are initialised, and so is `left_out` unless the step is the first into its
-/// sums.
+/// `totals` for `4 · width`. The totals are initialised, and so is `left_out` unless the step is the first that writes
+/// its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// The sums `D` of the state, `[width]`, relative to the same scale and references as its sums `S`.
+    /// The sums `D` of the state, `[width]`, with the scale and references of its sums `S`.
     pub left_out: *mut f32,
-    /// Four values per row, `[4][width]`: the largest reference, the sum `S` and the sum `D` of all blocks so far,
-    /// which start as `−∞`, zero and zero; then one if the row has a vote, and zero if it has none.
+    /// Four values per row, `[4][width]`: the largest reference, the sum `S` and the sum `D` of all blocks so far
+    /// (initially `−∞`, zero and zero), and one if the row has a vote or zero if it has none.
     pub totals: *mut f32,
     /// The largest score of each row in the block, `[width]`. Unless the step uses the reference zero,
     /// [`TileOps::scores`] must have written it.
@@ -144,8 +144,8 @@ pub trait TileOps {
 
     /// Decides whether a block is left out, and records the decision in `budget`. Inside an error budget this is the
     /// part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`]. The function converts the
-    /// scores in the tile's weights to weights and, if the block is kept, adds them to `S`. Unless the step uses the
-    /// reference zero, the weights are raised if the kernel raises weights (see `within`).
+    /// scores in the tile's buffer to weights and, if the block is kept, adds them to `S`. A kernel that raises weights
+    /// does so here, unless the step uses the reference zero (see `within`).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights contain the block's scores, and
@@ -160,7 +160,7 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// Converts the scores in the tile's weights to weights, which are not raised, and adds them to `S`. With the
+    /// Converts the scores in the tile's buffer to weights, which are not raised, and adds them to `S`. With the
     /// reference zero this is the part of a [`TileOps::step`] between [`TileOps::scores`] and [`TileOps::accumulate`].
     /// If `first` is set, references and sums are written; if not, the function adds to the sums.
     ///

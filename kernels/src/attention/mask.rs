@@ -51,7 +51,7 @@ pub struct MaskTile {
 /// Effect of a mask on a block of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// No row attends a key. The bias was not written.
+    /// No row attends any key. The bias was not written.
     Nothing,
     /// Every row attends every key, and every addend is zero. The bias was not written, or is zero.
     Plain,
@@ -164,8 +164,8 @@ impl<L: Lanes> Sight<L> {
     }
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless `seen` says that it is not needed.
-/// Columns past the last row repeat another row.
+/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, if it is needed. `seen` receives the effect
+/// of the mask. Columns past the last row repeat another row.
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`].
@@ -401,7 +401,7 @@ const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 /// Packs `left` elements of a boolean row, at most [`WORD`], into the low bits of a word.
 ///
 /// # Safety
-/// - At least one byte and `left` bytes are readable at `p`, and `before` bytes in front of it.
+/// - The larger of one and `left` bytes are readable at `p`, and `before` bytes in front of it.
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);

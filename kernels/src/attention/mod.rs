@@ -1,7 +1,7 @@
 //! The attention micro-kernels, written once over [`Lanes`](crate::lanes::Lanes).
 //!
-//! **The formula.** For a tile of `W` query rows and a block of keys, with the state `(m, S, W)` of each row before
-//! the block:
+//! **The formula.** For a tile of query rows and a block of keys, with the state `(m, S, W)` of each row before the
+//! block:
 //!
 //! ```text
 //! naive:  for each row i:

@@ -14,7 +14,7 @@
 //!    independent.
 //! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no code for the remainder.
 //!
-//! The interface is that of a tile that is one row wide, so that both share plans, states and merges.
+//! The interface is that of a tile one row wide, so that this kernel shares plans, states and merges with the others.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};

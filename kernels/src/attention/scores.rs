@@ -131,7 +131,7 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
 const PLAIN: u8 = 0;
 /// Scores have a bias per row, and no soft cap.
 const BIASED: u8 = 1;
-/// Scores have a soft cap, or any other modification.
+/// Scores have a soft cap, with or without a bias, or a bias that all rows share.
 const MODIFIED: u8 = 2;
 
 /// Writes the block's scores to `dst` and returns the largest score of each row, `−∞` for a row that attends no key.

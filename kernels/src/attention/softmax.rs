@@ -9,7 +9,7 @@
 //!    scores with the references usually skips all further work ([`raise`]).
 //! 2. *Rows are independent.* If one row of a tile raises its reference, the sums of the others are multiplied by one,
 //!    so that a row gets the same bits next to any neighbours.
-//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero, like that of a key too
+//! 3. *Masks cost nothing here.* [`Lanes::weight`] turns a score of `−∞` into the weight zero, as it does a score too
 //!    far below the reference. The difference between the two matters only if a value is not finite, and then the bias
 //!    decides ([`super::values`]).
 
@@ -105,8 +105,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// Computes [`weigh`] with the reference zero, which need not be subtracted, for scores near zero. Scores may be `−∞`
-/// only if `masked` is set; if it is not, they are not clamped. Weights are not raised.
+/// Computes [`weigh`] for scores near zero, with the reference zero, which is not subtracted. Without `masked`, no score
+/// may be `−∞`, because scores are not clamped. Weights are not raised.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -150,7 +150,7 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
 }
 
 /// Computes the softmax of complete rows of scores in memory, without its normalisation: finds the largest of the
-/// scores of `count` keys at `p`, turns them into weights in place, and writes references and sums.
+/// scores of `count` keys at `p`, converts the scores to weights in place, and writes references and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.

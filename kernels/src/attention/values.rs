@@ -187,7 +187,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Divides sums of raised weights by the factor, and adds them to `w`, or writes them there if `first` is set.
+/// Divides weighted sums by the factor of the weights, and adds them to `w`, or writes them there if `first` is set.
 ///
 /// # Safety
 /// - `R · V · N` values are writable at `w`, and readable unless `first` is set.

@@ -25,8 +25,8 @@
 //! 3. *Values that are not finite are kept.* Whether a block has any is checked only once all rows agree.
 //! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). Within a budget the
 //!    products are those of method math, and this module has only the code between them: a second instance of a step
-//!    would be as large as the first. If no block is left out, both write the same bits, because the sums that they
-//!    share receive the same numbers.
+//!    would be as large as the first. If no block is left out, steps with and without a budget write the same bits,
+//!    because the sums that they share receive the same numbers.
 //! 5. *References rarely change*, neither those of the state nor those of the totals, which are mostly equal. All
 //!    factors are then one, and a row spends only two comparisons on them.
 

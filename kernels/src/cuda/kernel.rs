@@ -128,7 +128,7 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Selective scan. Launched on one block for each tile of each listed part of each sequence; takes
+    /// Selective scan. Launched on one block for each combination of tile, listed part and sequence; takes
     /// [`SelectiveArgs`](super::series::SelectiveArgs).
     Selective {
         /// SM resources per block.

@@ -33,8 +33,8 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Copies a strip, which must be as [`found`] returns it, from its previous location to its new one. Multiplies it if
-/// the segment starts with factors.
+/// Copies a strip, which must be as [`found`] returns it, from its previous location to its new one, and applies the
+/// factors at the start of the segment, if there are any.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -2,11 +2,10 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// `pass` is the number of tokens per pass over the state under the rules without rates, and `most` is that number if
-/// nothing decays; `tall` of the `most` tokens read the state at once. `together` is the number of tokens that a
-/// shorter pass processes at once. `rows` is the number of rows in a register tile of products. `vectors` is the number
-/// of vectors in the widest strip, and `delta` is that number under the delta rules, whose loops have half as many
-/// sums.
+/// `pass` is the number of tokens in a pass over the state under the rules without rates, and `most` the number if
+/// nothing decays; `tall` of these `most` tokens read the state at once. A shorter pass processes `together` tokens at
+/// once. A register tile of products has `rows` rows. The widest strip has `vectors` vectors, or `delta` vectors under
+/// the delta rules, whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

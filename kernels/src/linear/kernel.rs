@@ -12,7 +12,7 @@ use crate::primitives::Primitives;
 use elsa_core::linear::Gates;
 use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
-/// Those tokens of one head that no segment contains yet.
+/// Tokens of one head that are not yet in a segment.
 ///
 /// Contract, with `dim` a multiple of four, and `rows` at most `dim`:
 /// - `queries` is readable for `group` rows of `dim` values of each of `tokens` tokens: tokens are `query_stride`
@@ -152,7 +152,7 @@ impl Segment {
 }
 
 /// Strip of value columns of one state, and its working memory. The strip is packed, or a part of the complete state,
-/// whose rows are `stride` columns wide; the results have the same bits.
+/// whose rows are `stride` columns wide; both layouts give results with the same bits.
 ///
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
@@ -219,7 +219,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Prefetches nothing.
+    /// Null pointers, which prefetch nothing.
     pub const NOTHING: Ahead =
         Ahead { queries: core::ptr::null(), query_stride: 0, keys: core::ptr::null(), key_stride: 0 };
 }

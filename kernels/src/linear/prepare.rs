@@ -6,8 +6,8 @@ use super::products::{multiply_few, multiply_rows, multiply_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
-/// Determines the next segment of `head`, which begins with its first token, and writes the data that the strips of the
-/// state need for it.
+/// Determines the next segment of `head`, which starts at the head's first token, and writes the data that the strips
+/// of the state need for this segment.
 ///
 /// # Safety
 /// - The clauses of [`Head`].
@@ -100,7 +100,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
     *segment = made;
 }
 
-/// Computes, for gates per head, the factors `up` and `down` of each token and the factors at both ends of the segment.
+/// Computes the factors `up` and `down` of each token and the factors at both ends of the segment, for gates per head.
 ///
 /// # Safety
 /// - The clauses of [`Head`]; `up` and `down` are writable for one value per token of the head, `ends` for four values.
@@ -147,7 +147,7 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Destinations, for gates per dim, of the rows that have been multiplied by gates.
+/// Destinations of the rows that have been multiplied by gates, for gates per dim.
 ///
 /// Contract: `queries` is writable for `group · tokens · dim` values, `writers` for `tokens · dim`, `readers` under the
 /// delta rules for `tokens · dim`, and `ends` for `4 · dim`.
@@ -158,7 +158,7 @@ struct Rows {
     ends: *mut f32,
 }
 
-/// Multiplies, for gates per dim, the rows of keys and queries by their gates.
+/// Multiplies the rows of keys and queries by their gates, for gates per dim.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`].
@@ -201,7 +201,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
 /// zeros.
 ///
 /// # Safety
-/// - `count` values are readable at `from`; with `ALL` they are `TOGETHER` or more.
+/// - `count` values are readable at `from`. With `ALL`, `count` is at least `TOGETHER`.
 #[inline(always)]
 unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHER] {
     // SAFETY: the values that are loaded are readable (clause).
@@ -220,7 +220,7 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
 /// With `ALL`, writes `TOGETHER` values. Without it, writes the first `count` of them.
 ///
 /// # Safety
-/// - `count` values are writable at `to`; with `ALL` they are `TOGETHER` or more.
+/// - `count` values are writable at `to`. With `ALL`, `count` is at least `TOGETHER`.
 #[inline(always)]
 unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize) {
     // SAFETY: the values that are stored have room (clause).
@@ -245,8 +245,8 @@ unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGET
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
-/// Returns the largest number of tokens, from one to `tokens`, that a segment may have given the gates of the dims that
-/// start at `x`. Also returns `true` if one of these gates of the first token exceeds the range on its own.
+/// Returns the largest number of tokens, from one to `tokens`, that the gates of the dims from `x` allow in a segment.
+/// Also returns `true` if one of these gates of the first token exceeds the range on its own.
 ///
 /// # Safety
 /// - As for [`gates`].
@@ -292,7 +292,7 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
     core::array::from_fn(|i| x[i] * by[i])
 }
 
-/// Writes, for the dims that start at `x`, the rows of `tokens` tokens and the factors at both ends of the segment.
+/// Writes the rows of `tokens` tokens and the factors at both ends of the segment, for the dims that start at `x`.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` at least `TOGETHER`

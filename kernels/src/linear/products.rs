@@ -137,8 +137,8 @@ unsafe fn multiply_four<L: Lanes, const MORE: usize>(
 }
 
 /// Computes the products between the tokens of each pass, with writing keys in the lanes: the keys are arranged like
-/// the columns of a state, and read vector by vector. Up to the end of a vector, products that no token needs are
-/// written too.
+/// the columns of a state, and read vector by vector. Products are written as whole vectors, including products that
+/// no token needs.
 ///
 /// # Safety
 /// - As for [`multiply_few`], where rows of products are whole vectors.

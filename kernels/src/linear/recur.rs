@@ -143,9 +143,9 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     }
 }
 
-/// Processes the `P` tokens of a pass that starts with `first` on a strip, under the rules without rates, if the
-/// registers cannot hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then
-/// the writes of all tokens are added.
+/// Processes the pass of `P` tokens from `first` on a strip, under the rules without rates, if the registers cannot
+/// hold everything that these tokens read and write. Tiles of `T` queries read the strip first; then the writes of all
+/// tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have one query row each if there are outputs.
@@ -226,9 +226,8 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// Processes `B` tokens on a strip, starting with token `t` of a pass that starts with token `first`; with `OUT`, also
-/// their queries. With `EXIT`, which requires factors, the strip is multiplied by them afterwards. For `ONCE`, see
-/// [`rows`].
+/// Processes the `B` tokens from `t`, of the pass that starts with token `first`, on a strip; with `OUT`, also their
+/// queries. With `EXIT`, the strip is then multiplied by the factors, which must be given. For `ONCE`, see [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; the `B` tokens from `t` are in the segment, and have one query row each with `OUT`.
@@ -339,7 +338,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     }
 }
 
-/// Processes the `count` tokens of the pass that starts with `first` on a strip.
+/// Processes the pass of `count` tokens from `first` on a strip.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.

@@ -14,7 +14,7 @@ pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
 }
 
 /// Computes `x S` for `R` rows `x` and a strip of `V` vectors whose rows are `stride` apart. Each result is accumulated in
-/// four independent sums with `FOUR`, otherwise in one.
+/// one sum, or in four independent sums with `FOUR`.
 ///
 /// # Safety
 /// - `dim` values, a multiple of four, are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`.

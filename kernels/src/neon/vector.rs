@@ -6,14 +6,14 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial's value is less than 200.
+/// Argument for which [`Lanes::exp2`] returns zero: the biased exponent of its polynomial, minus 200, is negative.
 const ZERO_AT: f32 = -200.0;
 
 /// Vector of four f32 values.
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
 
-/// Runs an intrinsic, which is allowed because a vector or a token exists.
+/// Runs an intrinsic. A vector or token in scope proves that the processor supports it.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).

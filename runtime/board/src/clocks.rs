@@ -215,8 +215,8 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     Err(refused.map(|refused| format!("memory clock: {refused}; readable as root")))
 }
 
-/// Returns whether `jetson_clocks` is in effect, that is, whether all of `clocks` are fixed at their highest. Returns
-/// `None` if there are no clocks, or if some are unknown and all others are fixed.
+/// Returns whether `jetson_clocks` is in effect, that is, whether all of `clocks` are fixed at their highest rates.
+/// Returns `None` if there are no clocks, or if some are unknown and all others are fixed.
 #[must_use]
 pub fn fixed<'a>(clocks: impl IntoIterator<Item = &'a Clock>) -> Option<bool> {
     let all: Vec<Option<bool>> = clocks.into_iter().map(Clock::fixed).collect();

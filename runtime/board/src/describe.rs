@@ -23,7 +23,7 @@ pub struct ZoneReading {
 pub struct RailReading {
     /// Name of the rail, such as `VDD_IN`.
     pub name: String,
-    /// Measuring chip, by its address on the I2C bus.
+    /// Address of the measuring chip on the I2C bus.
     pub chip: String,
     /// Location of the chip: module or carrier board.
     pub place: Place,
@@ -50,7 +50,7 @@ pub struct Description {
     pub driver: Option<String>,
     /// The power mode of `nvpmodel`.
     pub power_mode: Option<PowerMode>,
-    /// `true` if the clocks are fixed at their highest.
+    /// `true` if the clocks are fixed at their highest rates.
     pub jetson_clocks: Option<bool>,
     /// Governors of the cores, each listed once.
     pub governor: Option<String>,
@@ -70,7 +70,7 @@ pub struct Description {
     pub zones_left_out: Vec<String>,
     /// Rails whose power is measured.
     pub rails: Vec<RailReading>,
-    /// Names of the rails or counters that the total power is the sum of.
+    /// Names of the rails or counters whose sum is the total power.
     pub total: Vec<String>,
     /// `true` if the processor is emulated.
     pub emulated: bool,

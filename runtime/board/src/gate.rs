@@ -16,7 +16,7 @@ pub struct Limits {
     pub stolen: f64,
     /// Largest variation of a clock, relative to its highest value.
     pub clock: f64,
-    /// Highest temperature of a zone for which the system reports no limit, in degrees Celsius.
+    /// Highest allowed temperature, in degrees Celsius, of a zone for which the system reports no limit.
     pub celsius: f64,
     /// Degrees by which a zone must stay below the temperature at which the system slows down.
     pub margin: f64,
@@ -38,7 +38,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the looser limits for a check before a cell is measured. Desktop programs stay below these limits; a
+    /// Returns looser limits, for the check before a cell is measured. Desktop programs stay below these limits; a
     /// build or another benchmark does not. The measured cell is still judged by [`Limits::default`].
     #[must_use]
     pub fn bearable() -> Limits {

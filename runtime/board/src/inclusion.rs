@@ -20,7 +20,7 @@ pub struct Inclusion {
 
 /// Rise of a rail, in mW, below which nothing can be concluded.
 const RISE: f64 = 500.0;
-/// Fraction of a part's rise that the total may miss: both are means of quantised readings.
+/// Fraction of a part's rise by which the total's rise may fall short, because both are means of quantised readings.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {

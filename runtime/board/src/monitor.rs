@@ -50,13 +50,13 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// For each part of the total, the comparison at the part's largest rise so far.
+    /// Comparison of the total with each of its parts, at the part's largest rise so far.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Number of slow samples per point of the history.
     stride: usize,
     skipped: usize,
-    /// Busy times at the last slow sample, and when it was taken.
+    /// Time of the last slow sample, and the busy times then.
     times: Option<(Instant, Times)>,
     power: Option<f64>,
     stop: bool,
@@ -188,8 +188,8 @@ impl Shared {
     }
 }
 
-/// Returns the next sampling interval, after sampling every `period` used the fraction `share` of a core: twice the
-/// period, at most `longest`, if `share` exceeds [`DEAREST`].
+/// Returns the sampling interval to use after `period`, at which sampling used the fraction `share` of a core: twice
+/// the period, at most `longest`, if `share` exceeds [`DEAREST`], and the same period if not.
 fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
     if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }

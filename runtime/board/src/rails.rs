@@ -269,7 +269,7 @@ impl Meter {
         }
     }
 
-    /// Returns the resolution of the total in mW, which is the sum over its rails. `None` for energy counters.
+    /// Returns the resolution of the total in mW, the sum of its rails' resolutions; `None` for energy counters.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         match &self.source {

@@ -226,7 +226,7 @@ fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
-/// Converts the element type of most tensors and that of the gates, which must be f32 or the same as the first.
+/// Converts the element types of the gates and of the other tensors. Gates are f32 or have the type of the others.
 pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
     let most = dtype("dtype", most)?;
     match dtype("gate_dtype", gates)? {
@@ -346,8 +346,8 @@ struct SeriesOptions {
     method: Option<convolution::Method>,
 }
 
-/// Converts the options of a recurrence, a selective scan or a convolution. Returns an error if they set parts or a
-/// method and the operator has none.
+/// Converts the options of a recurrence, a selective scan or a convolution. Returns an error if they set parts for an
+/// operator without parts, or a method for an operator without methods.
 fn series_options(
     o: &elsa_series_options,
     has_parts: bool,

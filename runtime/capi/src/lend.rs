@@ -37,8 +37,8 @@ extern "C" fn share(context: *mut c_void, worker: usize) {
 
 /// Returns the threads that the host lends; `None` if the options have no hook.
 ///
+/// # Safety
 /// The clause *hook* of elsa_engine_create.
-/// *hook* of elsa_engine_create.
 pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> {
     options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
 }

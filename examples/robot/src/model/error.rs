@@ -32,7 +32,7 @@ pub enum ModelError {
         name: String,
         /// Value or shape of the tensor in the file, or `absent`.
         found: String,
-        /// Tensor that the network needs.
+        /// Tensor or value that the network needs.
         allowed: String,
     },
     /// The engine is not available. The error's text starts with the name of an argument.

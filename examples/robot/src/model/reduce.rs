@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::frame::{Geometry, Size};
 
-    /// Computes the means in f64, pixel by pixel, directly as they are defined.
+    /// Computes the means in f64, pixel by pixel, directly from their definition.
     fn naive(size: Size, grey: impl Fn(usize, usize) -> f64) -> Vec<f64> {
         let share = |c: usize, n: usize, p: usize| {
             let (n, c, p) = (n as f64 / SIDE as f64, c as f64, p as f64);

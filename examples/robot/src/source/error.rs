@@ -22,7 +22,7 @@ pub enum SourceError {
     NoImages {
         /// Path of the folder.
         path: PathBuf,
-        /// Number of files whose names end like those of pictures.
+        /// Number of files with the extension of a picture.
         files: usize,
     },
     /// The decoded pictures of the folder exceed the limit.

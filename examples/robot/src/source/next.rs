@@ -24,7 +24,7 @@ pub trait Source {
     /// If the source has failed permanently.
     fn next(&mut self) -> Result<Next<'_>, SourceError>;
 
-    /// Returns the number of frames that newer ones replaced before the loop took them.
+    /// Returns the number of frames that were replaced by newer ones before the loop took them.
     fn replaced(&self) -> u64 {
         0
     }

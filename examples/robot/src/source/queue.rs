@@ -1,7 +1,7 @@
 //! The queue between the thread that reads frames and the loop: a few circulating buffers.
 //!
-//! The system may block the reading thread for any time; the loop only takes frames that are ready. All buffers are
-//! allocated at the start, so nothing is allocated while frames flow.
+//! The system may block the reading thread for any length of time; the loop takes only frames that are ready. All
+//! buffers are allocated at the start, so nothing is allocated while frames flow.
 
 use super::error::SourceError;
 use super::next::{Next, Source};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Treatment of frames that arrive faster than the loop takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The reader waits, and with it the writer of a pipe: no frame is lost.
+    /// The reader waits, and so does the writer of a pipe: no frame is lost.
     All,
     /// A newer frame replaces the one that waits: the loop always gets a recent frame.
     Newest,
@@ -123,7 +123,7 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,
     current: Option<Vec<u8>>,
-    /// Longest time for which the queue may be empty, counted from `last`; `None` for any time.
+    /// Longest time for which the queue may be empty, counted from `last`; `None` for no limit.
     patience: Option<Duration>,
     last: Instant,
 }

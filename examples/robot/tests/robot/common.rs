@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Returns the command of the emulator, with its arguments, that runs programs for AArch64 on another machine, from the
-/// environment variable that Cargo uses for this test; `None` if programs run natively.
+/// Returns the emulator command for AArch64 programs, with its arguments, from the environment variable that configures
+/// Cargo's runner; `None` if programs run natively.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -54,7 +54,7 @@ pub fn write_pictures(dir: &Path, pictures: &[Picture]) {
     }
 }
 
-/// Converts a picture to a YUYV frame in which each pixel is `scale` pixels wide and high. Its colours must be ignored.
+/// Converts a picture to a YUYV frame in which each pixel is `scale` pixels wide and high. The chroma is arbitrary.
 pub fn yuyv(picture: &Picture, scale: usize) -> Vec<u8> {
     let side = 8 * scale;
     let grey = |i: usize| picture[i / side / scale * 8 + i % side / scale];
@@ -185,7 +185,7 @@ fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     out
 }
 
-/// Returns the class with the highest score, its probability, and how much its score exceeds the next.
+/// Returns the class with the highest score, its probability, and the difference between the two highest scores.
 pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     let class = (0..scores.len()).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
     let sum: f64 = scores.iter().map(|x| (x - scores[class]).exp()).sum();
@@ -207,8 +207,8 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Creates `count` pictures whose classes are clear and not all equal, in a folder `images`, and the model next to
-    /// it.
+    /// Creates a folder `images` with `count` pictures, whose classes are clear and not all equal, and the model next to
+    /// this folder.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);
@@ -269,8 +269,8 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Checks that the frames below `count` were each answered once, in order and correctly. `picture` returns the index of
-/// the picture in a frame.
+/// Checks that each frame below `count` was answered once, in order and correctly. `picture` returns the index of the
+/// picture in a frame.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

@@ -47,8 +47,8 @@ fn an_integrated_gpu_copies_nothing() {
     }
 }
 
-/// Returns the number of kernel launches per classification. It is measured over `frames` frames and the warm-up, from
-/// the log of the stand-in driver.
+/// Returns the number of kernel launches per classification, measured over `frames` frames and the warm-up with the
+/// log of the stand-in driver.
 fn launches(desk: &Desk, frames: u64) -> u64 {
     let log = desk.path("calls");
     let line = format!("--images @images --repeat --frames {frames} --rate 1000 --json --backend cuda");

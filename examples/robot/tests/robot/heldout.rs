@@ -54,8 +54,8 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
 /// terms, each with an error of 6e-8, and the normalisations between them magnify earlier errors by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Step between the tested pictures. In an emulator only every eighth is classified;
-/// [`the_program_answers_as_pytorch_did`] classifies all of them there.
+/// Step between the tested pictures. In an emulator only every eighth is classified, except in
+/// [`the_program_answers_as_pytorch_did`].
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 
 #[test]

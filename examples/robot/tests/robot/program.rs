@@ -166,8 +166,8 @@ fn pty() -> (OwnedFd, String) {
     (ours, name)
 }
 
-/// Returns `true` if the program runs in an emulator that cannot set up a terminal. In that case it checks that the
-/// program rejects the port with a message.
+/// Returns `true` if the program runs in an emulator, which cannot set up a terminal. In that case, also checks that
+/// the program rejects the port with a message.
 fn refused_by_an_emulator(desk: &Desk, name: &str) -> bool {
     if !emulated() {
         return false;

@@ -38,7 +38,7 @@ pub struct Sequence {
 
 /// [`Addend::kind`]: no elements.
 pub const ADDEND_NONE: i32 = 0;
-/// [`Addend::kind`]: bytes that mask; a key is attended if its byte is not zero.
+/// [`Addend::kind`]: boolean bytes; a key is attended if its byte is not zero.
 pub const ADDEND_BOOL: i32 = 1;
 /// [`Addend::kind`]: f32 elements, added to the scores.
 pub const ADDEND_F32: i32 = 2;
@@ -141,9 +141,9 @@ pub struct AttentionArgs {
     /// Number of consecutive blocks for one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// Index of the first short block, or beyond any block if there are none. Short blocks have the last rows of a
-    /// head, which are fewer than a block's. They come after all other blocks, for all splits and heads, and
-    /// [`AttentionArgs::first`] is then [`AttentionArgs::row_blocks`] minus one.
+    /// Index of the first short block, or beyond any block if there are none. Short blocks compute the last rows of a
+    /// head, fewer than other blocks do, and come after all other blocks, for all splits and heads. If there are short
+    /// blocks, [`AttentionArgs::first`] is [`AttentionArgs::row_blocks`] minus one.
     pub short_from: i32,
     /// Number of row blocks in the longest sequence.
     pub row_blocks: i32,
@@ -200,7 +200,7 @@ pub struct AttentionArgs {
     pub lse: u64,
     /// References of the states, in natural-log units, `[row]`.
     pub state_m: u64,
-    /// Sums of the states, `[row]`.
+    /// Sums of weights of the states, `[row]`.
     pub state_s: u64,
     /// Weighted sums of the states, `[row][value_dim]`.
     pub state_w: u64,

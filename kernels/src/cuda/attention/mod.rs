@@ -36,8 +36,8 @@ const MERGE_THREADS: usize = 128;
 /// Returns the number of blocks of a merge kernel that reads `states` states at once, for `rows` rows of `splits`
 /// partial states with `part_dim` columns each.
 ///
-///    If there are at most `states` splits, a team of lanes merges a row, with four columns per lane, and a block has
-///    several rows. If there are more splits, a block has one row.
+/// If there are at most `states` splits, a team of lanes merges a row, with four columns per lane, and a block has
+/// several rows. If there are more splits, a block has one row.
 #[must_use]
 pub const fn merge_blocks(states: usize, rows: usize, splits: usize, part_dim: usize) -> usize {
     if splits > states {

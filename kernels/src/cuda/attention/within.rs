@@ -21,7 +21,7 @@ pub struct Budget {
     /// For finished rows: references in base-2 units, then sums `S` of kept weights, then sums `D` of left-out weights,
     /// f32 `[3][row]`.
     pub left_out: u64,
-    /// One [`WithinCounts`] per block of the attention kernel, in block order or, for packed sequences, as in `places`.
+    /// One [`WithinCounts`] per block of the attention kernel, in block order, or as `places` says for packed sequences.
     pub counts: u64,
     /// Largest allowed `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,

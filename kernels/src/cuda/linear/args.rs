@@ -97,14 +97,14 @@ pub const NEAR: i64 = 1 << 22;
 /// [`QUADRATIC_ROWS`] tokens or, for the last state, of [`QUADRATIC_ROWS`] rows; each part starts from
 /// [`LinearArgs::initial`].
 ///
-///    Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
-///    divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
-///    it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads
-///    are states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
+/// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
+/// divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
+/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads
+/// are states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
-///    Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
-///    chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
-///    last state equals their first state.
+/// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
+/// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
+/// last state equals their first state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {

@@ -12,9 +12,9 @@ const ROWS: usize = 32;
 /// ([`elsa_core::scan::blelloch`]). Its input is the state after the first part and the map `S ← A S + b` of each other
 /// part; its output is the state after every part.
 ///
-///    Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions
-///    a launch computes the nodes of one step of one sweep. With diagonal transitions a part multiplies rows by its
-///    gates, whose logarithms are in [`CarryArgs::sums`], and one launch computes the entire scan.
+/// Rows of matrices are padded from `value_dim` or `key_dim` to a multiple of four elements. With dense transitions
+/// a launch computes the nodes of one step of one sweep. With diagonal transitions a part multiplies rows by its
+/// gates, whose logarithms are in [`CarryArgs::sums`], and one launch computes the entire scan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {

@@ -2,8 +2,8 @@
 //!
 //! # Launches of each algorithm ([`Form`](elsa_core::linear::Form))
 //!
-//! Three kinds of kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks, for all
-//! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
+//! Most kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks, for all chunks at
+//! once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of a head's state. *Share* kernels
 //! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`]. The presence
 //! of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the columns per block and

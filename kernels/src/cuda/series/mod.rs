@@ -31,7 +31,7 @@ pub const TOKENS_OF_SELECTIVE: usize = 8;
 pub const OUTPUTS: usize = 16;
 /// State elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
-/// Largest number of state elements per channel, which is the number that the lanes of a warp have room for.
+/// Largest number of state elements per channel: the capacity of one warp.
 pub const MOST_STATES: usize = LANES * NUMBERS;
 
 /// Returns the base-2 logarithm of the number of lanes for a channel with `states` state elements.

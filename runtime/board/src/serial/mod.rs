@@ -95,7 +95,7 @@ impl PortError {
     }
 }
 
-/// Explains how to get access to a port of the group. A port of the group tty is a console that belongs to a service.
+/// Returns advice on access to a port of `group`. A port of the group tty is a console that belongs to a service.
 fn joining(group: &str) -> String {
     match group {
         "tty" => ", a console: sudo systemctl stop nvgetty frees that of a Jetson".to_owned(),
@@ -131,7 +131,7 @@ impl Port {
         }
     }
 
-    /// Returns `true` if the port's device file exists. Allocates nothing, like the attempts to open it.
+    /// Returns `true` if the port's device file exists. Allocates nothing, unlike an attempt to open the port.
     fn exists(&self) -> bool {
         self.path.exists()
     }

@@ -86,7 +86,7 @@ pub struct Sink {
     /// Queue to the writing thread; `None` while closing.
     queue: Option<SyncSender<Frame>>,
     made: u64,
-    /// Longest time between two written bytes for which a port still counts as working.
+    /// Longest time without a written byte before the port counts as stalled.
     pause: Duration,
     shared: Arc<Shared>,
 }
@@ -155,7 +155,7 @@ impl Drop for Sink {
     }
 }
 
-/// Returns a number for this run, which another run is unlikely to have.
+/// Returns a number for this run that another run is unlikely to have.
 fn run() -> u32 {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     // The lower bits change fastest.

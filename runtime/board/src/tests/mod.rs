@@ -1,4 +1,4 @@
-//! Boards simulated by trees of files. Each trap is shown to mislead a program that does not know about it.
+//! Tests on boards simulated by trees of files. Each misleading file is shown to mislead a program that trusts it.
 
 mod gates;
 mod traps;
