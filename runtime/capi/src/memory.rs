@@ -15,7 +15,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Returns `true` unless the address is null with 0 bytes, which means that the tensor is absent.
+    /// Returns `true` if the tensor is given. An absent tensor has a null address and 0 bytes.
     pub(crate) fn any(self) -> bool {
         !self.data.is_null() || self.bytes != 0
     }

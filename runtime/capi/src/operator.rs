@@ -88,14 +88,14 @@ pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
     ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
 }
 
-/// Returns the plan as one of the operator `O`, or an error if it belongs to another operator.
+/// Returns the plan in the type of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn plan_of<O: Called>(planned: &Planned) -> Result<&O::Plan, Fault> {
     let (found, create) = (planned.name(), O::CREATE);
     O::plan(planned)
         .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
 }
 
-/// Returns the workspace as one of the operator `O`, or an error if it belongs to another operator.
+/// Returns the workspace in the type of the operator `O`, or an error if it belongs to another operator.
 pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Workspace, Fault> {
     let (found, create) = (space.name(), O::CREATE);
     O::workspace(space).ok_or_else(|| {
@@ -163,8 +163,7 @@ pub(crate) unsafe fn create<O: Called>(
     Ok(())
 }
 
-/// Checks the tensors of a call. With `runs` it also runs the plan over them, waits, and returns the
-/// report.
+/// Checks the tensors of a call. With `runs` it also runs the plan over them, waits, and returns the report.
 ///
 /// # Safety
 /// The crate's clause *tensors*.
@@ -184,7 +183,7 @@ pub(crate) unsafe fn over<O: Called>(
     Ok(report.map(|report| report_of(O::kernel(plan, report.backend), &report)))
 }
 
-/// Runs a plan over the tensors of a call, by handles and pointers. The report may be null.
+/// Runs a plan, given by its handle, over the tensors of a call. The report may be null.
 ///
 /// # Safety
 /// The crate's clauses *read*, *write* and *tensors*.

@@ -1,5 +1,4 @@
-//! Recurrences, selective scans and convolutions: plans and runs, using the same handles as other
-//! operators.
+//! Recurrences, selective scans and convolutions: plans and runs, using the same handles as other operators.
 
 use crate::convert;
 use crate::fault::{Fault, call};

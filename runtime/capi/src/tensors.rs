@@ -1,7 +1,7 @@
 //! Conversion of the tensors of a frame: from pointers to checked slices, or to GPU addresses.
 //!
-//! Only [`fields`] pairs each [`Operand`] with its field of the ABI. [`check`] goes through these pairs and makes
-//! [`Tensors`], in which [`host`] and [`device`] look operands up by name.
+//! [`fields`] is the only function that pairs each [`Operand`] with its field of the ABI. From these pairs, [`check`]
+//! makes [`Tensors`], in which [`host`] and [`device`] look operands up by name.
 
 use crate::convert;
 use crate::fault::Fault;
@@ -80,8 +80,7 @@ fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fa
     ])
 }
 
-/// Returns the lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are not yet
-/// checked.
+/// Returns the lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are not yet checked.
 ///
 /// # Safety
 /// For `'a`, the lists are readable for their entries and nothing writes to them.
@@ -281,8 +280,7 @@ mod tests {
     use elsa_core::series::{convolution, recurrence, selective};
     use elsa_core::{attention, linear};
 
-    /// Checks that the fields of the input and output structs are exactly the operators' operands and the lists of
-    /// lengths.
+    /// Checks that the input and output structs have exactly the fields for the operands and the lists of lengths.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
         let abi: &'static str = include_str!("../abi.txt");

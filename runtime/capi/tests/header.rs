@@ -31,7 +31,7 @@ const SOURCES: [&str; 23] = [
     "series",
 ];
 
-/// A header that users may include without the others.
+/// Part of `elsa.h` that users may also include alone.
 struct Part {
     name: &'static str,
     what: &'static str,
@@ -41,7 +41,7 @@ struct Part {
     begins: &'static [&'static str],
 }
 
-/// The header of everything that no other part contains.
+/// Header with the types and functions that no other part contains.
 const COMMON: Part =
     Part { name: "common", what: "what all operators share", over: None, begins: &["mask_kind"] };
 const PARTS: [Part; 5] = [

@@ -1,6 +1,6 @@
 //! Merges and finishes states of parts of the keys with the C functions, and compares the results with the softmax of
 //! the same scores in f64. The states have references up to 10^9 and beyond, parts without keys, and poisoned parts.
-//! Also checks how these calls treat their arrays: rows keep their places, an output may be an input, and any other
+//! Also checks how the C functions treat their arrays: rows keep their places, an output may be an input, and any other
 //! overlap is refused.
 
 #![allow(clippy::unwrap_used)]
@@ -53,8 +53,7 @@ impl Row {
     }
 }
 
-/// Merges two states into the memory of the earlier one if `in_place` is set, or else into separate memory that holds
-/// NaN.
+/// Merges two states: with `in_place` into the memory of the earlier one, otherwise into separate memory full of NaN.
 fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
     let nan = Row { m: [f32::NAN], s: [f32::NAN], w: [f32::NAN; DIM] };
     let mut out = if in_place { earlier.clone() } else { nan };
@@ -75,8 +74,8 @@ fn finished(row: &Row) -> ([f32; DIM], f32) {
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys, within the error that `tests/tests/crossing/laws.rs` derives for a
-/// state. The output of the library adds two roundings, and each merge adds one.
+/// Panics unless the state is that of the keys, within the error bound that `tests/tests/crossing/laws.rs` derives for
+/// a state. The library's output adds two roundings, and each merge adds one.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);
     let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();

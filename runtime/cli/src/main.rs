@@ -10,8 +10,8 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Number of bytes of the stack for which the tool requests memory at its start. If memory is short later, the system
-/// ends a process whose stack cannot grow, and the process cannot report an error.
+/// Bytes of stack for which the tool requests memory at its start. If memory is short later, the system ends a process
+/// whose stack cannot grow, and the process cannot report an error.
 const STACK: usize = 256 << 10;
 
 /// Touches [`STACK`] bytes of the stack, so that the system provides their pages.

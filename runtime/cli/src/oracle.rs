@@ -316,7 +316,7 @@ impl Sizes {
     }
 }
 
-/// Totals over the components that were compared with the errors that rounding explains.
+/// Comparison of errors with the errors that rounding explains: totals over the compared components.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
     /// `Σ y²`. This sum and the next two extend over the components that are finite in both the output and the oracle.

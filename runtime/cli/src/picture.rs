@@ -79,7 +79,7 @@ impl HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
     }
 
-    /// Merges the numbers `row` of a query into the row of cells that covers the query.
+    /// Merges `row`, one number per column of cells, into the row of cells that covers `query`.
     pub fn absorb(&mut self, query: usize, row: &[f64]) {
         let at = query * self.cells.len() / self.of[0].max(1);
         for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {

@@ -26,8 +26,7 @@ impl Random {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Draws `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor
-    /// `argument`.
+    /// Draws `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor `argument`.
     ///
     /// # Errors
     /// Returns an error if the system refuses memory.

@@ -61,8 +61,8 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
 }
 
 /// Overwrites elements of the queries and keys of a head, from dim 1 on, with two dims for each frequency `ω`. These
-/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`, which is `near` on the diagonal and
-/// falls with the distance. The other dims keep their numbers.
+/// dims add `near · mean cos(ω (i − j))` to the score of query `i` and key `j`: `near` on the diagonal, and less with
+/// growing distance. The other dims keep their numbers.
 fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
     let size = (8.0 * near / frequencies.len() as f64).sqrt();
     for side in [q, k] {

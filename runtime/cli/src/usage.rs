@@ -103,7 +103,7 @@ fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// Appends to `found` the names of the commands in `within`, and in its groups of commands, that have the flag `flag`.
+/// Appends to `found` the names of the commands inside `within`, at any depth, that have the flag `flag`.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());

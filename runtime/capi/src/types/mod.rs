@@ -1,6 +1,6 @@
 //! The types of the ABI: plain data, laid out as C does.
 //!
-//! Enumerations are integers with named values, so that any other value is an error and not undefined behaviour.
+//! Enumerations are integers with named values, so any other value is an error rather than undefined behaviour.
 
 #![allow(non_camel_case_types)]
 

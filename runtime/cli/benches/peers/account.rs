@@ -38,8 +38,8 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm, or until three times as many rounds were tried. Returns the number of
-/// rounds tried.
+/// Measures jobs until `wanted` rounds were calm, or until `TRIES` times as many rounds were tried. Returns the number
+/// of rounds tried.
 ///
 /// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round begins one turn later
 /// than the previous round, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of

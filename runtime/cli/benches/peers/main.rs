@@ -1,5 +1,5 @@
-//! Benchmark of this library against its peers on the CPU: PyTorch and ONNX Runtime, with sgemm as the upper limit that
-//! a matrix product reaches.
+//! Benchmark of this library against its peers on the CPU: PyTorch and ONNX Runtime. sgemm is measured too, to show the
+//! speed that a matrix product alone reaches.
 //!
 //! `cargo bench -p elsa-cli --bench peers -- [OPTIONS] [SHAPE | SET]...` measures attention. A shape is written as for
 //! `elsa bench --shape`; a set is `plain` (the default), `masks`, `causal` or `swin`. `-- linear [OPTIONS]
@@ -15,12 +15,12 @@
 //! 1. Every round gives each job a slice of a few milliseconds, and only slices of the same round are compared.
 //!    The result is the median of the ratios over the rounds, with their quartiles.
 //! 2. The order of the jobs rotates by one each round, so that no job always follows the same neighbour.
-//! 3. A job starts when the threads of the previous job sleep (see `slices.py`). Its first slice is not measured:
+//! 3. A job starts once the threads of the previous job are asleep (see `slices.py`). Its first slice is not measured:
 //!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
 //! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
 //!    measures how much the jobs disturb each other; it should be near 1.
-//! 5. One thread is measured by the time for which it had a processor, so that other programs only disturb its caches
-//!    and its clock. Several threads are measured by the wall clock: a slice in which they waited for a processor,
+//! 5. With one thread, a slice is measured by its processor time, so other programs only disturb its caches and its
+//!    clock. With several threads, it is measured by the wall clock: a slice in which threads waited for a processor,
 //!    because other programs had it or the system put two threads on the same one, is repeated at once. If repeating
 //!    does not help, the round is dropped.
 //! 6. The best peer of a shape is the one with the highest median rate, not the luckiest one of each round.

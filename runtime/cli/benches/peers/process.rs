@@ -94,8 +94,8 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice in which `run` calls this library repeatedly, as `measure` of `slices.py` does for a peer. One
-/// thread is measured by its processor time, several threads by the wall clock.
+/// Measures a slice in which `run` calls this library repeatedly, as `measure` of `slices.py` does for a peer. With one
+/// thread, the processor time is measured; with several threads, the wall clock.
 pub fn own_slice(
     run: &mut dyn FnMut() -> Result<(), Failure>,
     threads: usize,

@@ -65,8 +65,8 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
 /// Default numbers of tokens for plots. Each plotted shape has one head of size 64.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
-/// Default numbers of tokens of linear attention. They are combined with the head sizes [`DIMS`] and measured for every
-/// rule with four heads.
+/// Default numbers of tokens of linear attention. Each number is combined with each head size in [`DIMS`] and each
+/// rule, for four heads.
 const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
 const DIMS: [usize; 2] = [64, 128];
 const HEADS: usize = 4;
@@ -198,7 +198,7 @@ impl Linear {
     }
 }
 
-/// Returns the shapes of a set: each shape of its first list combined with each mask of its second list.
+/// Returns the shapes of a set: each shape in its first list combined with each mask in its second list.
 fn of_set((_, shapes, masks): &(&str, &[&str], &[&str])) -> Vec<String> {
     let text = |shape: &str, mask: &str| match mask {
         "" => shape.to_owned(),

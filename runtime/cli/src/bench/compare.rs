@@ -95,7 +95,7 @@ fn key(row: &Row) -> (u32, [&str; 5]) {
     (row.threads, [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend])
 }
 
-/// Returns `true` if two rows measure the same thing.
+/// Returns `true` if the columns that identify a measurement are equal in both rows.
 #[must_use]
 pub fn same(a: &Row, b: &Row) -> bool {
     key(a) == key(b)

@@ -1,13 +1,13 @@
 //! The measurement of one case.
 //!
 //! 1. The problem is planned and bound once for each method, and once more for a duplicate of the first.
-//! 2. The first call of each method is the cold one. Its answer is compared with the f64 oracle, component by component,
-//!    against the worst case of [`elsa_core::attention::bound::rounding`].
+//! 2. The first call of each method is the cold one. Every component of its output is compared with the f64 oracle, and
+//!    must be within the worst-case bound of [`elsa_core::attention::bound::rounding`].
 //! 3. All methods alternate in slices of a few milliseconds until no latency shows a trend.
 //! 4. Then the slices are timed. The first method changes from round to round, so that no method always follows the same
 //!    neighbour. Only calls are timed, and recording the time of a call allocates nothing.
 //! 5. Power cannot be divided between methods that alternate every few milliseconds. If the board reports power and
-//!    there are several methods, each method runs alone for its share of half of the time, to measure its power.
+//!    there are several methods, half of the time is reserved for running each method alone to measure its power.
 //! 6. The last answer of each method, and of the duplicate, must equal the first answer bit for bit.
 
 use super::grid::Case;

@@ -47,8 +47,8 @@ use watch::{Gate, Reason, Watch};
 /// Runs the command.
 ///
 /// # Errors
-/// Returns an error for a wrong request, a failing device, a wrong output, rows that became slower than those they are
-/// compared with, or cells that are not clean.
+/// Returns an error for a wrong request, a failing device, a wrong output, rows that are slower than in the table they
+/// are compared with, or cells that are not clean.
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);

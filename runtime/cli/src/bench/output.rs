@@ -18,7 +18,7 @@ use std::path::PathBuf;
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// Width of the column that describes the parts of a shape after its sizes.
+    /// Width of the column `form` of the text table.
     width: usize,
     /// The records so far.
     records: Records,

@@ -35,7 +35,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of `cases` cases that take about `seconds` each.
+    /// Creates the progress bar for `cases` cases that take about `seconds` each.
     #[must_use]
     pub fn new(cases: usize, seconds: f64) -> Progress {
         if seconds * cases as f64 <= 0.5 {
@@ -54,7 +54,7 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// Moves the bar to `fraction` of a part of the case, from 0 to 1. Callable from any thread.
+    /// Moves the bar to `fraction`, from 0 to 1, of a part of the case. Callable from any thread.
     pub fn tell(&self, part: Part, fraction: f64) {
         let (begin, end) = part.share();
         let within = begin + (end - begin) * fraction.clamp(0.0, 1.0);

@@ -49,7 +49,7 @@ struct Stretch {
     t_s: f64,
     /// Number of calls.
     calls: u64,
-    /// Number of missed ticks: their call was not done when the next tick was due, or was never made.
+    /// Number of missed ticks: the call was not done when the next tick was due, or was never made.
     missed: u64,
     p50_ms: f64,
     p90_ms: f64,

@@ -133,7 +133,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Replaces each measurement for which `again` has one of the same case and method that is clean and faster.
+/// Replaces each measurement by the one in `again` of the same case and method, if that one is clean and faster.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));

@@ -181,7 +181,7 @@ impl Subject {
     }
 }
 
-/// Logs, once per process, a warning that the memory budget has no room for a method, which is then left out.
+/// Logs a warning, once per process, that a method is left out because the memory budget has no room for it.
 fn warn_without_room(method: Method, keys: usize, needed: usize) {
     static WARNED: Once = Once::new();
     let method = name(method);

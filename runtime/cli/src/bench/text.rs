@@ -35,7 +35,7 @@ pub fn headline(start: &Start) -> String {
     one_line(&line)
 }
 
-/// Formats the text of a row's column `form`: the workload, and the parts of the shape after its sizes.
+/// Formats the column `form` of a row: the workload, and the parts of the shape that follow its sizes.
 fn form(cell: &Cell) -> String {
     let parts = cell.shape.splitn(6, ',').nth(5);
     let words: Vec<&str> = cell.workload.as_deref().into_iter().chain(parts).collect();
@@ -162,7 +162,7 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// Formats the ratio of math's latency to elsa's in a row of elsa; `-` in other rows.
+/// Formats the ratio of math's latency to elsa's in a row of the method `elsa`; `-` in other rows.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {

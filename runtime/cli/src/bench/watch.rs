@@ -126,7 +126,7 @@ impl Watch {
         self.calm = clean;
     }
 
-    /// Returns the states of the machine since the previous call of this method, one second apart.
+    /// Returns the states of the machine since the previous call of this method, at least one second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);
@@ -157,8 +157,8 @@ impl Watch {
         start
     }
 
-    /// Lists the values that the machine does not report, with the reasons, and says whether its total power includes
-    /// the parts whose power rose under load.
+    /// Lists the values that the machine does not report, with the reasons, and says whether the total power that it
+    /// reports includes the parts whose power rose under load.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let findings = self.monitor.findings();
@@ -166,7 +166,7 @@ impl Watch {
     }
 }
 
-/// Writes into `cell` the reasons why it is not clean, as many as fit.
+/// Marks `cell` as clean if there are no `reasons`; otherwise stores in it as many of them as fit.
 pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.clean = reasons.is_empty();
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();

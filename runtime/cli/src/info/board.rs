@@ -28,8 +28,7 @@ pub fn identity(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes power mode, clocks, temperatures and power, or the reason why the machine does not report
-/// them.
+/// Writes power mode, clocks, temperatures and power, or the reason why the machine does not report them.
 ///
 /// # Errors
 /// Returns an error if the output cannot be written.

@@ -81,7 +81,7 @@ struct Gpu {
     /// Smallest numbers of tokens for which a plan of linear attention uses chunks instead of the recurrence: for one
     /// head of 32 columns, then for eight heads of 128.
     linear: [usize; 2],
-    /// Kernels that a first plan, for one head of size 64, loads.
+    /// Kernels that the engine has loaded after creating a plan for one head of size 64.
     loaded: Vec<Loaded>,
 }
 

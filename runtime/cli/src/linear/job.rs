@@ -202,7 +202,7 @@ impl LinearJob {
     }
 }
 
-/// Checks that decay and beta are given exactly if the rule uses them.
+/// Checks that decay and beta are given if and only if the rule uses them.
 fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     let with = |of: fn(Rule) -> bool| {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();

@@ -1,7 +1,7 @@
 //! `elsa listen`: the receiving end of `elsa bench --serial`.
 //!
-//! The decoder passes only complete records, which are printed on standard output as they arrive. Lost or damaged data
-//! are reported on standard error as they occur, at most once a second, with totals at the end. A port that disappears
+//! Only complete and undamaged records are printed on standard output, as they arrive. Lost or damaged data are
+//! reported on standard error as they occur, at most once a second, with totals at the end. A port that disappears
 //! is opened again when it reappears.
 
 mod print;
@@ -123,7 +123,7 @@ fn reopen(port: &Port) -> Option<TTYPort> {
     None
 }
 
-/// Data of the reception: the records of the last run, and the losses reported so far.
+/// State of the receiver: the records of the last run, and the losses reported so far.
 struct Ear<'a, W> {
     port: &'a Port,
     follow: bool,

@@ -130,8 +130,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Calls `push` for each file in the order of the tree, and sums up the totals. `push` reads the file and returns
-    /// its bytes.
+    /// Calls `push` for each file in the order of the merge tree, and sums up the totals. `push` reads the file and
+    /// returns the number of bytes read.
     fn of(
         members: &[Member<'_>],
         mut push: impl FnMut(&Member<'_>) -> Result<usize, Error>,

@@ -20,7 +20,7 @@ use elsa_files::{Array, Buffer, Content, Output, zeros};
 use serde::Serialize;
 use std::io::Write;
 
-/// Returns the sizes of `problem` in the form in which `--json` prints them.
+/// Returns the sizes of `problem` as `--json` prints them.
 fn sizes(problem: &Problem) -> impl Serialize + use<> {
     object! {
         batch: problem.sequences(),

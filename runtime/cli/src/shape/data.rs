@@ -76,7 +76,7 @@ impl Data {
     }
 }
 
-/// Sets those elements of a boolean mask to true that are true in `form`. All elements must be zero before.
+/// Sets the elements of a boolean mask that are true in `form`. All elements must be zero before.
 fn fill(form: MaskForm, shape: &Shape, random: &mut Random, mask: &mut [u8]) {
     let Shape { batch, queries, keys, causal, .. } = *shape;
     match form {

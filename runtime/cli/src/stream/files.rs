@@ -21,13 +21,13 @@ struct Tensor<'a> {
     stored: Stored,
 }
 
-/// The tensors of a job whose elements are still in their files. Reads convert the elements: f64 is rounded to f32, i32
-/// indices are widened to i64, and integers of a mask become booleans.
+/// The tensors of a job, which are still in their files. Reads convert the elements: f64 is rounded to f32, i32 indices
+/// are widened to i64, and integers of a mask become booleans.
 #[derive(Debug)]
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
     piece: Vec<u8>,
-    /// Total size in bytes of the compressed members of archives after unpacking, in temporary files.
+    /// Total unpacked size, in bytes, of the compressed archive members, which are unpacked into temporary files.
     pub unpacked: u64,
 }
 

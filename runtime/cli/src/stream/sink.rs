@@ -102,9 +102,9 @@ pub struct Outputs {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Creates the output files. The index of a member in `prepared` is the index of its output in `shapes`; an archive
-    /// of states contains all outputs from its index on. If `stage` is given, the files remain after a kill, and
-    /// `stage` says whether an earlier run has created them. For [`Stage::Complete`] nothing is created.
+    /// Creates the output files. Each member in `prepared` has the index of its output in `shapes`; an archive of
+    /// states contains all outputs from the index of its first member on. If `stage` is given, the files remain after a
+    /// kill, and `stage` says whether an earlier run has created them. For [`Stage::Complete`] nothing is created.
     ///
     /// # Errors
     /// Returns an error if the file system fails, if the system refuses memory, or if a file with kept tensors ends

@@ -16,7 +16,7 @@ use std::ops::Range;
 pub struct Loaded {
     /// Tensors with the task's tokens, and their problem.
     pub job: Job,
-    /// Tokens that the tensors contain. This is always [`Held::Gathered`], only the task's tokens.
+    /// Tokens that the tensors contain: always [`Held::Gathered`], which means only the task's tokens.
     pub held: Held,
     /// Rows of the task's queries, to read from other files with one row per query.
     pub rows: Rows,

@@ -86,8 +86,8 @@ pub struct Case {
     pub threads: usize,
     /// Element type of the inputs.
     pub dtype: &'static str,
-    /// Number of query heads in all sequences together, queries and keys of the longest sequence, head size of keys,
-    /// and head size of values.
+    /// Number of query heads over all sequences, number of queries and of keys in the longest sequence, head size of
+    /// keys, and head size of values.
     pub shape: [usize; 5],
     /// Number of rows of Y that were compared.
     pub rows: usize,

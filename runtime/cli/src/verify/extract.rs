@@ -26,7 +26,7 @@ const SAMPLE: usize = 64;
 /// Comparison of the probabilities of one row with the oracle's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PRow {
-    /// Drift of the row, of its probabilities only.
+    /// Drift metrics of the row's probabilities.
     pub drift: RowDrift,
     /// `true` if the most likely key differs from the oracle's by more than the errors of the scores allow.
     pub unexplained: bool,

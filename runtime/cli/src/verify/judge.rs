@@ -42,9 +42,9 @@ pub enum Subject<'a> {
 /// Arithmetic that is assumed for an output from a file.
 const ASSUMED: &str = "FP32 in any order";
 
-/// Returns the structure and constants of [`ASSUMED`]. Sums are one chain, which is the longest path of any order.
-/// Products are rounded before they are added. Weights may be divided by their sum before they are multiplied by the
-/// values. The exponential has an error of up to four units in the last place.
+/// Returns the structure and constants of [`ASSUMED`]. A sum is taken as one chain of additions, the longest path that
+/// any order can have. Products are rounded before they are added. Weights may be divided by their sum before they are
+/// multiplied by the values. The exponential has an error of up to four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
     Executed {

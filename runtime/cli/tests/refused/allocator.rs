@@ -10,7 +10,7 @@ pub const LEAST: usize = 12 << 10;
 
 /// Range of refused allocations: the index of the first one, and the index after the last one.
 static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
-/// Number of counted allocations since the start of the last [`refusing`].
+/// Number of counted allocations since the last call of [`refusing`] began.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 /// Total size in bytes of the counted allocations that have not been freed.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
@@ -20,7 +20,7 @@ static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
 /// The system's allocator, which refuses the chosen allocations.
 pub struct Refusing;
 
-/// Returns `true` if an allocation of `bytes` bytes is refused. If it succeeds, `more` bytes are added to [`LIVE`].
+/// Returns `true` to refuse an allocation of `bytes` bytes. If it allows a counted one, it adds `more` to [`LIVE`].
 fn refuses(bytes: usize, more: isize) -> bool {
     if bytes < LEAST {
         return false;
@@ -81,8 +81,8 @@ pub enum Refuse {
     One(usize),
     /// The allocation with this index and all later ones.
     From(usize),
-    /// Every allocation that would increase the total size by more than this number of bytes since the start of the
-    /// call.
+    /// Every allocation that would raise the total size to more than this number of bytes above its value when the call
+    /// began.
     Beyond(usize),
 }
 

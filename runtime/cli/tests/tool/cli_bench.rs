@@ -44,7 +44,7 @@ const FIELDS: [&str; 31] = [
 ];
 /// Fields that are null if the shape does not define them.
 const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
-/// Fields that are null if there are too few pairs, or if there is no GPU.
+/// Fields that are null if there are too few pairs of slices, or if there is no GPU.
 const METHOD: [&str; 7] =
     ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
 /// Fields that are null if the board does not report them.

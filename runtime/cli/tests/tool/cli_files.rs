@@ -202,7 +202,7 @@ fn the_folder_is_synced_after_the_rename() {
 /// Type, shape and bytes of every tensor of a `.safetensors` file by name, and the file's metadata.
 type Whole = (HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>, Option<HashMap<String, String>>);
 
-/// Requires that the file contains exactly these tensors and this metadata.
+/// Requires that the file contains exactly the given tensors and metadata.
 fn holds(path: &Path, (tensors, text): &Whole) {
     let (found, found_text) = whole(path);
     let names = |x: &HashMap<String, _>| x.keys().cloned().collect::<BTreeSet<String>>();

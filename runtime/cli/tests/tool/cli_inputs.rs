@@ -50,8 +50,8 @@ fn refused(desk: &Desk, line: &str) {
     desk.refuses(line, &[", which ", " reads; allowed: another file"]);
 }
 
-/// Command lines, each with the flags of outputs that could replace its input files. Input files are written as `@`
-/// with a name.
+/// Command lines, each with the flags of outputs that could replace its input files. Input files are written as
+/// `@name`.
 const LINES: [(&str, &[&str]); 17] = [
     (
         "run --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy --bias @bias.npy --kv-lens @lens.npy",

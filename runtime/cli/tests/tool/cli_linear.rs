@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Maximum relative distance of a correct output from the reference: the rounding of a few hundred f32 operations.
 const CLOSE: f64 = 2e-6;
-/// Minimum relative change of the output by a flag that has an effect.
+/// Minimum relative change that a flag with an effect makes in the output.
 const FAR: f64 = 1e-2;
 
 /// Sizes of a problem: batch; heads of queries, of keys and of values; tokens; head sizes of keys and of values.
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
     direction: &'a str,
 }
 
-/// Returns the options of the rule `rule`, with defaults for all others.
+/// Returns the options for the rule `rule`; options that the rule does not determine have their defaults.
 pub fn asked(rule: &str) -> Asked<'static> {
     Asked {
         gated: rule.starts_with("gated"),

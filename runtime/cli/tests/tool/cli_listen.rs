@@ -118,8 +118,8 @@ fn lines(records: &[Record]) -> Vec<String> {
     String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Requires that the record is the cell that was sent with its sequence number. The cells are compared as text, because
-/// NaN is not equal to itself.
+/// Requires that the record is the cell that was sent with the same sequence number. The cells are compared as text,
+/// because NaN is not equal to itself.
 fn require_sent(message: &Message) {
     let sent = cell(u64::from(message.sequence));
     assert_eq!(lines(std::slice::from_ref(&message.record)), lines(&[sent]));

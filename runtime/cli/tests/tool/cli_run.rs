@@ -11,7 +11,7 @@ use std::io::Read;
 /// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
 /// much cancellation.
 const CLOSE: f64 = 1e-6;
-/// Minimum relative change of the output by a flag that has an effect.
+/// Minimum relative change that a flag with an effect makes in the output.
 const FAR: f64 = 1e-2;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
@@ -226,8 +226,8 @@ fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
     })
 }
 
-/// Checks the states of rows with two keys whose scores range from 3e7 to 3e22. The second key's score is either the
-/// largest or equal to the first key's.
+/// Checks the states of rows with two keys and scores from 2e7 to 3e22. The second key's score is equal to the first
+/// key's, or far above it.
 #[test]
 fn states_of_large_scores_hold_the_answer() {
     let desk = Desk::new();

@@ -26,7 +26,7 @@ pub fn said(output: &Output) -> String {
 /// Bytes that a refusal adds to the smallest budget, because the next process may need more.
 const MARGIN: usize = 3 << 20;
 
-/// Returns the smallest budget of a run, from its refusal, plus `more` bytes.
+/// Returns the smallest sufficient budget, as the refusal of a run names it, plus `more` bytes.
 pub fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
     let output = desk.call(&format!("{line} --host-budget 1"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -7,7 +7,7 @@ use zip::CompressionMethod;
 
 const SHAPE: [usize; 4] = [2, 4, 19, 16];
 
-/// Creates a folder with q, k and v in f32. Returns it with their attention output.
+/// Creates a folder with q, k and v in f32. Returns the folder and the attention output of these tensors.
 fn desk() -> (Desk, Vec<f32>) {
     let desk = Desk::new();
     for (seed, name) in [(1, "q.npy"), (2, "k.npy"), (3, "v.npy")] {
