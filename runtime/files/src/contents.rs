@@ -45,7 +45,7 @@ impl Accept {
         }
     }
 
-    /// Returns `fault` with the types that this argument accepts in place of the types that the file format allows.
+    /// Returns `fault` with its list of allowed types replaced by the types that this argument accepts.
     pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
         match fault {
             TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
@@ -110,8 +110,8 @@ pub fn read(
     }
 }
 
-/// Reads the header of the tensor `name` in a file of `length` bytes, and returns it with the offset of the elements,
-/// or `None` for a deflated member of an archive. The elements are not read: the returned contents are empty, and the
+/// Reads the header of the tensor `name` in a file of `length` bytes. Returns it with the offset of the elements, which
+/// is `None` for a deflated member of an archive. The elements are not read: the returned contents are empty, and the
 /// checksum of an archive member is not compared.
 ///
 /// # Errors

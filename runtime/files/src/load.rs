@@ -24,9 +24,9 @@ pub struct Tensor {
     left: Left,
 }
 
-/// Location of elements that may not have been read into memory.
+/// Location of the elements that remain to be read.
 enum Left {
-    /// In memory.
+    /// Nowhere: all elements are in memory.
     Nowhere,
     /// In the file, from this byte offset on.
     InFile(u64),
@@ -126,7 +126,7 @@ impl Tensor {
         !matches!(self.left, Left::Nowhere)
     }
 
-    /// Returns the file that contains the elements and their byte offset, or `None` if the elements are in memory. The
+    /// Returns the file with the elements, and their byte offset in it; `None` if the elements are in memory. The
     /// first call reads the elements of an archive once to compare their checksum. Deflated elements and elements in
     /// Fortran order are unpacked into a nameless file in `folder`, which the system removes even if the process is
     /// killed. `notice` receives a message about the unpacking, which starts with the argument.
@@ -259,8 +259,8 @@ impl Tensor {
         }
     }
 
-    /// Returns a message for the user, which starts with the argument, if the elements differ from those in the file
-    /// because f64 values were rounded to f32; `None` for other types.
+    /// Returns a message for the user if the file contains f64 values, which were rounded to f32; `None` for other
+    /// types. The message starts with the argument.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         (self.contents.stored == Stored::F64).then(|| {

@@ -48,8 +48,8 @@ pub fn member<T>(
     })
 }
 
-/// Reads the header of the member `name`, and returns it with the offset of the elements in the file, or `None` if they
-/// are deflated. The elements are not read, and their checksum is not compared.
+/// Reads the header of the member `name`. Returns it with the offset of the elements in the file, which is `None` if
+/// they are deflated. The elements are not read, and their checksum is not compared.
 ///
 /// # Errors
 /// Returns the errors of [`member`] and of [`npy::header`].
@@ -106,7 +106,7 @@ pub enum Uncopied {
     Unwritten(io::Error),
 }
 
-/// Calls `read` with the member `name` and its name in the archive.
+/// Finds the member `name.npy` or `name`, and calls `read` with the member and its full name.
 fn open<R: Read + Seek, T>(
     file: R,
     length: u64,
@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// Reader of a file that fails once it has read more than `left` further bytes.
+/// Reader of a file that fails if its further reads exceed `left` bytes in total.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,

@@ -100,8 +100,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Resolves `path`, the file that `argument` writes. If the output joins the other tensors of an existing file,
-    /// `joins` is the name of its tensor.
+    /// Resolves `path`, the file that `argument` writes. `joins` is the name of the output's tensor if other tensors of
+    /// an existing file are kept.
     ///
     /// # Errors
     /// Returns an error if the path cannot be resolved, or if the call reads the file.

@@ -159,7 +159,7 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(existing.mode() & mask))
 }
 
-/// Marks every opening of an output, and every point where a kill could leave a file system change incomplete. Tests
+/// Marks one step: the opening of an output, or a point where a kill could leave a file system change incomplete. Tests
 /// make the process abort, or wait for a pipe, at the step with a given number.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);

@@ -141,8 +141,8 @@ struct Way<O: Operator> {
 struct Ways<O: Operator>(Vec<Way<O>>);
 
 impl<O: Operator> Ways<O> {
-    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped, unless it is the
-    /// first.
+    /// Adds a plan whose output has `elements` elements. A plan that the engine refused is skipped; if it is the first,
+    /// its error is returned.
     fn add(
         &mut self,
         planned: Result<Plan<O>, PlanError>,

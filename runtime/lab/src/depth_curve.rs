@@ -453,7 +453,7 @@ fn grown(steps: &[Step]) -> Vec<String> {
 
 /// Draws curves of bounds and errors against the number of keys.
 fn charts(steps: &[Step]) -> Vec<Chart> {
-    /// Function that returns the quantity of a step that a curve shows.
+    /// Function that reads the quantity of a curve from a step.
     type Of = fn(&Step) -> f64;
     let pictures: [(&str, &'static str, Of); 4] = [
         ("Worst-case bound", "of sum p |v|", |step| step.bound),

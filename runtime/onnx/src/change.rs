@@ -318,7 +318,7 @@ fn masks(
     Ok(all)
 }
 
-/// Returns the name of the tensor that becomes the operator's mask, or a part of the mask.
+/// Returns the name of the tensor that becomes all or a part of the operator's mask.
 fn mask(
     site: &Site<'_>,
     term: &Term,

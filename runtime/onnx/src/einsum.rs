@@ -13,7 +13,7 @@ use super::size::Size;
 use super::value::Value;
 use std::collections::{HashMap, HashSet};
 
-/// An axis of an operand: a letter, or an axis that the ellipsis covers, by its index from the last such axis.
+/// Label of an operand's axis: a letter or, if the ellipsis covers the axis, its index from the last covered axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Label {
     Letter(char),

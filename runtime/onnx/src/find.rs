@@ -63,7 +63,7 @@ pub enum Action {
 /// Attention as written in a graph.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Paths that end at queries, keys and values; each begins with the operand and goes back.
+    /// Links of the paths to queries, keys and values, in reverse order: each list begins with the operand.
     pub operands: [Vec<Link>; 3],
     /// `true` if the product reads transposed keys, as `MatMul` does.
     pub turned: bool,
@@ -188,7 +188,7 @@ impl Site<'_> {
         (node.is("Div") && self.scalar(a).is_none()).then(|| Some((a, 1.0 / ok(self.scalar(b)?)?)))?
     }
 
-    /// Checks that exactly one node reads `name`, and that it is not an output of the model. The error names it `what`.
+    /// Checks that exactly one node reads `name`, and that it is not an output of the model. The error calls it `what`.
     fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
         if self.graph.is_output(name) {
             return Err(format!("{what} are an output of the model"));
@@ -235,8 +235,8 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// Explains why the shape of `name` is unknown: names the first tensor towards the inputs whose shape cannot be
-    /// derived.
+    /// Explains why the shape of `name` is unknown: names the tensor where unknown shapes begin, which no node
+    /// produces, or whose node reads only tensors of known shape.
     fn unknown_shape(&self, name: &str) -> Reason {
         let mut name = name;
         for _ in 0..LONGEST {

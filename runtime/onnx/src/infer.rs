@@ -63,7 +63,7 @@ const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 5
 /// Minimum number of worlds for a proof in a model with free axes.
 pub const WORLDS: usize = 5;
 
-/// Upper limit of the mask constants that the number of tokens in a world is made to exceed.
+/// Largest constant that the token counts of a world are chosen to exceed.
 const BEYOND: usize = 1 << 10;
 
 /// Rule that assigns sizes to the free axes of one world.
@@ -71,14 +71,14 @@ const BEYOND: usize = 1 << 10;
 struct Way {
     /// Index in the list of batch sizes at which the assignment starts.
     batch: usize,
-    /// Returns the size of token axis `i` out of `n` token axes.
+    /// Function for the size of token axis `i` out of `n` token axes; the size may be chosen to exceed `beyond`.
     tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
     /// Bit set of the jointly broadcast axes that get size 1.
     ones: usize,
 }
 
 /// Rules to try. In some of them, the first token axis, the last one or all of them are 1, the first axis is the
-/// shortest or the longest, all sizes exceed the masks' constants, or all sizes are even.
+/// shortest or the longest, all sizes exceed the model's constants, or all sizes are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -100,7 +100,7 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// Returns the largest constant, at most [`BEYOND`], that positions are compared with or clipped at.
+/// Returns the largest table side or constant in arithmetic on positions that is at most [`BEYOND`]; at least 12.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -280,7 +280,7 @@ impl<'a> World<'a> {
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })
     }
 
-    /// Evaluates a node. Elements are computed if all inputs are known and their number is within `budget`.
+    /// Evaluates a node. Elements are computed if all inputs are known and the outputs have at most `budget` elements.
     fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Known>> {
         let model = self.model;
         let inputs: Vec<Option<Value>> =

@@ -198,7 +198,7 @@ fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Resu
     Ok(change)
 }
 
-/// Returns a prefix for the names of new tensors, with which no name of the graph begins.
+/// Returns a prefix for the names of new tensors; no name of the graph begins with it.
 fn prefix(graph: &model::Graph) -> String {
     let mut prefix = "elsa".to_string();
     while graph.names.iter().any(|name| name.starts_with(&prefix)) {

@@ -364,7 +364,7 @@ fn attribute(
     Ok((name, value))
 }
 
-/// Adds the names that a graph in an attribute of `outer` reads, and the attention nodes of that graph, to `outer`.
+/// Adds to `outer` the names that a graph in one of its attributes reads, and the attention nodes of that graph.
 fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
     if depth > DEPTH {
         return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));

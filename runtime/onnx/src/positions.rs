@@ -1,8 +1,8 @@
 //! Masks that depend only on the positions of queries and keys, for every size of the free axes.
 //!
 //! The nodes of a mask are evaluated on formulas instead of numbers. A formula states that an element is a sum of
-//! indices and sizes, or one of two numbers that depends on the distance of its row from its column. Sizes are symbols,
-//! so a formula is valid for all sizes. All elements of a constant are read. A node without a rule here has no formula,
+//! indices and sizes, or one of two numbers, selected by the distance of its row from its column. Sizes are symbols, so
+//! a formula is valid for all sizes. All elements of a constant are read. A node without a rule here has no formula,
 //! and its mask stays a tensor.
 
 use super::array::{Array, Kind};
@@ -495,8 +495,8 @@ impl Diagonal {
     }
 }
 
-/// Returns the attributes that express as many of `terms` as possible, and for each term a flag that is `true` if they
-/// express it. A term without a band is `None`. `causal` states that the attention is already causal.
+/// Returns the attributes that express the largest number of `terms`, and for each term `true` if they express it. A
+/// term without a band is `None`. `causal` states that the attention is already causal.
 pub fn diagonal(terms: &[Option<Kept>], causal: bool, axes: &Axes) -> (Diagonal, Vec<bool>) {
     let mut band = Band { low: None, high: causal.then(|| Size::from(0)) };
     let mut found = Diagonal { causal, ..Diagonal::default() };

@@ -301,7 +301,7 @@ impl Graph<'_> {
     }
 
     /// Returns the reason why the tensor `name` cannot be computed. The search goes back from the tensor to a node that
-    /// cannot be computed although its inputs can. The reason names this node, and the size of its output from 1 MiB on.
+    /// cannot be computed although its inputs can. The reason names this node, and its output's size if at least 1 MiB.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {

@@ -259,8 +259,7 @@ impl Size {
         }
     }
 
-    /// Returns `true` if the size contains neither the smaller nor the larger of two sizes, so one formula is valid
-    /// everywhere.
+    /// Returns `true` if the size contains no minimum or maximum of two sizes, so one formula is valid everywhere.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).all(|factor| match factor {

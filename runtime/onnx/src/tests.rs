@@ -1,5 +1,5 @@
 //! Tests of the rewriter. Small graphs, as different exporters write them, get the expected number of replacements;
-//! other attention stays; hostile bytes are refused.
+//! all other attention is kept; hostile bytes are refused.
 
 mod causal;
 mod made;
@@ -59,7 +59,7 @@ fn vit_of_timm_is_packed() {
     }
 }
 
-/// Builds queries, keys and values as rows of `width`, split into heads in the way of Hugging Face.
+/// Builds queries, keys and values as rows of `width`, split into heads as Hugging Face does.
 fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
     ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, axes);
@@ -118,8 +118,8 @@ fn a_scale_may_be_split_and_computed_from_the_shape() {
     g.becomes(1, "2 heads of 4, scale 0.5");
 }
 
-/// Builds CLIP's text model as older exporters write it: matrix products of tensors with three axes, and a causal
-/// constant.
+/// Builds CLIP's text model as older exporters write it: matrix products of tensors with three axes, and a causal mask
+/// that is a constant.
 fn clip(low: f64) -> Made {
     let mut g = Made::new(14);
     let [q, k, v] = ["q", "k", "v"].map(|name| {

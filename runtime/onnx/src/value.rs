@@ -85,8 +85,7 @@ pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     Some(all)
 }
 
-/// Converts an axis, which counts from the back if it is negative, to an index from the front, for a tensor of rank
-/// `rank`.
+/// Converts an axis of a tensor of rank `rank` to an index from the front. A negative axis counts from the back.
 #[must_use]
 pub fn place(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;

@@ -28,8 +28,7 @@ pub(crate) struct Kernel {
     api: Api,
     provider: Provider,
     attributes: Attributes,
-    /// `true` if the node omits `present_key` or `present_value` respectively; set when a call first requests the
-    /// output.
+    /// Flags for `present_key` and `present_value`: `true` once a call has found that the node omits the output.
     left_out: [AtomicBool; 2],
     cache: Cache,
 }

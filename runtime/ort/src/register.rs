@@ -155,7 +155,7 @@ mod tests {
         OrtStatusPtr(ptr::without_provenance_mut(1))
     }
 
-    /// Registers with a table that contains only the function that may be called.
+    /// Registers with a table that contains only `CreateStatus`, the only function that may be called.
     #[test]
     fn a_runtime_that_is_too_old_is_told_so() {
         let mut table = MaybeUninit::<OrtApi>::uninit();

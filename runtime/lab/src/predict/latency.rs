@@ -135,7 +135,7 @@ pub struct GpuMerge {
 const SCHEDULERS: f64 = 4.0;
 /// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Number of bytes that the shared memory of a multiprocessor moves per cycle; the next constant is the minimum number
+/// Number of bytes that the shared memory of a multiprocessor moves per cycle. `SHARED_ALIKE` is the minimum number
 /// of lanes of a request that read the same bytes.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
@@ -159,9 +159,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the share of its tiles that a block of a causal problem executes, for a multiprocessor that gets `most`
-/// blocks. The average block executes half of its tiles. If the longest blocks come first, only the last block adds to
-/// this; otherwise the share is assumed to be midway between half and all.
+/// Returns the mean share of its tiles that a block of a causal problem executes, for a multiprocessor that gets `most`
+/// blocks. The average block executes half of its tiles. If the longest blocks come first, one block is counted in
+/// full; otherwise the mean is assumed to be midway between half and all.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }

@@ -190,7 +190,7 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
             shares.push(ran.share);
         }
     }
-    /// Function that returns the quantity of a run that a chart shows.
+    /// Function that reads the quantity of a chart from a run.
     type Of = fn(&Ran) -> f64;
     let pictures: [(&str, &'static str, Of); 3] = [
         ("Time", "s", |ran| ran.seconds),

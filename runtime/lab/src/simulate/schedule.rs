@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// Maximum number of leaves of a tree that the search considers.
 const LEAVES: f64 = 20_000.0;
-/// Number of values that the search tries for the number of divided tasks, at each of the two levels.
+/// Number of different counts of divided tasks that the search tries at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -50,7 +50,7 @@ pub struct Timeline {
     pub steps: Vec<Step>,
 }
 
-/// Simulates tasks that start, the largest first, whenever there is room in memory. `classes` must be sorted by
+/// Simulates tasks that start whenever there is room in memory, the largest first. `classes` must be sorted by
 /// decreasing size. Returns `None` if some task does not fit even alone.
 #[must_use]
 pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
@@ -150,8 +150,8 @@ pub struct Schedule {
     pub at_once: Timeline,
 }
 
-/// Returns the schedule of a tree. `cost` returns the bytes and seconds of a task at a level. The result is `None` if a
-/// task has no time or does not fit in `limit` bytes.
+/// Returns the schedule of a tree. `cost` returns the bytes and seconds of a task at a level. The result is `None` if
+/// `cost` returns `None`, or if a task does not fit in `limit` bytes.
 #[must_use]
 pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Option<Schedule> {
     let leaves = tree.leaves();
@@ -167,7 +167,7 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
 /// Finds the hybrid schedule with the shortest `at_once` time among trees with leaves at `base` and at the two levels
 /// below it. `None` if the level `base` has too many tasks.
 ///
-/// If tasks keep their speed when they run concurrently, the finest uniform schedule would always be the shortest,
+/// If tasks keep their speed when they run concurrently, the finest uniform schedule is always the shortest,
 /// however much more work it is. Only trees with leaves at all three levels are therefore considered.
 #[must_use]
 pub fn hybrid(

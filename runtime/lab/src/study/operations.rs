@@ -5,12 +5,12 @@
 //!
 //! ```text
 //! d   multiply-adds   products with keys           d_v multiply-adds   products with values
-//! d   multiply-adds   products with keys           d_v multiply-adds   products with values
 //! 1   maximum         largest score of the row     1   comparison      the weight ends at the floor
 //! 1   subtraction     of the reference             1   addition        sum of weights
 //!     exponential     AVX-512 7: reduction, 5 multiply-adds, scaling
 //!                     AVX2   10: 3 for the integer part, 5 multiply-adds, a shift, a product
 //!                     NEON   12: 2 for the integer part, 6 of the polynomial in pairs, 2 copies, 2 for the power
+//! ```
 //!
 //! Loads and stores, which accompany multiply-adds, are not counted; neither are operations that occur once per row of
 //! a block.

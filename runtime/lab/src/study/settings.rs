@@ -31,7 +31,7 @@ pub struct Setting {
 const PUBLISHED_3: [&str; TABLE_3.len()] =
     ["0.75", "0.76", "0.23", "0.21", "0.22", "0.22", "0.24", "0.22", "0.22", "0.65"];
 
-/// Sparsities in percent of table 4 on MMLU (computer security): the share of skipped blocks. Rows of FA4 also contain
+/// Sparsities of table 4 in percent, on MMLU (computer security): the share of skipped blocks. Rows of FA4 also contain
 /// the share of skipped rescales; rows of Rowskip contain the share of skipped rows instead.
 const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "",

@@ -219,7 +219,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     Ok("44 shapes, twice".to_owned())
 }
 
-/// Checks the number of threads in a session's configuration while the engine runs with two threads.
+/// Checks that a session's configuration may only request the two threads with which the engine runs.
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);

@@ -155,8 +155,8 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// For a mask with one row per task, writes to `at` the values that it adds to the scores of a block's keys, and
-/// reports the kinds of these values.
+/// Writes to `at` the values that a mask with one row per task adds to the scores of a block's keys, and reports the
+/// kinds of these values.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.

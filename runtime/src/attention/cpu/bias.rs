@@ -139,7 +139,7 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
 }
 
 /// Computes the values that mask and bias add, except those of a mask with a single row. The values are in the cache or
-/// in one of the two regions for a bias; if the mask has a single row, that is the second region.
+/// in one of the two regions for a bias: the second region if the mask has a single row.
 ///
 /// # Safety
 /// - As for [`cover`].

@@ -9,7 +9,7 @@
 //!    measurement includes all keys that a row of the sequence may attend, so no gate depends on the grouping of tiles.
 //! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements are
 //!    read in place, for the rows of the tile and the keys that these rows may attend; for a table, all entries of the
-//!    head are read. A `−∞` is ignored, since a masked key is given the weight zero with any reference. A NaN or `+∞`
+//!    head are read. A `−∞` is ignored, since a masked key has the weight zero with any reference. A NaN or `+∞`
 //!    closes the gate.
 //! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If a
 //!    row of values is tiny, the traversal would multiply the values of its block, which requires raised weights; the

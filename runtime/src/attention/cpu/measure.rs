@@ -94,8 +94,7 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Divides the keys and values of the pass that a row of the task's sequence may attend into `n` parts, and measures
-/// part `i`.
+/// Measures part `i` of `n` parts of the pass's keys and values that a row of the task's sequence may attend.
 ///
 /// # Safety
 /// - As for [`inputs`].

@@ -71,8 +71,8 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// Computes a task: every output of its query rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`], whose call has all keys and whose plan traverses. The present tensors have been
-///   written, and the counts have been cleared.
+/// - The invariants of [`Context`], whose call has all keys and whose plan runs the scalar implementation. The present
+///   tensors have been written, and the counts have been cleared.
 /// - No other worker has this task or this worker number.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);

@@ -20,8 +20,8 @@
 //! 2. *Bits.* This module is compiled once, for no particular instruction set: decisions depend only on the bias and
 //!    the totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to the segment's reference. A segment that begins with a
-//!    skipped block adopts the reference of the totals. If it began with keys so far below that `b` is not
-//!    representable relative to their reference, the tile processes the block, whose weights vanish there.
+//!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
+//!    totals that `b` relative to it is not finite, the tile processes the block.
 //! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
 //!    reaches its own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's
 //!    score, rounded, is its reference.
@@ -176,8 +176,8 @@ impl Vote<'_> {
     /// the sum of the block's weights. `sums` is the state of the block's segment, if the segment has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan foresees. Parts have been measured. The block belongs to the
-    ///   sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
+    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Parts have been measured. The block belongs to
+    ///   the sequence, and the bias is readable like the bias of an `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();

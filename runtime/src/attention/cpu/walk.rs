@@ -174,7 +174,7 @@ impl Walk<'_> {
     /// and returns `true`.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], whose plan foresees. Segments arrive in order.
+    /// - The invariants of [`Context`], whose plan votes on unseen blocks. Segments arrive in order.
     /// - `counts` belongs to the worker.
     unsafe fn leaves_unseen(
         &mut self,
@@ -218,7 +218,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Gives rows that have absorbed no key the reference of an empty state again, after a traversal in which zero was
+    /// Resets rows that have absorbed no key to the reference of an empty state, after a traversal in which zero was
     /// the reference of all rows.
     ///
     /// # Safety
@@ -252,8 +252,8 @@ impl Walk<'_> {
     }
 }
 
-/// Index of the line with the norms of the rows, if the plan foresees. Lines are counted from the tile's totals. Line
-/// `OWN_LINE` has the lower bounds of the scores of the rows' own keys.
+/// Index of the line with the norms of the rows, if the plan votes on unseen blocks. Lines are counted from the tile's
+/// totals. Line `OWN_LINE` has the lower bounds of the scores of the rows' own keys.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
