@@ -218,8 +218,8 @@ impl<O: Operator> Bound<'_, O> {
     }
 
     /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
-    /// to its memory, and leaves the outputs there. Inputs are copied if no such run succeeded, or if the device has
-    /// lost its memory. The time is that of a pipeline whose tensors stay on the device. On the CPU, this is
+    /// to its memory, and leaves the outputs there. Inputs are copied if no earlier run has succeeded, or if the device
+    /// has lost its memory. The time is that of a pipeline whose tensors stay on the device. On the CPU, this is
     /// [`Bound::run`].
     ///
     /// # Errors

@@ -114,7 +114,7 @@ pub enum DeviceError {
     Lost,
 }
 
-/// Error of creating an engine, a plan or a workspace.
+/// Error from creating an engine, a plan or a workspace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -212,7 +212,7 @@ pub enum PlanError {
         /// The given address.
         address: u64,
     },
-    /// The allocation that contains the caller's device memory ends before the given size.
+    /// The caller's device memory extends beyond the allocation that contains its first byte.
     #[error(
         "memory: {found} bytes to the end of its allocation; allowed: at least the {given} that are given"
     )]
@@ -338,7 +338,7 @@ impl From<DeviceError> for PlanError {
     }
 }
 
-/// Error of binding the tensors of a call to a plan.
+/// Error from binding the tensors of a call to a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -418,7 +418,7 @@ pub enum BindError {
     Device(#[from] DeviceError),
 }
 
-/// Error of a run, or of reading the certificate or the statistics of the last run. The outputs of a failed run are
+/// Error from a run, or from reading the certificate or the statistics of the last run. The outputs of a failed run are
 /// incomplete and must not be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -447,8 +447,8 @@ pub enum RunError {
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]
     NoRun,
-    /// The workspace contains no statistics of a schedule: there was no run, the last run failed, or it followed the
-    /// exact schedule.
+    /// The workspace contains no statistics of a schedule: there was no run, or the last run failed or had the exact
+    /// schedule.
     #[error(
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]

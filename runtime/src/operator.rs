@@ -31,7 +31,7 @@ pub trait Operator: Sized + Debug + 'static {
     type Cpu: CpuPlan<Problem = Self::Problem>;
     /// A plan for a GPU.
     type Gpu: GpuPlan<Problem = Self::Problem>;
-    /// Record that a workspace stores of its last run.
+    /// Record of the last run, stored in a workspace.
     type Ran: Debug + Send + Sync;
 
     /// Checks host tensors against the problem.

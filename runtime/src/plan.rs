@@ -105,7 +105,7 @@ impl<O: Operator> Plan<O> {
         &self.problem
     }
 
-    /// Returns the back end that computes. If it is a GPU that fails, the CPU may compute instead.
+    /// Returns the back end that computes. If this is a GPU and it fails, the CPU may compute instead.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match self.execution {
@@ -127,8 +127,8 @@ impl<O: Operator> Plan<O> {
         self.kernel_of(self.backend())
     }
 
-    /// Returns the device plan for runs on `backend`. If this plan never runs there, returns the device plan that
-    /// computes.
+    /// Returns the device plan for runs on `backend`. If this plan never runs there, returns the device plan of
+    /// [`Plan::backend`].
     pub(crate) fn of(&self, backend: Backend) -> DevicePlan<'_, O> {
         match (&self.execution, backend) {
             (Execution::Cpu(cpu), _) => DevicePlan::Cpu(cpu),

@@ -34,7 +34,7 @@ pub struct Present {
     /// Name of the back end's kernel for any number of queries; `None` if the back end is not available, and for the
     /// GPU.
     pub kernel: Option<&'static str>,
-    /// Reason why the GPU is not available; `None` if it is, and for the CPU.
+    /// Reason why the GPU is not available; `None` for an available GPU and for the CPU.
     pub absence: Option<DeviceError>,
 }
 

@@ -18,13 +18,13 @@ pub struct Tensor {
     pub memory: Option<Memory>,
     /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
-    /// `true` if a run writes it.
+    /// `true` if a run writes the tensor.
     pub written: bool,
-    /// `true` if a call may omit it.
+    /// `true` if a call may omit the tensor.
     pub optional: bool,
     /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads; it writes the others.
     pub kept: Option<usize>,
-    /// `true` if calls rarely have it, so that its copies are in a separate buffer.
+    /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
     pub apart: bool,
     /// Name of the option of the problem that forbids the tensor; `None` if it is allowed.
     pub forbidden: Option<&'static str>,
@@ -58,7 +58,7 @@ pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
 
-/// The host tensors of a call, as pointers that both the CPU and a GPU may hold.
+/// The host tensors of a call, as pointers that calls on the CPU and on a GPU can store.
 ///
 /// Invariant *tensors*: the data have been checked against a problem. Every non-null pointer is readable for the bytes
 /// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nothing else uses

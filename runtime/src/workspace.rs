@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// The memory that runs of a plan need in addition to their tensors. Only one run at a time can use a workspace.
 ///
 /// A plan can use every workspace that has at least [`Plan::workspace_bytes`] bytes and is on the plan's device,
-/// regardless of shapes; a larger workspace fits more plans. Host memory that a GPU plan needs in addition is
-/// allocated by binding.
+/// regardless of shapes; a larger workspace fits more plans. Binding allocates the host memory that a GPU plan needs
+/// in addition.
 ///
 /// ```
 /// # use elsa_core::{attention::Spec, dtype::DType, view::View};

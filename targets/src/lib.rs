@@ -73,7 +73,7 @@ pub fn recognised(compatible: &str) -> Option<&'static str> {
     of_module.or_else(|| of_chip.clone().find(|files| files.module.is_empty())).map(|files| files.name)
 }
 
-/// Error of reading a board.
+/// Error from reading a board.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No board has this name.

@@ -32,7 +32,7 @@ fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<
 }
 
 impl Workspace {
-    /// Returns the certificate of the last run in this workspace: a bound of the error of its output, computed from the
+    /// Returns the certificate of the last run in this workspace: a bound on the error of its output, computed from the
     /// plan's arithmetic and from measurements of the run's tensors. Waits if the run is still pending on a GPU. On the
     /// CPU, allocates nothing.
     ///

@@ -42,10 +42,10 @@ pub struct PlanOptions {
     /// its guard are recomputed with the exact schedule. The gate is decided per tile, from norms, the values that
     /// masks and biases add to the tile's scores, and the magnitude of values; tiles that do not pass it keep their
     /// bits. Which rows form a tile depends on the instruction set and, with a small `budget`, on the workspace; on a
-    /// GPU, on the kernel. If rows vote on skipping, the bits of the output also depend on the tiles. They do not
+    /// GPU, on the kernel. If rows vote on skipping, the bits of the output also depend on the tiles. The bits do not
     /// depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
-    /// Largest share `E` of its weights that a row may skip, between 0 and 1. The values of skipped blocks of keys are
+    /// Largest share `E` of a row's weights that may be skipped, between 0 and 1. The values of skipped key blocks are
     /// not read. The output is the average of the values over the remaining keys, log-sum-exp covers all keys, and
     /// [`Workspace::traversed`](crate::Workspace::traversed) reports what each row skipped. If a mask or a bias adds
     /// numbers to the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a

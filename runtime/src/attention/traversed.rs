@@ -21,10 +21,10 @@ pub struct Traversed<'a> {
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
-    /// `true` if the report counts how often a reference moved and how often a largest score was needed. A GPU does not
-    /// count them, and reports zeros.
+    /// `true` if the report counts how often a reference moved and how often the schedule needed a row's largest score
+    /// in a block. A GPU does not count them, and reports zeros.
     pub counts_moves: bool,
-    /// Summary, over all rows, of `D / (S + D)`: the share of its weights that a row skipped.
+    /// Summary, over all rows, of `D / (S + D)`: the share of a row's weights that was skipped.
     pub shares: Shares,
     /// The sum `D` of skipped weights for every row, `[batch, heads, queries]`, in the units of
     /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way as `S`.

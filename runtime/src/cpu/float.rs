@@ -95,7 +95,7 @@ pub fn set_default() {
     registers::write(registers::DEFAULT);
 }
 
-/// Calls `f` out of line, so that the compiler cannot move arithmetic of `f` ahead of the change of the registers.
+/// Calls `f` out of line, so that the compiler cannot move arithmetic of `f` before the registers are changed.
 #[inline(never)]
 fn call<R>(f: impl FnOnce() -> R) -> R {
     f()

@@ -45,7 +45,7 @@ const GENERATION: u64 = OPEN << 1;
 /// A thread pool of the host program. An engine that is created with it computes on its threads.
 pub trait ParallelFor: Send + Sync {
     /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
-    /// of them have returned. Several threads may call this function at the same time, and a task may call it again.
+    /// these calls have returned. Several threads may call this function at the same time, and tasks may call it again.
     ///
     /// An implementation that violates this contract slows the run down, but does not change its result: a number that
     /// is called twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 3 * 19);
     }
 
-    /// Checks that a host's thread which waits for its tasks, and a task itself, may make further calls.
+    /// Checks that a host thread that waits for its tasks, and a task itself, may make further calls.
     #[test]
     fn calls_nest_and_run_side_by_side() {
         let nested = Arc::new(Mutex::new(None::<Arc<Pool>>));

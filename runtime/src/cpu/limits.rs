@@ -56,8 +56,8 @@ pub struct AvailableMemory {
     pub limit: MemoryLimit,
 }
 
-/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and the
-/// limits of the process. Returns `None` if the system reports none of them, as on systems other than Linux.
+/// Returns the memory that is still available to this process: the minimum over the machine, and over the control
+/// groups and limits of the process. Returns `None` if the system reports none of them, as on systems other than Linux.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -171,8 +171,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` unless the line mounts
-/// control groups of this version that count memory.
+/// Returns the mounted folder and the mount point in a line of `/proc/self/mountinfo`; `None` if the line does not
+/// mount control groups of this version that count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // The fields of a line are `number parent device ROOT POINT options [field]... - TYPE source OPTIONS`.
     let (before, after) = line.split_once(" - ")?;

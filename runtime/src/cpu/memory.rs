@@ -16,8 +16,8 @@ enum Values {
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Any plan that needs at most its size
-/// can use it.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Every plan whose workspace is not
+/// larger can use it.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -115,7 +115,7 @@ pub unsafe fn write_list<'a, T: Copy>(
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
 #[derive(Debug)]
 pub struct Bytes {
-    /// Address of the bytes, allocated with `layout` unless it has no bytes.
+    /// Address of the bytes, allocated with `layout`; dangling if there are none.
     data: NonNull<u8>,
     layout: Layout,
 }

@@ -31,7 +31,7 @@ impl Process {
     }
 }
 
-/// Returns `true` if forks are counted. If the C library refuses the function, the process number replaces the count.
+/// Returns `true` if the C library lets this module count forks. If not, the process number replaces the count.
 fn is_counted() -> bool {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     *COUNTED.get_or_init(register)

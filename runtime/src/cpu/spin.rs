@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Time for which a waiting thread spins without yielding. After that it yields its processor to other threads. If the
-/// system has placed both threads on one processor, the thread that it waits for can then run.
+/// Time for which a waiting thread spins before it yields its processor to other threads. The thread that it waits for
+/// can then run even if the system has placed both on one processor.
 const ALONE: Duration = Duration::from_micros(20);
 /// Number of spins between two reads of the clock.
 const SPINS_PER_LOOK: u32 = 32;

@@ -205,7 +205,7 @@ impl Launches {
         joined
     }
 
-    /// Enqueues kernels of the list.
+    /// Enqueues `kernels`, which are in the list.
     ///
     /// # Safety
     /// The clauses of [`Launches::enqueue`].

@@ -52,7 +52,7 @@ impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
     }
 }
 
-/// Error of reading or writing a piece of a tensor.
+/// Error from reading or writing a piece of a tensor.
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes from byte {offset} on: {source}")]
 pub struct PieceError {
@@ -73,7 +73,7 @@ impl PieceError {
 
 /// Source of the rows of tensors. Every [`Source`] implements this trait: it reads one piece after another, each
 /// contiguous in the tensor and in the buffer. A source that generates its rows, or stores them in a layout that
-/// differs from the tensor's, implements this trait itself and supplies whole boxes.
+/// differs from the tensor's, implements this trait itself and supplies complete boxes.
 pub trait RowSource<N> {
     /// Fills the rows of `excerpt` in the buffer `to`, in the layout that the excerpt describes. May also be called for
     /// excerpts without rows.

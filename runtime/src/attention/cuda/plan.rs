@@ -53,7 +53,7 @@ pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "measuring" })
 }
 
-/// Returns the kernels of method math in launch order, and the specification of their work.
+/// Returns the kernels of method math in launch order, and the kernel specification of the last one.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernels.
@@ -199,7 +199,7 @@ impl GpuPlan {
     }
 
     /// Returns the size in bytes of a workspace that also has room for calls that output states, or no output. If the
-    /// keys are not divided, the partial states of such calls follow the rest of the workspace. Returns `usize::MAX` on
+    /// keys are not divided, this workspace ends with the partial states of such calls. Returns `usize::MAX` on
     /// overflow.
     pub fn bytes_with_states(&self) -> usize {
         if self.choice.divided() {

@@ -187,8 +187,8 @@ impl GpuStream {
         Ok(StreamTimes { written, ..times })
     }
 
-    /// Copies past and new keys and values to the present tensors, for pair `number` of batch index and key head.
-    /// Returns the number of bytes written.
+    /// Copies past and new keys and values to the present tensors, for the pair of batch index and key head with index
+    /// `number`. Returns the number of bytes written.
     fn copy(
         &mut self,
         tensors: &Operands<View>,

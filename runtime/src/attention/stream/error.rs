@@ -125,9 +125,9 @@ pub enum StreamError {
     /// memory.
     #[error("keys: {found}; allowed: {allowed}")]
     Keys {
-        /// Description of the place of the keys, for the message.
+        /// Location of the keys, for the message.
         found: &'static str,
-        /// Allowed place of the keys, for the message.
+        /// Allowed location of the keys, for the message.
         allowed: &'static str,
     },
     /// The caller's function could not provide keys, queries or added values, or could not receive results.

@@ -159,7 +159,7 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// Returns the request to the planner that corresponds to an attempt.
+    /// Returns the request to the planner for an attempt.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }

@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts that copy past and new keys, or past and new values, for pair `number` of a batch index and a
-/// key head: two excerpts that are read into a buffer, and one that is written from it.
+/// Returns the excerpts for copying past and new keys, or values, to the present tensor: two that are read into a
+/// buffer, and one that is written from it. `number` is the index of the pair of batch index and key head.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -25,7 +25,7 @@
 //! addition per key range of its run, and an element of a key's gradient in at most one per query run, commonly three
 //! to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the tasks adds
 //! [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32. The error of an element, relative
-//! to the sum of its absolute terms over all tasks, is bounded as in a single call that has these additions as well.
+//! to the sum of the terms' absolute values over all tasks, is bounded as for a single call with these additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};
@@ -72,8 +72,8 @@ pub struct BackwardTaskReport {
 }
 
 impl BackwardTaskPlan {
-    /// Plans the backward pass of task `path` of `division` for `problem`. `held` states which tokens the tensors of
-    /// the problem contain. Key lengths refer to the complete sequences.
+    /// Plans the backward pass of the task at `path` in `division`. `held` states which tokens the problem's tensors
+    /// contain. Key lengths refer to the complete sequences.
     ///
     /// # Errors
     /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if the

@@ -45,7 +45,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Lists the calls of task `path` of `division` for `problem`. `held` states which tokens the tensors contain.
+    /// Lists the calls of the task at `path` in `division`. `held` states which tokens the problem's tensors contain.
     ///
     /// # Errors
     /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if tasks do

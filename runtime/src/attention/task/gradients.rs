@@ -126,7 +126,7 @@ pub struct GradientMerge {
 }
 
 impl GradientMerge {
-    /// Allocates a merge for the shares of `tasks` tasks of a problem with gradients of `sizes`.
+    /// Allocates a merge of the shares of `tasks` tasks, for a problem with gradients of these sizes.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory: one set of gradients of the complete problem, and another one

@@ -36,7 +36,7 @@ impl Tile {
     }
 
     /// Copies `rows` and `columns` of the mask. A broadcast axis keeps its single element. Columns beyond the mask's
-    /// last axis are masked.
+    /// last one are masked.
     pub fn cut(
         &mut self,
         view: &MaskView,

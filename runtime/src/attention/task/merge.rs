@@ -8,7 +8,7 @@ use elsa_core::quorum::Run;
 use elsa_core::scan::stack::MergeStack;
 
 /// Merges the states of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
-/// tree. A row that a task does not have is empty in its states, so the bits depend only on the states.
+/// tree. Rows that a task does not have are empty in the task's states, so the bits depend only on the states.
 #[derive(Debug)]
 pub struct TaskMerge {
     /// Number of sequences: batch times heads.

@@ -105,14 +105,14 @@ pub struct TaskReport {
 }
 
 impl TaskPlan {
-    /// Plans task `path` of `division` for `problem`. `held` states which tokens the tensors of the problem contain.
-    /// Key lengths refer to the complete sequences.
+    /// Plans the task at `path` in `division`. `held` states which tokens the problem's tensors contain. Key lengths
+    /// refer to the complete sequences.
     ///
     /// # Errors
     /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if the
     /// problem has features that tasks do not support (a past, a present, packed sequences, windows of a picture, a
-    /// bias), if the options have an error budget or a schedule other than the exact one, whose states have one more
-    /// sum, if a plan cannot be made, or if memory is not available.
+    /// bias), if the options have an error budget or a schedule other than the exact one (their states have one more
+    /// sum), if a plan cannot be made, or if memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,

@@ -7,8 +7,8 @@
 //!    recorded in it.
 //! 2. During a capture, a thread must not make calls that might disturb captures: allocating, loading modules, waiting
 //!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
-//! 3. A stream that waits for an event of the capture becomes part of it, and the originally captured stream must wait
-//!    for it before the capture ends.
+//! 3. A stream that waits for an event of the capture joins the capture, and the originally captured stream must wait
+//!    for that stream before the capture ends.
 
 use super::api::Api;
 use super::context::{Entered, log_error};

@@ -9,8 +9,8 @@
 //!    reading such a code as that enumeration is undefined behaviour.
 //! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an
 //!    `Entered` as proof, and dropping it restores the thread's previous context.
-//! 4. *A context can be lost* after an error from which the driver cannot recover. No resource of a lost context
-//!    is passed to the driver again; the driver frees their memory with the context.
+//! 4. *A context can be lost* after an error from which the driver cannot recover. Resources of a lost context are
+//!    not passed to the driver again; the driver frees their memory with the context.
 //! 5. *A context belongs to one process.* A child of `fork` passes nothing to the driver of its parent: every
 //!    use returns [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
 //! 6. *Resources of a workspace have a function `close`*, which returns the driver's error. Dropping a resource also

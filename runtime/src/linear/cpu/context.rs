@@ -97,7 +97,7 @@ pub(super) struct Stretch<'a> {
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
 /// - *inputs*: every row of every input that is present is readable for its head size, in elements of its type.
 /// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor
-///   share no element. If a present state also holds the past state, its rows are readable, too.
+///   share no element. If a present state also contains the past state, its rows are readable, too.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -153,8 +153,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows in the shared region of sums that belong to the heads that read a state. The first row belongs
-    /// to the first token of the sequence.
+    /// Returns the rows of the shared region of sums for the heads that read a state. The first row belongs to the
+    /// first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

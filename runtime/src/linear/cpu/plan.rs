@@ -28,7 +28,7 @@ impl CpuPlan {
     /// Creates a plan with the kernel of the engine's instruction set.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget.
+    /// Returns an error if an option is not supported, or if every variant of the plan exceeds the budget.
     pub fn new(
         engine: &Engine,
         problem: &Problem,

@@ -186,14 +186,14 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// Returns the address of an element's marks, one for each row: nonzero if the part clears that row of the state before
-/// it. Only a gated delta rule has marks.
+/// Returns the address of an element's marks, one for each row of the state before the part: nonzero if the part clears
+/// the row. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks the rows of the state before a part that the part's tokens clear before reading them. Does nothing unless the
-/// rule is a gated delta rule.
+/// Marks the rows of the state before a part that the part's tokens clear before reading them. Does nothing for rules
+/// other than a gated delta rule.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.
@@ -345,7 +345,7 @@ impl Parts<'_> {
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 
-    /// Combines `at ← before ⊕ at` for rules whose rows are independent.
+    /// Computes `at ← before ⊕ at` for rules whose rows are independent.
     fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
         let c = self.c;
         let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
@@ -384,7 +384,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Combines `at ← before ⊕ at` for rules whose tokens mix rows.
+    /// Computes `at ← before ⊕ at` for rules whose tokens mix rows.
     fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
         // SAFETY: `before` and `at` are different elements (contract of `Slots::combine`).

@@ -11,7 +11,7 @@ const VECTOR: usize = 8;
 const FEW: usize = 8;
 
 /// Returns the address of the first value of a stretch's columns in the present state, and the distance between rows.
-/// Returns `None` unless the tokens may update the state in place, which requires few tokens and strips without
+/// Returns `Some` only if the tokens may update the state in place, which requires few tokens and strips without
 /// padding.
 pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
     let (choice, columns) = (c.choice, s.columns(c));

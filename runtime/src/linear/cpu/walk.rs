@@ -37,7 +37,7 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// Distance between rows of the matrix; `None` if each strip is packed.
     pub stride: Option<usize>,
-    /// Past state of the only token, if it is read from memory other than `data`; otherwise `None`.
+    /// Past state, if a single token reads it from memory other than `data`; otherwise `None`.
     pub past: Option<Past>,
     /// Number of columns in the entire matrix.
     pub columns: usize,
@@ -178,7 +178,7 @@ pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], 
 /// Updates the targets with a chunk of tokens.
 ///
 /// # Safety
-/// - As for [`pass`], or without outputs as for [`fold`]. `range` is a chunk of the stretch.
+/// - As for [`pass`], or for [`fold`] if no outputs are computed. `range` is a chunk of the stretch.
 unsafe fn chunk(
     c: &Context<'_>,
     s: &Stretch<'_>,

@@ -24,10 +24,10 @@ const TOKENS: usize = 48;
 /// Number of blocks of a walking kernel that an SM runs at once. A block has 128 threads with up to 255 registers each.
 const RESIDENT: usize = 2;
 
-/// Number of tokens per part of a scan whose number of parts the chooser determines; at most [`PARTS`] parts.
+/// Number of tokens per part of a scan, if the chooser determines the number of parts (2 to [`PARTS`]).
 const TOKENS_OF_PART: usize = 512;
 
-/// Maximum number of parts of a scan whose number of parts the chooser determines.
+/// Maximum number of parts of a scan, if the chooser determines it.
 const PARTS: usize = 16;
 
 /// Returns whether the quadratic form is computed by kernels that sum pair by pair and also compute the last state.
@@ -65,7 +65,7 @@ pub struct LinearGpuChoice {
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
     /// [`Form::Parallel`].
     pub chunk: usize,
-    /// Number of tokens below which a packed sequence is computed token by token in any form; zero if sequences
+    /// Number of tokens below which a packed sequence is computed token by token, whatever `form` is; zero if sequences
     /// are not packed or the options determine the form.
     pub recurrent_below: usize,
     /// Number of chunks between two stored states of [`Form::Chunk`]. If a non-causal call reads the last state, this
@@ -80,8 +80,8 @@ pub struct LinearGpuChoice {
     /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,
     /// `true` if one block computes the outputs of all query heads that read a state, so that the state is computed
-    /// only once. It changes no bit, unless a product of queries and keys is not finite: then the other heads that read
-    /// the state are computed token by token, too.
+    /// only once. It changes no bit, unless a product of queries and keys is not finite: then all heads that read the
+    /// state are computed token by token.
     pub shares: bool,
     /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It changes no
     /// bit.

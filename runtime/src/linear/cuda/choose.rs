@@ -32,9 +32,9 @@ use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 /// outputs (measured on an H200), and the second pass costs more than the first one saves.
 const SMS_OF_BLOCK: usize = 4;
 
-/// Ratio of the number of blocks of a launch in pairs to that of another launch. Measured on an H200, d 128: a launch
-/// in pairs takes 0.69 of the other's time if each of its blocks has an SM to itself, and 1.04 if two blocks share an
-/// SM.
+/// Ratio of the number of blocks in a launch in pairs to that in an ordinary launch. Measured on an H200, d 128: the
+/// launch in pairs takes 0.69 of the ordinary one's time if each of its blocks has an SM to itself, and 1.04 if two
+/// blocks share an SM.
 const PAIRED: usize = 2;
 
 /// Number of blocks per SM at which a pass over parts fills the device.

@@ -307,7 +307,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the kernel whose blocks compute all readers of a state, if this walk uses it.
+    /// Returns the kernel whose blocks compute all readers of a state, if the walk with `args` uses it.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -315,7 +315,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel that walks in pairs and its columns per block, if this walk uses it.
+    /// Returns the kernel that walks in pairs and its columns per block, if the walk with `args` uses it.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }

@@ -24,8 +24,8 @@ pub struct Sequences {
     pub chunks: usize,
     /// Number of chunks in the longest sequence.
     pub longest: usize,
-    /// `true` if some sequences are so short that they are computed token by token in any form. `long` is `true`
-    /// if some sequences are longer.
+    /// `true` if some sequences are so short that they are computed token by token, whatever the form is. `long` is
+    /// `true` if some sequences are longer.
     pub short: bool,
     pub long: bool,
 }
@@ -140,30 +140,30 @@ pub fn common(
     with_parts(filled, 1, sequences.longest)
 }
 
-/// Returns the same launch over `parts` parts of `part_chunks` chunks.
+/// Returns `filled` with `parts` parts of `part_chunks` chunks.
 pub fn with_parts(filled: LinearArgs, parts: usize, part_chunks: usize) -> LinearArgs {
     LinearArgs { part_chunks: int(part_chunks.max(1)), ..of_parts(filled, parts) }
 }
 
-/// Returns the same launch over `parts` parts.
+/// Returns `filled` with `parts` parts.
 fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
     LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
 }
 
-/// Returns the same launch over `parts` parts of a scan. If there is a table of sequences, it determines the length of
-/// the parts.
+/// Returns `filled` with `parts` parts of a scan. If there is a table of sequences, it determines the length of the
+/// parts.
 pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
     let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
     LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
 }
 
-/// Returns the same launch over only the short sequences, which are computed token by token in any form.
+/// Returns `filled` for only the short sequences, which are computed token by token, whatever the form is.
 pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// Returns the same launch with blocks of the quadratic form. The launch computes at most `most` rows, which are tokens
-/// or rows of a state, and each block computes `rows` of them.
+/// Returns `filled` with blocks of the quadratic form. The launch computes at most `most` rows, which are tokens or
+/// rows of a state, and each block computes `rows` of them.
 pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
     of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
 }
@@ -182,7 +182,7 @@ pub fn written(problem: &Problem, data: u64) -> Tensor {
     Tensor { data, batch: problem.state_heads() as i64 * head, head, token }
 }
 
-/// Returns the same launch with `written`, the values that tokens have written, in place of the values.
+/// Returns `filled` with `written`, the values that tokens have written, in place of the call's values.
 pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled.value = written;
     flag(&mut filled, VALUE_F32, true);
@@ -191,14 +191,14 @@ pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
     filled
 }
 
-/// Returns the same launch with one head per state, which a single reader reads.
+/// Returns `filled` with one head and one reader per state.
 pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let one = Divisor::new(1);
     LinearArgs { readers: 1, by_readers: one, ..with_states_as_heads(problem, filled) }
 }
 
-/// Returns the same launch with outputs of type `output_dtype`, to which the sums in `partial` are added. Either tensor
-/// may be absent.
+/// Returns `filled` with outputs of type `output_dtype`, to which the sums in `partial` are added. Either tensor may
+/// be absent.
 pub fn with_answers(
     mut filled: LinearArgs,
     output: Tensor,
@@ -212,7 +212,7 @@ pub fn with_answers(
     filled
 }
 
-/// Returns the same launch with these states: before its first token, after its last, and at the boundaries of parts.
+/// Returns `filled` with these states: before the first token, after the last, and at the boundaries of parts.
 pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
     (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
     let columns = filled.value_dim as usize;
@@ -221,19 +221,19 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     filled
 }
 
-/// Returns the same launch with `columns` columns per block.
+/// Returns `filled` with `columns` columns per block.
 pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     let columns = int((filled.value_dim as usize).div_ceil(columns));
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns the same launch with one head per state, whose block computes all readers of the state.
+/// Returns `filled` with one head per state, whose block computes all readers of the state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
 }
 
-/// Returns the same launch, changed to compute the transitions of its parts instead of their last states.
+/// Returns `filled`, changed to compute the transitions of its parts instead of their last states.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
     filled.value_dim = filled.key_dim;
@@ -243,7 +243,7 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
 /// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
-/// after them, `transitions` of dense transitions (or zero), and `sums` of the sums of logarithms of gates.
+/// after them; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
 pub fn carry(
     problem: &Problem,
     items: usize,

@@ -32,11 +32,11 @@ unsafe impl Send for RecurrenceCall<'_> {}
 /// Result that is computed from the tokens of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// Writes the state after each token to the output.
+    /// The state after each token, written to the output.
     Outputs,
-    /// Computes only the state after the last token.
+    /// Only the state after the last token.
     Last,
-    /// Folds the tokens into one affine map, and writes the factor of the map to this address.
+    /// The affine map of all tokens, whose factor is written to this address.
     Fold(*mut f32),
 }
 
@@ -50,8 +50,7 @@ unsafe fn finite(values: *const f32, n: usize) -> bool {
 }
 
 impl RecurrenceCall<'_> {
-    /// Updates the state of a tile with the tokens of `steps`. The state after them overwrites the state before, at
-    /// `state`.
+    /// Updates the state of a tile, in place at `state`, with the tokens of `steps`.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.

@@ -21,7 +21,7 @@ impl std::fmt::Debug for Transforms {
 }
 
 impl Transforms {
-    /// Upper limit on the size of the tables, in bytes per value of the length.
+    /// Upper limit on the size of the tables, in bytes per transformed value.
     pub const BYTES: usize = 64;
 
     /// Plans the transforms of `length` values. Returns `None` if the system refuses the memory of their tables.

@@ -118,8 +118,8 @@ impl Source<'_> {
     /// # Safety
     /// - The tensor has been checked against its problem, and tile and block are within it; `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, whose number is rounded up to a multiple of four, are writable at `to`; the
-    ///   invariant of `convert` is true.
+    /// - Rows for the tokens of the block, rounded up to a multiple of four, are writable at `to`; the invariant of
+    ///   `convert` is true.
     pub unsafe fn copy(
         &self,
         p: &Primitives,
@@ -231,8 +231,8 @@ impl Target {
     /// - The tensor is writable, tile and block are within it, and no other worker writes these elements;
     ///   `tile.channels ≤ width`.
     /// - The instruction set of `p` is present.
-    /// - Rows for the tokens of the block, whose number is rounded up to a multiple of four, are readable at `from`;
-    ///   the invariant of `convert` is true.
+    /// - Rows for the tokens of the block, rounded up to a multiple of four, are readable at `from`; the invariant of
+    ///   `convert` is true.
     pub unsafe fn store(
         &self,
         p: &Primitives,

@@ -15,7 +15,7 @@ const TOKENS: usize = 1100;
 const CHANNELS: usize = 6;
 const STATES: usize = 5;
 
-/// Creates the problem of a selective scan in parts whose present states replace the past states in the same memory.
+/// Creates the problem of a selective scan in parts, with present states in the memory of the past states.
 fn problem() -> Problem {
     let u = Series::channels_first("u", [1, CHANNELS, TOKENS]).unwrap();
     let b = Coefficient::Token(Series::channels_first("b", [1, STATES, TOKENS]).unwrap());

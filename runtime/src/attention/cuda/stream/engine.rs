@@ -57,7 +57,7 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// A run waits for all work in these streams before it returns, so the memory and the events below are then unused.
+    /// Stream for products. A run waits for it and for `copy` before it returns; no work then uses the fields below.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,

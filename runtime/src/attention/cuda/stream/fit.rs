@@ -217,8 +217,8 @@ impl Search<'_> {
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU both
-    /// numbers are the sum of the two.
+    /// Returns the bytes of device memory and of page-locked memory that a division needs. On an integrated GPU, both
+    /// numbers are the total of device and page-locked memory.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], StreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -274,9 +274,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the initial number of queries per task, number of tasks, and number of splits per chunk. It chooses the
-    /// fewest splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows
-    /// of one thread block, or more if there would be too many tasks.
+    /// Returns the initial numbers of queries per task, tasks, and splits per chunk: the fewest splits whose thread
+    /// blocks fill the device, and the most queries that fit the budget. A task has the rows of one thread block, or
+    /// more if there would be too many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
