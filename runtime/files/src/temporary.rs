@@ -300,3 +300,21 @@ fn remove(live: &[PathBuf], failed: impl Fn(&Path, &io::Error)) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn living_files_of_the_same_target_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("y.npy");
+        let first = Temporary::new(&target, None).unwrap();
+        let second = Temporary::new(&target, None).unwrap();
+        for file in [&first, &second] {
+            assert!(file.path().unwrap().exists());
+        }
+        drop((first, second));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -976,7 +976,8 @@ elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
  calls and bound frames that use it have ended. For GPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
- *write*; memory is writable for bytes bytes, for as long as stated above.
+ Each output pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The
+ memory has `bytes` writable bytes for as long as stated above.
  */
 elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      void *memory,
@@ -995,7 +996,8 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
  them, until another workspace is created. For CPU plans it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
- *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
+ Each output pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+ `device_memory` is an allocation of at least `bytes` bytes on the plan's device for as long as stated above.
  */
 elsa_status elsa_workspace_create_on_device(elsa_plan plan,
                                             void *device_memory,

@@ -133,8 +133,8 @@ typedef uint32_t elsa_operand;
 
 /*
  Box of rows of a tensor, and the layout of these rows in the memory passed to a callback. Let b, h and t be below
- count[0], count[1] and count[2]. Of row (first[0] + b, first[1] + h, first[2] + t) of the tensor's
- [batch, heads, tokens], the elements start to start + length - 1 are stored contiguously. The first of them is at
+ count[0], count[1] and count[2]. The box contains the elements start to start + length - 1 of the tensor's row
+ (first[0] + b, first[1] + h, first[2] + t) in [batch, heads, tokens], stored contiguously. The first of them is at
  offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The strides of the problem's
  views determine only the order of heads and tokens in this memory; the program may store its own tensors in any
  layout.
@@ -177,13 +177,13 @@ typedef struct {
 
 /*
  Callback that fills rows of an input. It must write every element of the rows into the memory that begins at data
- and has bytes bytes, and write nothing else. A non-zero result ends the run, whose report contains it.
+ and is `bytes` long, and write nothing else. A non-zero result ends the run, whose report contains it.
  elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_read)(void *user, const elsa_rows *rows, void *data, size_t bytes);
 
 /*
- Callback that receives final rows of an output, in the memory that begins at data and has bytes bytes. A non-zero
+ Callback that receives final rows of an output, in the memory that begins at data and is `bytes` long. A non-zero
  result ends the run, whose report contains it. elsa_stream_run documents the rules for callbacks.
  */
 typedef int32_t (*elsa_stream_write)(void *user,

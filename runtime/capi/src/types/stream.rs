@@ -49,8 +49,8 @@ pub const ELSA_STREAM_LSE: elsa_stream_outputs = 2;
 pub const ELSA_STREAM_STATES: elsa_stream_outputs = 4;
 
 /// Box of rows of a tensor, and the layout of these rows in the memory passed to a callback. Let b, h and t be below
-/// count[0], count[1] and count[2]. Of row (first[0] + b, first[1] + h, first[2] + t) of the tensor's
-/// [batch, heads, tokens], the elements start to start + length - 1 are stored contiguously. The first of them is at
+/// count[0], count[1] and count[2]. The box contains the elements start to start + length - 1 of the tensor's row
+/// (first[0] + b, first[1] + h, first[2] + t) in [batch, heads, tokens], stored contiguously. The first of them is at
 /// offset b * strides[0] + h * strides[1] + t * strides[2], counted in elements from data. The strides of the problem's
 /// views determine only the order of heads and tokens in this memory; the program may store its own tensors in any
 /// layout.
@@ -77,13 +77,13 @@ pub struct elsa_rows {
 }
 
 /// Callback that fills rows of an input. It must write every element of the rows into the memory that begins at data
-/// and has bytes bytes, and write nothing else. A non-zero result ends the run, whose report contains it.
+/// and is `bytes` long, and write nothing else. A non-zero result ends the run, whose report contains it.
 /// elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_read = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *mut c_void, bytes: usize) -> i32,
 >;
 
-/// Callback that receives final rows of an output, in the memory that begins at data and has bytes bytes. A non-zero
+/// Callback that receives final rows of an output, in the memory that begins at data and is `bytes` long. A non-zero
 /// result ends the run, whose report contains it. elsa_stream_run documents the rules for callbacks.
 pub type elsa_stream_write = Option<
     unsafe extern "C" fn(user: *mut c_void, rows: *const elsa_rows, data: *const c_void, bytes: usize) -> i32,
