@@ -240,15 +240,10 @@ pub fn emulator() -> String {
 }
 
 /// Returns a cargo-zigbuild command that builds for the boards; `cargo test` runs the built programs in the emulator.
-/// In the dev profile, the tool and its libraries are not optimised: their tests compute so little that optimising
-/// would take longer than they run.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
-    let plain = ["board", "cli", "files", "onnx"]
-        .map(|name| format!("--config profile.dev.package.elsa-{name}.opt-level=0"))
-        .join(" ");
-    let run = Run::new(tree, &format!("cargo-zigbuild {line} {plain} --target")).arg(build.zig_target());
+    let run = Run::new(tree, &format!("cargo-zigbuild {line} --target")).arg(build.zig_target());
     Ok(run.front(board(tree)?).env(&runner, emulator()))
 }
 

@@ -100,7 +100,7 @@ pub const STAGES: &[Stage] = &[
     long("ort", 0, 120.0, |tree, _| ort::every(tree))
         .about("the operator in every supported ONNX Runtime, here and emulated, and Python 3.6")
         .guards(&["runtime/ort"]),
-    long("aarch64", 1, 420.0, |tree, _| arm::every_test(tree))
+    long("aarch64", 1, 900.0, |tree, _| arm::every_test(tree))
         .about("every test on an emulated Cortex-A57, glibc 2.27")
         .guards(&["kernels/src/neon"]),
     long("miri", 1, 420.0, |tree, _| workspace::miri(tree))
