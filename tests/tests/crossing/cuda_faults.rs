@@ -404,8 +404,10 @@ fn every_call_fails() {
                 for run in &runs {
                     assert_eq!(run.starts_with("cuda"), run.ends_with(" -"), "{fault}: {run}");
                 }
-                let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault), ("ELSA_TEST_FAIL", "1")]);
-                assert!(said(&output, "run").iter().all(|run| run.starts_with("cuda")), "{fault}");
+                if call == 1 {
+                    let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault), ("ELSA_TEST_FAIL", "1")]);
+                    assert!(said(&output, "run").iter().all(|run| run.starts_with("cuda")), "{fault}");
+                }
             }
         }
     }

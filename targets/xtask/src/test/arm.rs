@@ -115,15 +115,15 @@ fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;
     // The target has no std, so its programs link without it.
-    let out = builds(ran, bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON));
+    let out = builds(ran, bare_metal_run(tree, "cargo build").arg("--target").arg(BARE).arg(JSON));
     if !out.ok {
         return Err(format!("{BARE}: does not link"));
     }
-    let program = tree.target.join("bare-metal").join(BARE).join("release/elsa-bare-metal");
+    let program = tree.target.join("bare-metal").join(BARE).join("debug/elsa-bare-metal");
     let board = emulated(tree, &program).run().text("qemu-system-arm")?;
     // The program calls the kernels without vectors.
     let without = WIDE.map(|set| format!("--cfg=elsa_without=\"{set}\"")).join(" ");
-    let host = bare_metal_run(tree, "cargo run --quiet --release").env("RUSTFLAGS", without).machine().run();
+    let host = bare_metal_run(tree, "cargo run --quiet").env("RUSTFLAGS", without).machine().run();
     let (agree, differ, first) = printed::agreement(&board, &host.text("the same on the host")?);
     ran.add("comparison of the board with the host", first.is_none(), agree, differ);
     ran.faults.extend(first);

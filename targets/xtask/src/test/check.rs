@@ -19,7 +19,7 @@ pub fn check(tree: &Tree, fast: bool) -> Ran {
             return Ok(());
         }
         setup::target(tree, BARE)?;
-        builds(ran, deny_warnings(bare_metal_run(tree, "cargo clippy --release").arg("--target").arg(BARE)));
+        builds(ran, deny_warnings(bare_metal_run(tree, "cargo clippy").arg("--target").arg(BARE)));
         let docs = Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON);
         builds(ran, docs.env("RUSTDOCFLAGS", "-D warnings"));
         ran.join(deny(tree).close());

@@ -35,11 +35,10 @@ pub fn hard_cases() -> Vec<Case> {
     cases
 }
 
-/// Returns all hard cases, or every third one where calls are slow ([`crate::SLOW`]). The test `conformance`
-/// always uses all of them, so that other tests may use this selection.
+/// Returns every third hard case. The test `conformance` uses all of them, so that other tests may use this selection.
 #[must_use]
 pub fn some_hard_cases() -> Vec<Case> {
-    hard_cases().into_iter().step_by(if crate::SLOW { 3 } else { 1 }).collect()
+    hard_cases().into_iter().step_by(3).collect()
 }
 
 fn additive(dims: &[usize], density: f64) -> Option<MaskParams> {

@@ -157,10 +157,17 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds every program with a compiler, and runs it.
-pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home: &Path, skip: &[&str]) {
+/// Builds the programs that `choose` accepts by source and flags with a compiler, and runs them.
+pub fn chosen(
+    tree: &Tree,
+    ran: &mut Ran,
+    compilers: &Compilers,
+    dist: &Path,
+    home: &Path,
+    choose: impl Fn(&str, &str) -> bool,
+) {
     // The last are C++, which takes longest.
-    let programs = PROGRAMS.iter().rev().filter(|(source, _)| !skip.contains(source));
+    let programs = PROGRAMS.iter().rev().filter(|(source, flags)| choose(source, flags));
     ran.each(programs.collect(), |ran, (source, flags)| {
         if let Some(program) = compiled(tree, ran, compilers, (source, flags), dist, home) {
             checks(ran, source, Run::new(tree, "").arg(program));
@@ -189,7 +196,7 @@ fn compiled(
     compiled.count(ran).then_some(program)
 }
 
-/// Runs one program that [`all`] has built under valgrind.
+/// Runs one program that [`chosen`] has built under valgrind.
 pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
     let run = Run::new(tree, VALGRIND).arg(home.join(UNDER_VALGRIND));
     checks(ran, &format!("{UNDER_VALGRIND} under valgrind"), run);
