@@ -19,7 +19,8 @@ macro_rules! linear {
                 Columns, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip,
             };
             use elsa_core::linear::plan::KernelSpec;
-            use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
+            use $crate::linear::recur::{self as recurrence, Entries};
+            use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading};
 
             /// Table entry of the kernel.
             pub static KERNEL: Kernel = Kernel {
@@ -42,10 +43,36 @@ macro_rules! linear {
                 multiply,
             };
 
+            const ENTRIES: Entries = {
+                // Strips that are equally wide share their functions.
+                let more = $w > $v;
+                Entries {
+                    columns: $v * $lanes::N,
+                    single: [single_one, single_wide],
+                    single_delta: [single_delta_one, single_delta_wide, if more { single_delta_widest } else { single_delta_wide }],
+                    plain: [plain_one, plain_wide],
+                    delta: [delta_one, delta_wide, if more { delta_widest } else { delta_wide }],
+                }
+            };
+
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
-                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $t, $p, $v, $w>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns)
+                    = |isa, strip, segment, columns| recurrence::recur::<$lanes>(isa, &ENTRIES, strip, segment, columns);
+                fn single_one(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::single::<$lanes, 1, false>;
+                fn single_wide(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::single::<$lanes, $v, false>;
+                fn single_delta_one(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::single::<$lanes, 1, true>;
+                fn single_delta_wide(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::single::<$lanes, $v, true>;
+                fn single_delta_widest(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::single::<$lanes, $w, true>;
+                fn plain_one(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::plain::<$lanes, $b, $r, $t, $p, 1>;
+                fn plain_wide(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::plain::<$lanes, $b, $r, $t, $p, $v>;
+                fn delta_one(strip: &Strip, segment: &Segment, columns: &Columns)
+                    = recurrence::together::<$lanes, $b, $r, $t, $p, 1, true>;
+                fn delta_wide(strip: &Strip, segment: &Segment, columns: &Columns)
+                    = recurrence::together::<$lanes, $b, $r, $t, $p, $v, true>;
+                fn delta_widest(strip: &Strip, segment: &Segment, columns: &Columns)
+                    = recurrence::together::<$lanes, $b, $r, $t, $p, $w, true>;
                 fn read(of: &Reading) = reading::read::<$lanes, $r, $v, $w>;
                 fn multiply(
                     factors: &Factors, from: (*const f32, usize), to: (*mut f32, usize), dim: usize, width: usize

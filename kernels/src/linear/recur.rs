@@ -8,6 +8,24 @@ use super::update::{update, update_short};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
+/// An entry point for strips of one width.
+pub type Entry = unsafe fn(&Strip, &Segment, &Columns);
+
+/// The entry points by the width of a strip: one vector, `V` vectors and `W` vectors. Each is a function of its own,
+/// because compilers need more than proportional time for a larger one.
+pub struct Entries {
+    /// Largest number of columns of a strip under the rules without rates, `V` vectors.
+    pub columns: usize,
+    /// [`single`] under the rules without rates.
+    pub single: [Entry; 2],
+    /// [`single`] under the delta rules.
+    pub single_delta: [Entry; 3],
+    /// [`plain`].
+    pub plain: [Entry; 2],
+    /// [`together`] under the delta rules.
+    pub delta: [Entry; 3],
+}
+
 /// Processes the tokens of a segment on a strip: updates the state, and writes outputs if any are requested.
 ///
 /// Under the rules without rates a pass has at most `P` tokens, and a shorter pass is processed `B` tokens at a time.
@@ -17,49 +35,30 @@ use crate::product::for_quad;
 ///
 /// # Safety
 /// - The clauses of [`Strip`], of [`Segment`] as [`super::prepare::prepare`] leaves it, and of [`Columns`].
+/// - The entries are those of these lanes.
 #[inline(always)]
-pub unsafe fn recur<
-    L: Lanes,
-    const B: usize,
-    const R: usize,
-    const T: usize,
-    const P: usize,
-    const V: usize,
-    const W: usize,
->(
+pub unsafe fn recur<L: Lanes>(
     isa: L::Isa,
+    entries: &Entries,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
 ) {
-    // The products among the tokens of a register tile form a quad per token.
-    const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST && R == 4) };
     let delta = !segment.betas.is_null();
+    // Index of the width among one vector, `V` and `W`.
+    let width = usize::from(strip.width > L::N) + usize::from(strip.width > entries.columns);
     // SAFETY: the calls need only the clauses of this function, and the width is one of three.
     unsafe {
         let answers = !columns.outputs.is_null() && segment.group == 1;
         if segment.tokens == 1 && segment.enter.is_none() && (answers || !delta && segment.group <= 1) {
-            let strip = &found(strip);
-            return match (delta, strip.width / L::N) {
-                (false, 1) => single::<L, 1, false>(isa, strip, segment, columns),
-                (false, _) => single::<L, V, false>(isa, strip, segment, columns),
-                (true, 1) => single::<L, 1, true>(isa, strip, segment, columns),
-                (true, n) if W == V || n == V => single::<L, V, true>(isa, strip, segment, columns),
-                (true, _) => single::<L, W, true>(isa, strip, segment, columns),
-            };
+            let single = if delta { entries.single_delta[width] } else { entries.single[width] };
+            return single(&found(strip), segment, columns);
         }
         if segment.enter.is_some() || strip.from != strip.state {
             place::<L>(isa, &found(strip), segment);
         }
-        match (delta, strip.width == L::N) {
-            (false, true) => plain::<L, B, R, T, P, 1>(isa, strip, segment, columns),
-            (false, false) => plain::<L, B, R, T, P, V>(isa, strip, segment, columns),
-            (true, true) => together::<L, B, R, T, P, 1, true>(isa, strip, segment, columns),
-            (true, false) if W == V || strip.width == V * L::N => {
-                together::<L, B, R, T, P, V, true>(isa, strip, segment, columns);
-            }
-            (true, false) => together::<L, B, R, T, P, W, true>(isa, strip, segment, columns),
-        }
+        let many = if delta { entries.delta[width] } else { entries.plain[width] };
+        many(strip, segment, columns);
     }
 }
 
@@ -69,7 +68,7 @@ pub unsafe fn recur<
 /// # Safety
 /// - As for [`recur`]; the token has one query row, or under the rules without rates possibly none.
 #[inline(always)]
-unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
+pub unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -98,7 +97,14 @@ unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
+pub unsafe fn plain<
+    L: Lanes,
+    const B: usize,
+    const R: usize,
+    const T: usize,
+    const P: usize,
+    const V: usize,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -280,7 +286,7 @@ unsafe fn through<
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn together<
+pub unsafe fn together<
     L: Lanes,
     const B: usize,
     const R: usize,
@@ -294,6 +300,8 @@ unsafe fn together<
     segment: &Segment,
     columns: &Columns,
 ) {
+    // The products among the tokens of a register tile form a quad per token.
+    const { assert!(V * L::N <= WIDEST && R == 4) };
     let answers = segment.group == 1 && !columns.outputs.is_null();
     let mut first = 0;
     while first < segment.tokens {

@@ -15,7 +15,6 @@ macro_rules! backward {
             use $crate::attention::backward::{
                 BackwardBlock, BackwardKernel, BackwardTile, step as gradients,
             };
-            use $crate::attention::{MaskTile, Seen, mask};
             use $crate::lanes::Lanes;
             use $crate::product;
 
@@ -36,13 +35,12 @@ macro_rules! backward {
                 strip: $d,
                 primitives: &PRIMITIVES,
                 step,
-                bias,
+                bias: super::attention::KERNEL.bias,
             };
 
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn step(tile: &BackwardTile, block: &BackwardBlock) = gradients::<$lanes, $r, $v, $p, $d>;
-                fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
             }
         }
     };
