@@ -16,11 +16,10 @@ macro_rules! linear {
             use super::{$isa, $lanes, PRIMITIVES};
             use $crate::lanes::Lanes;
             use $crate::linear::kernel::{
-                Columns, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip,
+                Columns, Entries, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip,
             };
             use elsa_core::linear::plan::KernelSpec;
-            use $crate::linear::recur::{self as recurrence, Entries};
-            use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading};
+            use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
 
             /// Table entry of the kernel.
             pub static KERNEL: Kernel = Kernel {

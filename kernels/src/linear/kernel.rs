@@ -258,6 +258,24 @@ pub struct Reading {
 /// Type of [`super::factor::multiply`], instantiated for an instruction set.
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
+/// The functions of `recur` by the width of a strip: one vector, `V` vectors and `W` vectors. They are separate because
+/// compilers need more than proportional time for a larger function.
+pub(crate) struct Entries {
+    /// Largest number of columns of a strip under the rules without rates, `V` vectors.
+    pub columns: usize,
+    /// `single` under the rules without rates.
+    pub single: [Entry; 2],
+    /// `single` under the delta rules.
+    pub single_delta: [Entry; 3],
+    /// `plain`.
+    pub plain: [Entry; 2],
+    /// `together` under the delta rules.
+    pub delta: [Entry; 3],
+}
+
+/// A function for strips of one width, with the clauses of `recur::recur`.
+pub(crate) type Entry = unsafe fn(&Strip, &Segment, &Columns);
+
 /// Micro-kernel of linear attention.
 ///
 /// Each function has the safety clauses of the function that it names and of its arguments, and one more: the processor

@@ -1,30 +1,12 @@
 //! Processes a segment's tokens on a strip of the state.
 
 use super::initial::{WIDEST, found, place};
-use super::kernel::{Columns, Factors, Segment, Strip};
+use super::kernel::{Columns, Entries, Factors, Segment, Strip};
 use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
 use super::update::{update, update_short};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
-
-/// An entry point for strips of one width.
-pub type Entry = unsafe fn(&Strip, &Segment, &Columns);
-
-/// The entry points by the width of a strip: one vector, `V` vectors and `W` vectors. Each is a function of its own,
-/// because compilers need more than proportional time for a larger one.
-pub struct Entries {
-    /// Largest number of columns of a strip under the rules without rates, `V` vectors.
-    pub columns: usize,
-    /// [`single`] under the rules without rates.
-    pub single: [Entry; 2],
-    /// [`single`] under the delta rules.
-    pub single_delta: [Entry; 3],
-    /// [`plain`].
-    pub plain: [Entry; 2],
-    /// [`together`] under the delta rules.
-    pub delta: [Entry; 3],
-}
 
 /// Processes the tokens of a segment on a strip: updates the state, and writes outputs if any are requested.
 ///
