@@ -326,7 +326,7 @@ pub struct NaturalMerge {
     sides: Sides,
 }
 
-/// The states that are not empty, and the factors of their weighted sums.
+/// The states that are not empty. `Both` has the factors that multiply their weighted sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sides {
     Neither,

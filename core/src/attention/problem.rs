@@ -27,7 +27,7 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 /// product with `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range.
 /// Finite elements of an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 ///
-/// Weights are exact down to `2^-126` relative to the row's reference, and zero below ([`crate::state::WEIGHT_FLOOR`]).
+/// Weights below `2^-126` relative to the row's reference are zero or too small ([`crate::state::WEIGHT_FLOOR`]).
 /// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
 ///
 /// ```

@@ -12,8 +12,8 @@
 //! 1. *Keys are cut by position alone*: at multiples of the block size from the first key of the sequence,
 //!    including the past. A row executes the same operations in the same order in any tile, and for any number of
 //!    rows, heads, sequences or threads.
-//! 2. *The tree is over segment numbers.* A segment that a row does not attend has the identity as its state and changes
-//!    no bit. Segments bound the longest chain of additions, and the tree only adds its depth.
+//! 2. *The tree is over segment numbers.* A segment that a row does not attend has the identity as its state, and merging
+//!    it keeps all bits. Segments bound the longest chain of additions, and the tree only adds its depth.
 //! 3. *Tiles only affect speed.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose
 //!    any widths.
 //! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose

@@ -54,7 +54,7 @@ pub struct Spec {
     /// `true` if past and present states share memory. Both views must be given, with equal strides; a call then passes
     /// only the present state.
     pub in_place: bool,
-    /// Factor of the outputs; `None` means `1 / sqrt(d_k)`.
+    /// Scale of the outputs; `None` means `1 / sqrt(d_k)`.
     pub scale: Option<f32>,
     /// `Some(ε)` normalises queries and keys before their use: `x / sqrt(Σ x² + ε)`.
     pub normalize: Option<f32>,
@@ -274,7 +274,7 @@ impl Problem {
         self.spec.rule
     }
 
-    /// Returns the factor of the outputs.
+    /// Returns the scale of the outputs.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale

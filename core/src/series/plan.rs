@@ -51,7 +51,7 @@ pub struct SeriesKernelSpec {
 /// Options of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers and changes no bit.
+    /// Largest workspace, in bytes; `None` is unlimited. A small budget reduces the number of workers, with the same bits.
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,

@@ -99,7 +99,7 @@ impl Raised {
         }
     }
 
-    /// Changes the factor of the weights of `count` keys at `p` from [`Raised::Once`] to `self`.
+    /// Converts the weights of `count` keys at `p` from the scale [`Raised::Once`] to the scale `self`.
     ///
     /// # Safety
     /// - `count · V · N` values are readable and writable at `p`.

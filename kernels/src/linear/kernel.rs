@@ -59,7 +59,7 @@ pub struct Head {
     pub pass: usize,
 }
 
-/// Factors of the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor repeated for thousands of
+/// Factors that multiply the rows of a state, each `high · (1 + rest)`. Because of `rest`, a factor repeated for thousands of
 /// tokens does not repeat the same rounding error. A `high` of [`CLEARS`] clears its rows by selection. A negative
 /// `rest` marks a factor beyond the range of f32 numbers: its square root is `high · (1 − rest)`, and rows are
 /// multiplied by the root twice.
@@ -119,9 +119,9 @@ pub struct Segment {
     pub row: usize,
     /// `true` if the products, and the writes of long passes, are summed in f64.
     pub wide: bool,
-    /// Factors of the state at the start of the segment.
+    /// Factors that multiply the state at the start of the segment.
     pub enter: Option<Factors>,
-    /// Factors of the state at the end of the segment.
+    /// Factors that multiply the state at the end of the segment.
     pub exit: Option<Factors>,
 }
 

@@ -1,4 +1,4 @@
-//! Computes the selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + D u`.
+//! Computes the selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + d u`.
 //!
 //! State elements stay in memory between tokens, `[state][W]`, because they outnumber the registers. The elements of a
 //! channel are independent, so their exponentials overlap.

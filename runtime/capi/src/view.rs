@@ -5,7 +5,8 @@ use crate::pointer::{aligned, put};
 use crate::types::*;
 use elsa_core::view::{Layout, View};
 
-/// Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
+/// Writes the view of a tensor [batch, heads, tokens, dim] stored in layout, one of ELSA_LAYOUT_*. Another layout, or a
+/// tensor too large to index, returns ELSA_STATUS_ARGUMENT.
 ///
 /// # Safety
 /// Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).

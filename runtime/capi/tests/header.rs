@@ -163,8 +163,8 @@ static inline void {name}_init({name} *{argument}) {{
     format!(
         "
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 {text}"
     )

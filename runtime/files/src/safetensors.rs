@@ -140,7 +140,7 @@ pub struct Piece {
 pub struct Form {
     /// The bytes before the first element: the length field and the JSON.
     pub header: Vec<u8>,
-    /// Tensors in the order of their bytes; the last one ends the file.
+    /// Tensors by byte offset, lowest first; the last one extends to the end of the file.
     pub pieces: Vec<Piece>,
     /// Length of the file in bytes.
     pub length: u64,

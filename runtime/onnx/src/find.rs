@@ -67,7 +67,7 @@ pub struct Found {
     pub operands: [Vec<Link>; 3],
     /// `true` if the product reads transposed keys, as `MatMul` does.
     pub turned: bool,
-    /// Constant factor of the scores, without the factors of the operands.
+    /// Constant that multiplies the scores, without the constants that multiply the operands.
     pub scale: f64,
     /// One-element tensors that multiply the scores before all masks, or divide them if the flag is `true`. Their
     /// values depend on free axes or on data.

@@ -61,7 +61,7 @@ pub struct Layout {
     /// Tensors of queries, keys and values, with their layouts. A tensor in [`Form::Tokens`] must be transposed for the
     /// operator.
     pub operands: [(String, Form); 3],
-    /// Product of the factors of the operands.
+    /// Product of the constants that multiply the operands.
     pub factor: f64,
     /// Output tensor, whose rank equals the rank of the operands, and the node that produces it.
     pub output: (String, usize),

@@ -52,7 +52,7 @@ impl Drop for Ended {
     }
 }
 
-/// Executes `work`, whose engine may use the runtime's threads for the call of `context`.
+/// Runs `work`. Engines that it calls on this thread may use the threads that the runtime lends to the call with `context`.
 ///
 /// # Safety
 /// - The clause *handle* of [`Api`], for `context`, and the runtime lends its threads ([`Api::lends`]).

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! There are three ways to make tasks finer, tried in this order: half the splits per chunk, half the rows per task,
-//! half the keys per split. The first two change no bit. On a CPU a split is a segment, which is never divided, so no
-//! refusal changes a bit there. Each refusal leads to fewer or finer tasks, so the search ends.
+//! half the keys per split. The first two keep the bits of the output. On a CPU a split is a segment, which is never
+//! divided, so no refusal changes bits there. Each refusal leads to fewer or finer tasks, so the search ends.
 //!
 //! The number of tasks that run concurrently, `n_parallel`, is independent of `n_cap`: if one task fills the device,
 //! tasks run one after another.

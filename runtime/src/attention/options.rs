@@ -23,7 +23,7 @@ pub struct PlanOptions {
     /// [`Plan::staging_bytes`](crate::Plan::staging_bytes).
     pub budget: Option<usize>,
     /// `true` if all threads take part, even in a small problem. Otherwise a thread takes part only if its work
-    /// outweighs the cost of waking it. This changes no bit of the output.
+    /// outweighs the cost of waking it. The bits of the output do not change.
     pub all_workers: bool,
     /// `true` if a GPU may sum short chains of f16 products in f16, provided it has a kernel for that. The scores of
     /// f16 inputs are then computed faster and less accurately; the certificate states the length of the chains as
@@ -32,7 +32,7 @@ pub struct PlanOptions {
     /// types are unaffected.
     pub half_scores: bool,
     /// `true` if runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) can bound
-    /// the error of the last output. The workspace is then slightly larger. This changes no bit of the output.
+    /// the error of the last output. The workspace is then slightly larger. The bits of the output do not change.
     pub certify: bool,
     /// Kernel and number of splits on a GPU, as one of the choices of [`Engine::divisions`](crate::Engine::divisions);
     /// `None` leaves the choice to the tuned file or the chooser. Ignored on the CPU.

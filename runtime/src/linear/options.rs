@@ -21,13 +21,13 @@ pub struct LinearPlanOptions {
     pub form: Option<Form>,
     /// Tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected to be
     /// fastest. A GPU always has chunks of 16 tokens; there the option sets the distance between the stored states of
-    /// [`Form::Chunk`], rounded up to a multiple of 16, which changes no bit.
+    /// [`Form::Chunk`], rounded up to a multiple of 16; the output has the same bits.
     pub chunk: Option<usize>,
     /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` derives the number from the tokens.
     pub parts: Option<usize>,
     /// Largest allowed workspace in bytes; `None` is unlimited.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem; the output has the same bits.
     pub all_workers: bool,
 }
 

@@ -12,10 +12,10 @@ use elsa_core::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecurrenceOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
-    /// changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
+    /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem; the output has the same bits.
     pub all_workers: bool,
     /// Number of parts into which the tokens are divided. Parts help if there are few channels and many tokens. The
     /// state before each part is computed first, then all parts in parallel. On the CPU, `None` means a single pass; on
@@ -33,10 +33,10 @@ pub struct RecurrenceOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SelectiveOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
-    /// changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
+    /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem; the output has the same bits.
     pub all_workers: bool,
     /// Number of parts into which a GPU divides the tokens; `None` derives it from the tokens, the channels and the
     /// device. The number changes the order of operations and so the last bits. The CPU always makes a single pass.
@@ -53,10 +53,10 @@ pub struct SelectiveOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvolutionOptions {
-    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers and
-    /// changes no bit.
+    /// Largest allowed workspace in bytes; `None` is unlimited. A small budget reduces the number of workers; the
+    /// output has the same bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem; the output has the same bits.
     pub all_workers: bool,
     /// The method. On the CPU, `None` selects the method with fewer operations
     /// ([`method`](elsa_core::series::plan::method())). A GPU only supports the direct method, which `None` selects

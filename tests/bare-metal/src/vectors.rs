@@ -40,7 +40,7 @@ struct Case {
     masked: bool,
     /// `true` for a shifted window of `SIDE × SIDE` tokens with a table of relative positions.
     windowed: bool,
-    /// Factor of the first key, a power of two; a large one gives scores that overflow a naive exponential.
+    /// Power of two that multiplies the first key; a large one gives scores that overflow a naive exponential.
     first_key: f32,
 }
 

@@ -133,7 +133,7 @@ fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(
 }
 
 /// Checks every norm, channel and flag of certificates, and the bound for every element. Requesting a certificate must
-/// change no bit of the output.
+/// not change the bits of the output.
 #[test]
 fn hard_cases_are_measured_and_bounded() {
     let cases = some_hard_cases();

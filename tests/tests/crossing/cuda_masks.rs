@@ -1,4 +1,4 @@
-//! Tests masks on a GPU: every mask type gives the same bits, and tiles in which all keys are masked change no bit.
+//! Tests masks on a GPU: every mask type gives the same bits, and skipping a tile whose keys are all masked does not change them.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

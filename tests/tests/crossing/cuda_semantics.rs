@@ -121,8 +121,8 @@ fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivis
     }
 }
 
-/// Requires that streams with the splits of the run in memory have the bits of that run, that other chunks and other
-/// numbers of resident rows change no bit, and that outputs agree with f64.
+/// Requires that streams with the splits of the run in memory have the bits of that run, also with other chunks and other
+/// numbers of resident rows, and that outputs agree with f64.
 fn check(engine: &Engine, cases: Vec<Case>) {
     for case in cases {
         let problem = case.problem();
@@ -376,7 +376,7 @@ impl elsa_runtime::Sink<Operand> for Log {
     }
 }
 
-/// Checks that masks count towards the memory budget, that `eta` changes the chunks but no bit, and that a requested
+/// Checks that masks count towards the memory budget, that `eta` changes the chunks but not the output, and that a requested
 /// division is used or refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]

@@ -297,7 +297,7 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     }
 }
 
-/// Checks that the number of threads changes no bit, that a stream has the bits of one call with the direct method, and
+/// Checks that bits do not depend on the number of threads, that a stream has the bits of one call with the direct method, and
 /// that the chooser picks each method for its intended sizes.
 #[test]
 fn bits_and_choice_do_not_depend_on_threads() {

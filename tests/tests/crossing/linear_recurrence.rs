@@ -240,7 +240,7 @@ fn every_scan_of_tokens_gives_the_states() {
     assert_eq!(cleared, of(0.0, 2.0), "a factor of zero clears what came before");
 }
 
-/// Checks that the number of threads, the neighbouring sequences and a second run change no bit.
+/// Checks that bits do not depend on the number of threads, on neighbouring sequences or on a second run.
 #[test]
 fn bits_depend_on_problem_and_parts_alone() {
     let shape = if SLOW { [2, 70, 20] } else { [3, 300, 70] };

@@ -328,8 +328,8 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// Checks that steps of one token, each continued from the previous state, have the bits of a single call. Three
-/// threads change no bit, and a sequence has the same bits alone and in a batch.
+/// Checks that steps of one token, each continued from the previous state, have the bits of a single call. The bits
+/// are also the same with three threads, and for a sequence alone and in a batch.
 #[test]
 fn decode_steps_threads_and_batch_change_no_bit() {
     let (tokens, channels, states) = (if SLOW { 5 } else { 40 }, 37, 8);

@@ -173,7 +173,7 @@ fn every_number_of_a_tile_counts() {
     }
 }
 
-/// Checks that a budget that skips nothing changes no bit of rows whose reference is zero, and that a closed gate gives
+/// Checks that a budget that skips nothing keeps the bits of rows whose reference is zero, and that a closed gate gives
 /// the bits of the exact schedule.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {

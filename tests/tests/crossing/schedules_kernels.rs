@@ -308,7 +308,7 @@ fn kernels_keep_values_that_are_not_finite() {
     }
 }
 
-/// Checks that a budget that is too small to skip any block changes no bit of any output.
+/// Checks that a budget that is too small to skip any block leaves the bits of all outputs unchanged.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let step = if SLOW { 17 } else { 3 };

@@ -173,7 +173,7 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum: libm::exp2(GATE + 2.0) })
     }
 
-    /// Returns the bound for a reference whose distance from the scores is limited by `reference`.
+    /// Bounds the error as [`Arithmetic::prior`] does, for rows whose reference has the properties in `reference`.
     fn prior_beside(&self, keys: usize, norms: &Norms, reference: &Reference) -> Prior {
         let Norms { query, key, bias } = *norms;
         let usable = |x: f64| x >= 0.0 && x <= f64::from(f32::MAX);

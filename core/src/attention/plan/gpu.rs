@@ -35,7 +35,7 @@
 //!    output if that is larger.
 //! 7. *A budget is a hard limit.* If the partial states of the entire batch exceed it, the keys are not divided.
 //! 8. *A batch that fills the device merges in place.* If one block per row block finishes no later than one block per
-//!    split plus a merge, each block processes all splits of its rows, which changes no bit. Only this decision and the
+//!    split plus a merge, each block processes all splits of its rows; the bits stay the same. Only this decision and the
 //!    budget consider the batch.
 
 use super::choice::Division;

@@ -210,7 +210,7 @@ pub struct GpuChoice {
     /// Number of keys per split, a multiple of the kernel's tile.
     pub chunk: usize,
     /// `true` if a block processes all splits of its rows one after another and merges their states itself, because the
-    /// blocks of the batch already fill the device. This changes no bit. A run that outputs states has one block per
+    /// blocks of the batch already fill the device. The bits stay the same. A run that outputs states has one block per
     /// split.
     pub serial: bool,
     /// Distance between consecutive partial weighted sums, in f32 values: the head size of values, rounded up to a

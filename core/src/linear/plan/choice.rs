@@ -145,7 +145,7 @@ impl Choice {
     }
 
     /// Returns the number of workers that take part in a call, at most [`Choice::workers`]. `tokens` counts each token
-    /// once per state. The number changes no bit of the output.
+    /// once per state. The number does not change the bits of the output.
     #[must_use]
     pub fn workers_for(&self, tokens: f64) -> usize {
         worthwhile(tokens * self.work_of_token(), self.work_per_worker, self.workers)

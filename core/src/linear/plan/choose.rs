@@ -3,12 +3,12 @@
 //! The choice is a pure function of its arguments and follows these considerations:
 //!
 //! 1. *The form depends on the head size, never on the batch or the workers.* Forms add in different orders, so the
-//!    form decides bits. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]. The
+//!    bits depend on the form. On a CPU the cost of a token grows with the number of tokens only in [`Form::Parallel`]. The
 //!    recurrence has the fewest operations and moves the state once per [`KernelSpec::together`] tokens. Chunks move
 //!    the state less often, but add products of tokens with one another. [`Crossovers`] contains, for each instruction
 //!    set, the head size from which chunks are faster.
 //! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become tasks
-//!    if there are fewer than four states per worker; this changes no bit. [`Form::Scan`] divides the tokens too, but
+//!    if there are fewer than four states per worker; the bits stay the same. [`Form::Scan`] divides the tokens too, but
 //!    costs 1.5 times as many operations, or twice as many for a delta rule, and its bits depend on the parts. It is
 //!    therefore chosen only on request.
 //! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, rows whose head size
@@ -16,7 +16,7 @@
 //!    vectors.
 //! 4. *A budget is a hard limit.* To meet it, the chooser first reduces the number of heads whose parts exist at once,
 //!    then the number of chunk states that exist at once, and then the number of workers, one by one. None of these
-//!    steps changes a bit. If the workspace is still too large, the error reports the smallest size in bytes.
+//!    steps changes the bits of the output. If the workspace is still too large, the error reports the smallest size in bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::crossovers::Crossovers;
@@ -143,7 +143,7 @@ pub fn choose(
 }
 
 /// Returns the strips of a state. A delta rule has the widest ones if all rows of one strip fit half of the level 1
-/// cache and the wide strips are not more numerous. The width changes no bit.
+/// cache and the wide strips are not more numerous. The width does not change the output's bits.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

@@ -30,7 +30,7 @@ operands! {
 /// Meaning of the gates of a recurrence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Gate {
-    /// Factors of the state.
+    /// Factors that multiply the state.
     #[default]
     Factor,
     /// Natural logarithms of factors; `−∞` clears the state.

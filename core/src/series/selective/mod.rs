@@ -4,7 +4,7 @@
 //! ```text
 //! δ_t  = delta_t + delta_bias                              or its softplus, if requested
 //! x_t  = exp(δ_t A) x_{t−1} + δ_t B_t u_t                  A is [D, N]
-//! y_t  = C_t · x_t + D u_t                                 times silu(z_t), if z is given
+//! y_t  = C_t · x_t + d u_t                                 times silu(z_t), if z is given
 //! ```
 //!
 //! (Gu and Dao, *Mamba: Linear-Time Sequence Modeling with Selective State Spaces*, algorithm 2; `selective_scan_ref`

@@ -22,7 +22,7 @@ operands! {
         IntoState = "b",
         /// Output coefficients `C`, with the shape that [`Spec::c`] describes.
         OutOfState = "c",
-        /// Factors `D` with which inputs are added to outputs, `[D]`.
+        /// Skip coefficients `d`, `[D]`: `d u` is added to the output.
         Skip = "d",
         /// Gates of the output, `[batch, tokens, D]`.
         Gate = "z",
@@ -225,7 +225,7 @@ pub struct InputTensors<E, F> {
     pub b: E,
     /// Output coefficients, with the shape and layout of [`Spec::c`].
     pub c: E,
-    /// The factors `D` with which inputs are added to outputs, `[D]`; zeros if absent.
+    /// Skip coefficients `d`, `[D]`: `d u` is added to the output; zeros if absent.
     pub d: Option<F>,
     /// Gates of the output, with the layout [`Spec::z`].
     pub z: Option<E>,

@@ -7,7 +7,7 @@
 //! δ      e_δ = s u |delta + bias| + σ δ                          s: slope of softplus; without it u |delta + bias|
 //! a      e_a = a (exp(|A| e_δ + u |δ A| + ε) − 1)
 //! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-124 (1 + max X)
-//! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |D u|)
+//! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |d u|)
 //! out    silu(z) e_y + (ζ + u) |silu(z)| (|y| + e_y) + 2^-126 |z| (|y| + e_y)
 //! ```
 //!

@@ -93,8 +93,7 @@ typedef struct {
    */
   size_t size[2];
   /*
-   Distance by which the picture was rolled, {a, b}, each less than the window's side; zeros if it was
-   not rolled.
+   Distance by which the picture was rolled, {a, b}, each less than the window's side; zeros if it was not rolled.
    */
   size_t shift[2];
 } elsa_windows;
@@ -103,10 +102,10 @@ typedef struct {
  Attention problem: shapes, masks, bias and scale. All zeros except the views of q, k, v and out means plain
  attention over f32.
 
- Numbers have the range of f32. Weights are exact down to 2^-126 times the largest weight of their row, and zero
- below. A non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the
- scale, must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is
- infinite or NaN. Also, |scale| log2(e) must be at most 2^64.
+ Numbers have the range of f32. Weights below 2^-126 exp(m), with the row's reference m, are zero or too small. A
+ non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the scale,
+ must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38. Beyond these limits a row is infinite
+ or NaN, or a key whose score overflows to -inf is not attended. Also, |scale| log2(e) must be at most 2^64.
  */
 typedef struct {
   /*
@@ -176,7 +175,7 @@ typedef struct {
    */
   uint32_t has_scale;
   /*
-   Factor of the scores.
+   Multiplies the product of a query and a key, before the soft cap; read only if has_scale is set.
    */
   float scale;
   /*
@@ -330,7 +329,8 @@ typedef struct {
 } elsa_certificate;
 
 /*
- Input tensors and lists of an attention call. Inputs that the problem does not use are absent.
+ Input tensors and lists of an attention call. Tensors have the views and element types of the problem. Inputs that the
+ problem does not use must be absent.
  */
 typedef struct {
   /*
@@ -362,19 +362,19 @@ typedef struct {
    */
   elsa_input mask;
   /*
-   Number of valid keys of each sequence, [batch].
+   Number of valid keys of each sequence, past included: [batch], each from 0 to past + keys.
    */
   elsa_integers key_lengths;
   /*
-   Offsets of the packed sequences in the queries, [packed + 1].
+   Offsets of the packed sequences in the queries, [packed + 1]: from 0 to the number of queries, never decreasing.
    */
   elsa_integers cu_seqlens_q;
   /*
-   Offsets of the packed sequences in the keys, [packed + 1].
+   Offsets of the packed sequences in the keys, [packed + 1]: from 0 to the number of keys, never decreasing.
    */
   elsa_integers cu_seqlens_k;
   /*
-   The bias, or the table of a table bias.
+   The bias tensor, or the table of biases.
    */
   elsa_input bias;
   /*
@@ -459,15 +459,15 @@ typedef struct {
 } elsa_chunk;
 
 /*
- States (m, S, W) of rows in host memory, for reading. In natural-log units.
+ States (m, S, W) of rows in host memory, for reading; see state_m of elsa_outputs.
  */
 typedef struct {
   /*
-   References m, one per row; minus infinity for a row that attends no key.
+   References m, [rows], in natural-log units; minus infinity for a row that attends no key.
    */
   const float *m;
   /*
-   Sums S, one per row.
+   Sums S, [rows].
    */
   const float *s;
   /*
@@ -477,15 +477,15 @@ typedef struct {
 } elsa_states_in;
 
 /*
- States (m, S, W) of rows in host memory, for writing. In natural-log units.
+ States (m, S, W) of rows in host memory, for writing; see state_m of elsa_outputs.
  */
 typedef struct {
   /*
-   References m, one per row.
+   References m, [rows], in natural-log units.
    */
   float *m;
   /*
-   Sums S, one per row.
+   Sums S, [rows].
    */
   float *s;
   /*
@@ -719,8 +719,8 @@ elsa_status elsa_states_finish(size_t rows,
 
 
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 
 static inline void elsa_plan_options_init(elsa_plan_options *options) {

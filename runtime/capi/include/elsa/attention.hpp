@@ -18,7 +18,7 @@ inline namespace ELSA_NAMESPACE {
 
 namespace detail {
 
-// Builds a mask of some kind over the last axes of [batch, heads, queries, keys].
+// Returns the shape of a mask of `kind` over the last axes of [batch, heads, queries, keys].
 inline elsa_mask axes(elsa_mask_kind kind, std::initializer_list<std::size_t> dims) noexcept {
     elsa_mask made = elsa_mask();
     made.kind = kind;
@@ -87,7 +87,7 @@ struct plan_options : elsa_plan_options {
     plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
 };
 
-// Position of a call in a whole: key j of the call is key `offset` + j of `total`. The call has all queries,
+// Position of a call's keys among all keys: key j of the call is key `offset` + j of `total`. The call has all queries,
 // unless of_queries says otherwise.
 struct chunk : elsa_chunk {
     chunk(std::size_t offset, std::size_t total) noexcept : elsa_chunk() {
@@ -145,8 +145,7 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
         bias = detail::axes(element<M>::mask_kind, dims);
         return *this;
     }
-    // Sets a table of relative positions, [entries, heads] of type M. indexed: the inputs hold the entry of each
-    // pair.
+    // Sets a table of relative position biases, [entries, heads] of type M; if indexed, the inputs have bias_index.
     template <class M>
     problem &with_bias_table(std::size_t entries, std::size_t heads, bool indexed = false) noexcept {
         static_assert(element<M>::tensor, "elsa: a table is of float, elsa::f16 or elsa::bf16");
@@ -176,8 +175,8 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
         present_v = values;
         return *this;
     }
-    // Sets a cache in place: views of its whole capacity, whose first `past` tokens are filled. A run appends the
-    // tokens of k and v, which must be set already. present_k and present_v of the outputs are its memory.
+    // Sets a cache in place: views of its full capacity, whose first `past` tokens are filled. A run appends the tokens
+    // of k and v, which must be set already. present_k and present_v of the outputs are the cache's memory.
     problem &with_cache(const elsa_view &keys, const elsa_view &values, std::size_t past) noexcept {
         with_past(keys, values).with_present(keys, values);
         past_k.shape[2] = past_v.shape[2] = past;
@@ -219,7 +218,8 @@ public:
         return to;
     }
 
-    // Merges the states of later keys into these. Merge in the order of the keys for reproducible bits.
+    // Merges the states of later keys, with the same rows and dim, into these; ELSA_STATUS_ARGUMENT if they differ or a
+    // state is invalid. Merge in the order of the keys for reproducible bits.
     status merge(const states &later) {
         if (later.rows() != rows() || later.dim() != dim_) {
             return status(ELSA_STATUS_ARGUMENT, "later: " + std::to_string(later.rows()) + " rows of " +
@@ -231,7 +231,7 @@ public:
         return status(elsa_states_merge(rows(), dim_, &a, &b, &to));
     }
 
-    // Writes the output [rows, dim], and the log-sum-exp [rows] if requested.
+    // Writes the output [rows, dim], and the log-sum-exp [rows] if given; ELSA_STATUS_ARGUMENT if either is too small.
     status finish(const output<float> &out, const output<float> &lse = output<float>()) const {
         const bool fits = out.get().bytes / sizeof(float) >= w_.size() &&
                           (lse.get().data == nullptr || lse.get().bytes / sizeof(float) >= m_.size());
@@ -329,7 +329,7 @@ public:
         return status(elsa_partial(get(), room.get(), nullptr, &inputs, &outputs, report));
     }
 
-    // Computes the states of the keys that chunk places in a longer whole.
+    // Computes the states of the keys of the call, which chunk places among all keys; see elsa_partial.
     status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa_inputs &inputs,
                    const elsa_outputs &outputs, elsa_report *report = nullptr) const {
         return status(elsa_partial(get(), room.get(), &chunk, &inputs, &outputs, report));
@@ -350,7 +350,7 @@ public:
     }
 };
 
-// Decisions made once per shape, for tensors of type T.
+// Plan for tensors of type T: the decisions made once per shape.
 template <class T>
 class plan : public untyped_plan {
 public:

@@ -94,8 +94,7 @@ typedef struct {
    */
   size_t shape[4];
   /*
-   Strides in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
-   zero.
+   Strides in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of zero.
    */
   size_t strides[4];
 } elsa_view;
@@ -141,8 +140,7 @@ typedef struct {
    */
   elsa_fallback fallback;
   /*
-   Number of computing threads, including the calling thread; 0 means one per core available to the
-   process.
+   Number of computing threads, including the calling thread; 0 means one per core available to the process.
    */
   size_t threads;
   /*
@@ -317,8 +315,7 @@ typedef struct {
    */
   elsa_backend backend;
   /*
-   Non-zero if the CPU computes because a GPU was requested but is unusable or does not support the
-   problem.
+   Non-zero if the CPU computes because a GPU was requested but is unusable or does not support the problem.
    */
   uint32_t fallback;
   /*
@@ -354,7 +351,7 @@ typedef struct {
 } elsa_workspace;
 
 /*
- Handle of a bound frame: a plan with the tensors of a frame. All zeros is the null handle. Copies refer to the same
+ Handle of a frame: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the same
  frame.
  */
 typedef struct {
@@ -428,8 +425,7 @@ typedef struct {
    */
   size_t keys;
   /*
-   Channels of the values; the maximum number of values that elsa_workspace_certified writes to
-   absolute.
+   Channels of the values; the maximum number of values that elsa_workspace_certified writes to absolute.
    */
   size_t channels;
   /*
@@ -816,7 +812,8 @@ elsa_status elsa_log_set(elsa_log_level level,
                          void *user);
 
 /*
- Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
+ Writes the view of a tensor [batch, heads, tokens, dim] stored in layout, one of ELSA_LAYOUT_*. Another layout, or a
+ tensor too large to index, returns ELSA_STATUS_ARGUMENT.
 
  # Safety
  Each pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
@@ -1061,8 +1058,8 @@ elsa_status elsa_workspace_certified(elsa_workspace workspace,
 
 
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 
 static inline void elsa_engine_options_init(elsa_engine_options *options) {

@@ -44,7 +44,7 @@ inline const char *status_text(elsa_status code) noexcept { return elsa_status_t
 class ELSA_NODISCARD status {
 public:
     status() noexcept : code_(ELSA_STATUS_OK) {}
-    // Takes the message of this thread's call that has just returned.
+    // Copies the message of the call that has just failed on this thread.
     explicit status(elsa_status code) : code_(code), message_(code == ELSA_STATUS_OK ? "" : elsa_last_error()) {}
     status(elsa_status code, std::string message) : code_(code), message_(std::move(message)) {}
 
@@ -274,7 +274,7 @@ public:
         memory_.data = written.get().data;
         memory_.bytes = written.get().bytes;
     }
-    // Rejects a temporary vector, which would end with the statement.
+    // Rejects a temporary vector, which would be destroyed at the end of the statement.
     template <class A>
     input(std::vector<T, A> &&) = delete;
 
@@ -364,7 +364,7 @@ struct report : elsa_report {
     report() noexcept : elsa_report() { elsa_report_init(this); }
 };
 
-// Returns the view of a tensor in one of ELSA_LAYOUT_*.
+// Returns the view of a tensor [batch, heads, tokens, dim] stored in layout; fails as elsa_view_init does.
 inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t heads, std::size_t tokens,
                               std::size_t dim) {
     elsa_view v = elsa_view();
@@ -407,7 +407,7 @@ public:
     }
 };
 
-// Plan with the tensors of a frame.
+// Frame: tensors bound to a plan and a workspace.
 class bound : public detail::owner<elsa_bound, elsa_bound_destroy> {
 public:
     using owner::owner;
@@ -416,7 +416,7 @@ public:
     status run(elsa_report *report = nullptr) const { return status(elsa_bound_run(get(), report)); }
 };
 
-// Decisions made once per shape, and the workspaces for them, of any operator.
+// Plan of any operator: the decisions made once per shape. Creates the workspaces of its runs.
 class any_plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
 public:
     using owner::owner;
@@ -435,8 +435,7 @@ public:
         return detail::made<elsa::workspace>(code, handle);
     }
 
-    // Creates a workspace in device memory of the caller, which must outlive it; see
-    // elsa_workspace_create_on_device.
+    // Creates a workspace in the caller's device memory, which must outlive it; see elsa_workspace_create_on_device.
     result<elsa::workspace> workspace_on_device(void *device_memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_on_device(get(), device_memory, bytes, &handle);
@@ -463,8 +462,8 @@ result<workspace> shared_workspace(const Plans &...plans) {
     return detail::made<workspace>(code, handle);
 }
 
-// Host memory for `size` elements of type T, initially zero. On a GPU that shares the host's memory, tensors in it are
-// used in place. It may be passed wherever a std::vector<T> may.
+// Host memory for `size` elements of type T, initially zero. On a GPU that shares the host's memory, tensors in the
+// buffer are used in place. A buffer may be passed wherever a std::vector<T> may.
 template <class T>
 class buffer : public detail::owner<elsa_buffer, elsa_buffer_destroy> {
     static_assert(std::is_trivially_copyable<T>::value && alignof(T) <= 64, "elsa: a buffer holds plain elements");
@@ -491,11 +490,10 @@ public:
     const T *end() const noexcept { return data() + size(); }
     T &operator[](std::size_t at) noexcept { return data()[at]; }
     const T &operator[](std::size_t at) const noexcept { return data()[at]; }
-    // Returns the address of the first element on the engine's GPU, for run_device; null if the GPU cannot
-    // access it.
+    // Returns the address of the first element on the engine's GPU, for run_device; null if the GPU cannot access it.
     T *device_data() const noexcept { return static_cast<T *>(info_.device_data); }
     bool page_locked() const noexcept { return info_.page_locked != 0; }
-    // Returns true if the engine's GPU uses tensors in it without a copy.
+    // Returns true if the engine's GPU uses tensors in the buffer without a copy.
     bool in_place() const noexcept { return info_.in_place != 0; }
 
 private:

@@ -23,7 +23,7 @@ inline std::mutex &logger_turn() {
     static std::mutex lock;
     return lock;
 }
-// Listener of the active logger.
+// Listener of the active logger; null without one.
 inline const void *&logger_now() {
     static const void *now = nullptr;
     return now;
@@ -176,7 +176,7 @@ public:
     }
 
 private:
-    // Checks that a problem still has the types of its class.
+    // Checks that the program has not changed the types that the problem's class has set.
     template <class T, class Problem>
     static elsa::status typed(const Problem &problem) {
         if (problem.dtype == element<T>::dtype) {

@@ -68,16 +68,15 @@ typedef struct {
    */
   elsa_view decay;
   /*
-   Rates, [batch, state heads or 1, tokens, 1]. Required by the delta rules, not allowed with the
-   others.
+   Rates, [batch, state heads or 1, tokens, 1]. Required by the delta rules, not allowed with the others.
    */
   elsa_view beta;
   /*
-   States before the first token, f32 [sequences, state heads, d_k, d_v].
+   States before the first token, f32 [batch or packed, state heads, d_k, d_v].
    */
   elsa_view past_state;
   /*
-   States after the last token, f32 [sequences, state heads, d_k, d_v].
+   States after the last token, f32 [batch or packed, state heads, d_k, d_v].
    */
   elsa_view present_state;
   /*
@@ -102,11 +101,11 @@ typedef struct {
    */
   uint32_t in_place;
   /*
-   Non-zero if scale is set.
+   Non-zero if scale is set; otherwise the scale is 1 / sqrt(d_k).
    */
   uint32_t has_scale;
   /*
-   Factor of the output; 1 / sqrt(d_k) without has_scale.
+   Multiplies the output; read only if has_scale is set.
    */
   float scale;
   /*
@@ -192,7 +191,8 @@ typedef struct {
 } elsa_linear_info;
 
 /*
- Input tensors of linear attention. Inputs that the problem does not use are absent.
+ Input tensors of linear attention, with the views and element types of the problem. Inputs that the problem does not
+ use must be absent.
  */
 typedef struct {
   /*
@@ -220,12 +220,11 @@ typedef struct {
    */
   elsa_input beta;
   /*
-   States before the first token, f32. If the problem is in place: absent, or the address of
-   present_state.
+   States before the first token, f32. If the problem is in place: absent, or the address of present_state.
    */
   elsa_input past_state;
   /*
-   Offsets of the packed sequences, [packed + 1].
+   Offsets of the packed sequences, [packed + 1]: from 0 to the number of tokens, never decreasing.
    */
   elsa_integers cu_seqlens;
 } elsa_linear_inputs;
@@ -244,8 +243,7 @@ typedef struct {
    */
   elsa_output out;
   /*
-   States after the last token, f32. If the problem is in place, they hold the past states when the call
-   begins.
+   States after the last token, f32. If the problem is in place, they hold the past states when the call begins.
    */
   elsa_output present_state;
 } elsa_linear_outputs;
@@ -281,8 +279,7 @@ typedef struct {
 #define ELSA_DIRECTION_REVERSE 1
 
 /*
- Sum of the forward and the reverse outputs, each including the token itself. No past or present
- states.
+ Sum of the forward and the reverse outputs, each including the token itself. No past or present states.
  */
 #define ELSA_DIRECTION_BIDIRECTIONAL 2
 
@@ -405,8 +402,8 @@ elsa_status elsa_linear_bind(elsa_plan plan,
 
 
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 
 static inline void elsa_linear_problem_init(elsa_linear_problem *problem) {

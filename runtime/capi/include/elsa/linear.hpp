@@ -30,7 +30,7 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         direction = order;
         return *this;
     }
-    // Sets the decay, [batch, state heads, tokens, 1 or d_k].
+    // Sets the natural logarithms of the gates, [batch, state heads, tokens, 1 or d_k].
     linear_problem &with_decay(const elsa_view &gates) noexcept {
         has_decay = 1;
         decay = gates;
@@ -42,7 +42,7 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         beta = rates;
         return *this;
     }
-    // Sets the past states, [sequences, state heads, d_k, d_v]; the next two functions use the same shape.
+    // Sets the past states, [batch or packed, state heads, d_k, d_v]; the next two functions use the same shape.
     linear_problem &with_past_state(const elsa_view &states) noexcept {
         has_past_state = 1;
         past_state = states;
@@ -53,7 +53,7 @@ struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, pr
         present_state = states;
         return *this;
     }
-    // Makes past and present share the memory of present_state of the outputs.
+    // Sets past and present states to the same memory, present_state of the outputs; past_state of the inputs is absent.
     linear_problem &with_state_in_place(const elsa_view &states) noexcept {
         in_place = 1;
         return with_past_state(states).with_present_state(states);
@@ -151,7 +151,7 @@ public:
         return status(elsa_linear_run_device(get(), room.get(), &inputs, &outputs, stream, report));
     }
 
-    // Returns the chosen form; describe reports the rest.
+    // Returns the form, the tokens per chunk and the parts; describe reports the plan's other choices.
     result<elsa_linear_info> choice() const {
         elsa_linear_info info;
         elsa_linear_info_init(&info);

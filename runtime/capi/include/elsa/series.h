@@ -99,7 +99,7 @@ typedef struct {
 } elsa_series_options;
 
 /*
- Input tensors of a recurrence.
+ Input tensors of a recurrence, with the views and element types of the problem.
  */
 typedef struct {
   /*
@@ -142,11 +142,11 @@ typedef struct {
 } elsa_series_outputs;
 
 /*
- Selective scan, as in Mamba. Channel d of D has a state x of N numbers:
+ Selective scan, as in Mamba. Each of D channels has a state x of N numbers; d is the skip vector, f32 [D]:
 
    delta' = delta + delta_bias, or softplus(delta + delta_bias) with softplus
    x_t = exp(delta' A) x_{t-1} + delta' B_t u_t
-   out_t = C_t x_t + D u_t, multiplied by z / (1 + exp(-z)) if z is set
+   out_t = C_t x_t + d u_t, multiplied by z / (1 + exp(-z)) if z is set
 
  Views follow the rules of elsa_recurrence_problem. States are dense f32 [batch, D, N]. A is real.
  */
@@ -220,7 +220,7 @@ typedef struct {
 } elsa_selective_problem;
 
 /*
- Input tensors of a selective scan.
+ Input tensors of a selective scan, with the views and element types of the problem.
  */
 typedef struct {
   /*
@@ -248,7 +248,7 @@ typedef struct {
    */
   elsa_input c;
   /*
-   Skip coefficients D, f32 [D]; zeros if absent.
+   Skip coefficients d, f32 [D]; zeros if absent.
    */
   elsa_input d;
   /*
@@ -325,7 +325,7 @@ typedef struct {
 } elsa_convolution_problem;
 
 /*
- Input tensors of a convolution.
+ Input tensors of a convolution, with the view and element type of the problem.
  */
 typedef struct {
   /*
@@ -379,7 +379,7 @@ typedef struct {
 } elsa_series_info;
 
 /*
- Factors of the state.
+ Factors that multiply the state.
  */
 #define ELSA_GATE_FACTOR 0
 
@@ -611,8 +611,8 @@ elsa_status elsa_series_plan_describe(elsa_plan plan,
 
 
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 
 static inline void elsa_recurrence_problem_init(elsa_recurrence_problem *problem) {

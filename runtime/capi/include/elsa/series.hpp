@@ -10,7 +10,7 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// Return dense views of series: [batch, tokens, channels] and [batch, channels, tokens].
+// Return the views of dense tensors [batch, tokens, channels] and [batch, channels, tokens].
 inline result<elsa_view> tokens_first(std::size_t batch, std::size_t tokens, std::size_t channels) {
     return view(ELSA_LAYOUT_BNHD, batch, 1, tokens, channels);
 }
@@ -27,7 +27,7 @@ struct recurrence_problem : elsa_recurrence_problem, private detail::check_tenso
         gate_dtype = element<G>::dtype;
     }
 
-    // Sets gates, addends and output to the same view.
+    // Sets the views of a, b and out to `series`.
     recurrence_problem &over(const elsa_view &series) noexcept {
         a = b = out = series;
         return *this;
@@ -49,13 +49,13 @@ struct selective_problem : elsa_selective_problem, private detail::check_tensor<
         gate_dtype = element<G>::dtype;
     }
 
-    // Sets inputs, time steps and output to the same view, and the number of states per channel.
+    // Sets the views of u, delta and out to `series`, and the number of states per channel.
     selective_problem &over(const elsa_view &series, std::size_t numbers) noexcept {
         u = delta = out = series;
         states = numbers;
         return *this;
     }
-    // Sets per-token coefficients, of groups times states channels.
+    // Sets the views of per-token coefficients B and C, with groups times states channels.
     selective_problem &with_coefficients(const elsa_view &of_b, const elsa_view &of_c) noexcept {
         b = of_b;
         c = of_c;
@@ -80,7 +80,7 @@ struct convolution_problem : elsa_convolution_problem, private detail::check_ten
         dtype = element<T>::dtype;
     }
 
-    // Sets input and output to the same view, and the number of filter weights in an order of ELSA_TAPS_*.
+    // Sets the views of u and out to `series`, and the number and the order (ELSA_TAPS_*) of a filter's weights.
     convolution_problem &over(const elsa_view &series, std::size_t weights,
                               elsa_taps ordered = ELSA_TAPS_NEWEST_FIRST) noexcept {
         u = out = series;
@@ -94,7 +94,7 @@ struct convolution_problem : elsa_convolution_problem, private detail::check_ten
     }
 };
 
-// Options of a plan of one of the three operators, initially the defaults.
+// Options of a plan of a recurrence, a selective scan or a convolution, initially the defaults.
 struct series_options : elsa_series_options {
     series_options() noexcept : elsa_series_options() { elsa_series_options_init(this); }
 
@@ -168,7 +168,7 @@ struct convolution_inputs : private detail::check_tensor<T> {
     }
 };
 
-// Output tensors of any of the three; see elsa_series_outputs.
+// Output tensors of a recurrence, a selective scan or a convolution; see elsa_series_outputs.
 template <class T>
 struct series_outputs : private detail::check_tensor<T> {
     output<T> out;
@@ -212,7 +212,7 @@ public:
         return status(RunDevice(get(), room.get(), &inputs, &outputs, stream, report));
     }
 
-    // Returns the choices of the plan; describe reports the rest.
+    // Returns the parts, the FFT length and the method; describe reports the plan's other choices.
     result<elsa_series_info> choice() const {
         elsa_series_info info;
         elsa_series_info_init(&info);

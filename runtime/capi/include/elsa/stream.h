@@ -212,15 +212,15 @@ typedef struct {
    */
   void *user;
   /*
-   Number of valid keys of each sequence, [batch].
+   Number of valid keys of each sequence, past included: [batch], each from 0 to past + keys.
    */
   elsa_integers key_lengths;
   /*
-   Offsets of the packed sequences in the queries, [packed + 1].
+   Offsets of the packed sequences in the queries, [packed + 1]: from 0 to the number of queries, never decreasing.
    */
   elsa_integers cu_seqlens_q;
   /*
-   Offsets of the packed sequences in the keys, [packed + 1].
+   Offsets of the packed sequences in the keys, [packed + 1]: from 0 to the number of keys, never decreasing.
    */
   elsa_integers cu_seqlens_k;
   /*
@@ -462,8 +462,8 @@ elsa_status elsa_stream_destroy(elsa_stream stream);
 
 
 /*
- Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
- that of the program's header.
+ Functions that clear a struct and set its size. They are compiled into the program, so the size is that of the
+ program's header.
  */
 
 static inline void elsa_stream_options_init(elsa_stream_options *options) {

@@ -15,7 +15,7 @@
 namespace elsa {
 inline namespace ELSA_NAMESPACE {
 
-// Budget of a stream, and defaults for the rest.
+// Options of a stream: a budget in bytes, and defaults for all others.
 struct stream_options : elsa_stream_options {
     explicit stream_options(std::size_t bytes) noexcept : elsa_stream_options() {
         elsa_stream_options_init(this);
@@ -39,14 +39,14 @@ struct stream_report : elsa_stream_report {
     stream_report() noexcept : elsa_stream_report() { elsa_stream_report_init(this); }
 };
 
-// Arguments of a streamed run besides its callables: lists of lengths, and the first unit.
+// Lists of lengths of a streamed run, and its first unit; see elsa_stream_data.
 struct stream_lists {
     integers key_lengths, cu_seqlens_q, cu_seqlens_k;
     std::size_t first_unit = 0;
 };
 
-// Rows of a tensor in memory of the library, valid during a call of a callable of elsa::stream::run: to be filled, or
-// to be read if Void is const void. See elsa_rows.
+// Rows of a tensor in memory of the library, valid during one call of read or write of elsa::stream::run: to be filled,
+// or to be read if Void is const void. See elsa_rows.
 template <class Void>
 class rows {
     template <class T>
@@ -60,9 +60,9 @@ public:
     Void *data() const noexcept { return data_; }
     std::size_t bytes() const noexcept { return bytes_; }
 
-    // Returns a pointer to the where().length contiguous elements of row (b, h, t), with indices below the counts. An
-    // element type of a size other than T's, and rows beyond the counts, are misuse, like accessing the value of a
-    // failed result.
+    // Returns a pointer to the where().length contiguous elements of row (b, h, t), with indices below the counts. If T
+    // has another size than where().element_bytes, or an index is not below its count, it ends the program, or throws
+    // with ELSA_THROW.
     template <class T>
     row_of<T> *row(std::size_t b, std::size_t h, std::size_t t) const {
         static_assert(std::is_trivially_copyable<T>::value, "elsa: elements of tensors are plain");
@@ -118,7 +118,7 @@ auto said(Call &call, const Rows &of) -> std::enable_if_t<!std::is_void<decltype
     return call(of);
 }
 
-// Callable with the exception that it has thrown.
+// Wraps a callable and stores the exception that it throws.
 template <class Call>
 struct carried {
     Call *call;
@@ -141,8 +141,7 @@ struct carried {
 
 } // namespace detail
 
-// Attention over tensors that callables supply and receive part by part, within a budget; see
-// elsa_stream_run.
+// Attention over tensors that callables supply and receive part by part, within a budget; see elsa_stream_run.
 class stream : public detail::owner<elsa_stream, elsa_stream_destroy> {
 public:
     using owner::owner;

@@ -35,7 +35,8 @@ pub struct elsa_integers {
     pub count: usize,
 }
 
-/// Input tensors and lists of an attention call. Inputs that the problem does not use are absent.
+/// Input tensors and lists of an attention call. Tensors have the views and element types of the problem. Inputs that the
+/// problem does not use must be absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_inputs {
@@ -53,13 +54,13 @@ pub struct elsa_inputs {
     pub past_v: elsa_input,
     /// The mask.
     pub mask: elsa_input,
-    /// Number of valid keys of each sequence, [batch].
+    /// Number of valid keys of each sequence, past included: [batch], each from 0 to past + keys.
     pub key_lengths: elsa_integers,
-    /// Offsets of the packed sequences in the queries, [packed + 1].
+    /// Offsets of the packed sequences in the queries, [packed + 1]: from 0 to the number of queries, never decreasing.
     pub cu_seqlens_q: elsa_integers,
-    /// Offsets of the packed sequences in the keys, [packed + 1].
+    /// Offsets of the packed sequences in the keys, [packed + 1]: from 0 to the number of keys, never decreasing.
     pub cu_seqlens_k: elsa_integers,
-    /// The bias, or the table of a table bias.
+    /// The bias tensor, or the table of biases.
     pub bias: elsa_input,
     /// Index of the table entry for each pair of query and key, [queries, keys].
     pub bias_index: elsa_integers,
@@ -96,25 +97,25 @@ pub struct elsa_outputs {
     pub present_v: elsa_output,
 }
 
-/// States (m, S, W) of rows in host memory, for reading. In natural-log units.
+/// States (m, S, W) of rows in host memory, for reading; see state_m of elsa_outputs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_in {
-    /// References m, one per row; minus infinity for a row that attends no key.
+    /// References m, [rows], in natural-log units; minus infinity for a row that attends no key.
     pub m: *const f32,
-    /// Sums S, one per row.
+    /// Sums S, [rows].
     pub s: *const f32,
     /// Weighted sums W, [rows, d_v].
     pub w: *const f32,
 }
 
-/// States (m, S, W) of rows in host memory, for writing. In natural-log units.
+/// States (m, S, W) of rows in host memory, for writing; see state_m of elsa_outputs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_out {
-    /// References m, one per row.
+    /// References m, [rows], in natural-log units.
     pub m: *mut f32,
-    /// Sums S, one per row.
+    /// Sums S, [rows].
     pub s: *mut f32,
     /// Weighted sums W, [rows, d_v].
     pub w: *mut f32,

@@ -27,7 +27,7 @@ pub struct elsa_workspace {
     pub id: u64,
 }
 
-/// Handle of a bound frame: a plan with the tensors of a frame. All zeros is the null handle. Copies refer to the same
+/// Handle of a frame: tensors bound to a plan and a workspace. All zeros is the null handle. Copies refer to the same
 /// frame.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +58,7 @@ pub struct elsa_engine_options {
     pub backend: elsa_backend,
     /// One of ELSA_FALLBACK_*.
     pub fallback: elsa_fallback,
-    /// Number of computing threads, including the calling thread; 0 means one per core available to the
-    /// process.
+    /// Number of computing threads, including the calling thread; 0 means one per core available to the process.
     pub threads: usize,
     /// Ordinal of the GPU, as numbered by the CUDA driver.
     pub cuda_device: usize,

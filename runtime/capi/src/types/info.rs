@@ -36,8 +36,7 @@ pub struct elsa_plan_info {
     pub size: usize,
     /// Back end that computes unless it fails: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
-    /// Non-zero if the CPU computes because a GPU was requested but is unusable or does not support the
-    /// problem.
+    /// Non-zero if the CPU computes because a GPU was requested but is unusable or does not support the problem.
     pub fallback: u32,
     /// Bytes of the workspace; on a GPU, bytes of device memory beyond inputs and outputs.
     pub workspace_bytes: usize,
@@ -174,8 +173,7 @@ pub struct elsa_certified {
     pub flags: elsa_certified_flags,
     /// Maximum number of keys that a row may attend.
     pub keys: usize,
-    /// Channels of the values; the maximum number of values that elsa_workspace_certified writes to
-    /// absolute.
+    /// Channels of the values; the maximum number of values that elsa_workspace_certified writes to absolute.
     pub channels: usize,
     /// Maximum error of an element relative to sum_j p_j |v_j|.
     pub bound: f64,

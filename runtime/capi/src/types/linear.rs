@@ -23,8 +23,7 @@ pub type elsa_direction = u32;
 pub const ELSA_DIRECTION_FORWARD: elsa_direction = 0;
 /// Last to first. The past state precedes the last token.
 pub const ELSA_DIRECTION_REVERSE: elsa_direction = 1;
-/// Sum of the forward and the reverse outputs, each including the token itself. No past or present
-/// states.
+/// Sum of the forward and the reverse outputs, each including the token itself. No past or present states.
 pub const ELSA_DIRECTION_BIDIRECTIONAL: elsa_direction = 2;
 /// First to last; afterwards every token reads the final state.
 pub const ELSA_DIRECTION_NON_CAUSAL: elsa_direction = 3;
@@ -76,12 +75,11 @@ pub struct elsa_linear_problem {
     /// Natural logarithms of the gates, [batch, state heads, tokens, 1] or [batch, state heads, tokens, d_k]. Required by the
     /// gated rules, not allowed with the others.
     pub decay: elsa_view,
-    /// Rates, [batch, state heads or 1, tokens, 1]. Required by the delta rules, not allowed with the
-    /// others.
+    /// Rates, [batch, state heads or 1, tokens, 1]. Required by the delta rules, not allowed with the others.
     pub beta: elsa_view,
-    /// States before the first token, f32 [sequences, state heads, d_k, d_v].
+    /// States before the first token, f32 [batch or packed, state heads, d_k, d_v].
     pub past_state: elsa_view,
-    /// States after the last token, f32 [sequences, state heads, d_k, d_v].
+    /// States after the last token, f32 [batch or packed, state heads, d_k, d_v].
     pub present_state: elsa_view,
     /// Non-zero if decay is set.
     pub has_decay: u32,
@@ -94,9 +92,9 @@ pub struct elsa_linear_problem {
     /// Non-zero if past and present states are the same memory with the same strides. past_state of the inputs is then
     /// absent or the address of present_state.
     pub in_place: u32,
-    /// Non-zero if scale is set.
+    /// Non-zero if scale is set; otherwise the scale is 1 / sqrt(d_k).
     pub has_scale: u32,
-    /// Factor of the output; 1 / sqrt(d_k) without has_scale.
+    /// Multiplies the output; read only if has_scale is set.
     pub scale: f32,
     /// Non-zero to normalize queries and keys to unit length first: x / sqrt(sum of x^2 + normalize).
     pub has_normalize: u32,
@@ -144,7 +142,8 @@ pub struct elsa_linear_info {
     pub parts: usize,
 }
 
-/// Input tensors of linear attention. Inputs that the problem does not use are absent.
+/// Input tensors of linear attention, with the views and element types of the problem. Inputs that the problem does not
+/// use must be absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_linear_inputs {
@@ -160,10 +159,9 @@ pub struct elsa_linear_inputs {
     pub decay: elsa_input,
     /// Rates.
     pub beta: elsa_input,
-    /// States before the first token, f32. If the problem is in place: absent, or the address of
-    /// present_state.
+    /// States before the first token, f32. If the problem is in place: absent, or the address of present_state.
     pub past_state: elsa_input,
-    /// Offsets of the packed sequences, [packed + 1].
+    /// Offsets of the packed sequences, [packed + 1]: from 0 to the number of tokens, never decreasing.
     pub cu_seqlens: elsa_integers,
 }
 
@@ -176,7 +174,6 @@ pub struct elsa_linear_outputs {
     pub size: usize,
     /// Output. May be absent if present_state is present.
     pub out: elsa_output,
-    /// States after the last token, f32. If the problem is in place, they hold the past states when the call
-    /// begins.
+    /// States after the last token, f32. If the problem is in place, they hold the past states when the call begins.
     pub present_state: elsa_output,
 }

@@ -12,8 +12,7 @@ use super::numbers::*;
 pub struct elsa_view {
     /// [batch, heads, tokens, dim], regardless of the order in memory.
     pub shape: [usize; 4],
-    /// Strides in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
-    /// zero.
+    /// Strides in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of zero.
     pub strides: [usize; 4],
 }
 
@@ -72,18 +71,17 @@ pub struct elsa_windows {
     pub picture: [usize; 2],
     /// Size of a window, {h, w}; its h w tokens are the queries and the keys of a sequence.
     pub size: [usize; 2],
-    /// Distance by which the picture was rolled, {a, b}, each less than the window's side; zeros if it was
-    /// not rolled.
+    /// Distance by which the picture was rolled, {a, b}, each less than the window's side; zeros if it was not rolled.
     pub shift: [usize; 2],
 }
 
 /// Attention problem: shapes, masks, bias and scale. All zeros except the views of q, k, v and out means plain
 /// attention over f32.
 ///
-/// Numbers have the range of f32. Weights are exact down to 2^-126 times the largest weight of their row, and zero
-/// below. A non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the
-/// scale, must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38; beyond these limits a row is
-/// infinite or NaN. Also, |scale| log2(e) must be at most 2^64.
+/// Numbers have the range of f32. Weights below 2^-126 exp(m), with the row's reference m, are zero or too small. A
+/// non-finite value poisons the rows that attend it, even with a weight of zero. Scores, and queries times the scale,
+/// must stay below 1.1e38, and the number of keys times 2^8 max |v| below 3.4e38. Beyond these limits a row is infinite
+/// or NaN, or a key whose score overflows to -inf is not attended. Also, |scale| log2(e) must be at most 2^64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_problem {
@@ -121,7 +119,7 @@ pub struct elsa_problem {
     pub has_key_lengths: u32,
     /// Non-zero if scale is set; otherwise the scale is 1 / sqrt(d).
     pub has_scale: u32,
-    /// Factor of the scores.
+    /// Multiplies the product of a query and a key, before the soft cap; read only if has_scale is set.
     pub scale: f32,
     /// Limit X of the scores: score s becomes X tanh(s / X) before mask and bias are added; 0 disables it.
     pub softcap: f32,

@@ -7,7 +7,7 @@ use super::problem::elsa_view;
 
 /// Meaning of the elements of tensor a of a recurrence.
 pub type elsa_gate = u32;
-/// Factors of the state.
+/// Factors that multiply the state.
 pub const ELSA_GATE_FACTOR: elsa_gate = 0;
 /// Natural logarithms of factors; -inf clears the state.
 pub const ELSA_GATE_LOG: elsa_gate = 1;
@@ -62,11 +62,11 @@ pub struct elsa_recurrence_problem {
     pub out: elsa_view,
 }
 
-/// Selective scan, as in Mamba. Channel d of D has a state x of N numbers:
+/// Selective scan, as in Mamba. Each of D channels has a state x of N numbers; d is the skip vector, f32 [D]:
 ///
 ///   delta' = delta + delta_bias, or softplus(delta + delta_bias) with softplus
 ///   x_t = exp(delta' A) x_{t-1} + delta' B_t u_t
-///   out_t = C_t x_t + D u_t, multiplied by z / (1 + exp(-z)) if z is set
+///   out_t = C_t x_t + d u_t, multiplied by z / (1 + exp(-z)) if z is set
 ///
 /// Views follow the rules of elsa_recurrence_problem. States are dense f32 [batch, D, N]. A is real.
 #[repr(C)]
@@ -177,7 +177,7 @@ pub struct elsa_series_info {
     pub reserved: u32,
 }
 
-/// Input tensors of a recurrence.
+/// Input tensors of a recurrence, with the views and element types of the problem.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_recurrence_inputs {
@@ -192,7 +192,7 @@ pub struct elsa_recurrence_inputs {
     pub past_state: elsa_input,
 }
 
-/// Input tensors of a selective scan.
+/// Input tensors of a selective scan, with the views and element types of the problem.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_selective_inputs {
@@ -208,7 +208,7 @@ pub struct elsa_selective_inputs {
     pub b: elsa_input,
     /// Output coefficients C.
     pub c: elsa_input,
-    /// Skip coefficients D, f32 [D]; zeros if absent.
+    /// Skip coefficients d, f32 [D]; zeros if absent.
     pub d: elsa_input,
     /// Gates of the output.
     pub z: elsa_input,
@@ -219,7 +219,7 @@ pub struct elsa_selective_inputs {
     pub past_state: elsa_input,
 }
 
-/// Input tensors of a convolution.
+/// Input tensors of a convolution, with the view and element type of the problem.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_convolution_inputs {

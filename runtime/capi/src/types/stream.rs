@@ -170,11 +170,11 @@ pub struct elsa_stream_data {
     pub write: elsa_stream_write,
     /// First argument passed to both callbacks.
     pub user: *mut c_void,
-    /// Number of valid keys of each sequence, [batch].
+    /// Number of valid keys of each sequence, past included: [batch], each from 0 to past + keys.
     pub key_lengths: elsa_integers,
-    /// Offsets of the packed sequences in the queries, [packed + 1].
+    /// Offsets of the packed sequences in the queries, [packed + 1]: from 0 to the number of queries, never decreasing.
     pub cu_seqlens_q: elsa_integers,
-    /// Offsets of the packed sequences in the keys, [packed + 1].
+    /// Offsets of the packed sequences in the keys, [packed + 1]: from 0 to the number of keys, never decreasing.
     pub cu_seqlens_k: elsa_integers,
     /// First unit to run. The outputs of this unit and of all later ones are written. 0 runs all units. To resume a run
     /// that a callback ended, pass the field finished of that run's report.

@@ -38,7 +38,7 @@ impl HostArgs {
     /// Creates the requested engine.
     ///
     /// # Errors
-    /// The errors of [`EngineArgs::engine`].
+    /// Returns the errors of [`EngineArgs::engine`].
     pub fn engine(&self) -> Result<Engine, Error> {
         EngineArgs { host: self.clone(), block: None, half_scores: false, tuned: None }.engine()
     }
@@ -81,7 +81,8 @@ impl EngineArgs {
     /// is still as requested.
     ///
     /// # Errors
-    /// A back end that is absent, a number of threads out of bounds, flags of a GPU without one.
+    /// Returns an error if the back end is absent, the number of threads is out of bounds, the memory is too small for the
+    /// threads, or a flag of a GPU is given without one.
     pub fn engine(&self) -> Result<Engine, Error> {
         let HostArgs { backend: Choice(backend), fallback, device, threads, .. } = self.host;
         if let Some(backend) = backend.filter(|backend| !is_allowed(*backend)) {

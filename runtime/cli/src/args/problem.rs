@@ -48,7 +48,7 @@ pub struct ProblemArgs {
     /// Key heads, if fewer: query head i uses key head i / (H/HK)
     #[arg(long, value_name = "HK", allow_negative_numbers = true, value_parser = positive)]
     pub kv_heads: Option<usize>,
-    /// Factor of the scores [default: 1/sqrt(dim)]
+    /// Multiply q·k by X [default: 1/sqrt(dim)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub scale: Option<f32>,
     /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left (the default of

@@ -50,7 +50,7 @@ pub struct Number {
 /// Parses comma-separated whole numbers.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn chunks(text: &str) -> Result<Chunks, String> {
     let chunks: Option<Vec<usize>> = text.split(',').map(|c| c.trim().parse().ok()).collect();
     chunks.map(Chunks).ok_or_else(|| "allowed: the chunks of each level, such as 7 or 7,13".into())
@@ -67,7 +67,7 @@ fn number(text: &str) -> Result<Number, String> {
 /// Parses the name of a run.
 ///
 /// # Errors
-/// A name that is not allowed.
+/// Returns the allowed names if `text` is not one of them.
 pub fn run_id(text: &str) -> Result<String, String> {
     match is_name(text.as_bytes()) {
         true => Ok(text.to_owned()),
@@ -90,10 +90,10 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
     tokens.ok_or_else(|| "allowed: tokens of the whole, or its queries and keys with a comma".into())
 }
 
-/// Requires that a flag that needs a task is not given.
+/// Rejects `argument` if it is given, because it needs --task or --task-path.
 ///
 /// # Errors
-/// The flag.
+/// Returns an error that names `argument` if it is given.
 pub fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
     match given {
         true => {
@@ -114,16 +114,16 @@ impl TaskArgs {
     /// Checks that no flag is given that requires a task.
     ///
     /// # Errors
-    /// The first such flag.
+    /// Returns an error that names the first such flag.
     pub fn unused(&self) -> Result<(), Error> {
         needs_task(self.quorum.is_some(), "quorum")?;
         self.unused_but_quorum()
     }
 
-    /// Checks the same for a command that computes all tasks of a division.
+    /// Checks this for a command that computes all tasks of a division and therefore accepts --quorum.
     ///
     /// # Errors
-    /// The first such flag.
+    /// Returns an error that names the first such flag.
     pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
     }
@@ -131,7 +131,7 @@ impl TaskArgs {
     /// Checks that a named run writes or reads a file of states or shares, which stores the name.
     ///
     /// # Errors
-    /// A name without such a file.
+    /// Returns an error if --run-id is given and `a_file` is `false`.
     pub fn names(&self, a_file: bool, allowed: &'static str) -> Result<(), Error> {
         match self.run_id.is_some() && !a_file {
             true => {
@@ -145,7 +145,8 @@ impl TaskArgs {
     /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Chunks without a set, a number of tasks that differs from the division's, a task out of range.
+    /// Returns an error if no interest set exists for the chunks, if the number of tasks is not that of the division, or if
+    /// the task is out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

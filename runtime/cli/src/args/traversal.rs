@@ -70,7 +70,7 @@ impl TraversalArgs {
     /// Checks that only the exact schedule is combined with `other`, a flag.
     ///
     /// # Errors
-    /// The conflicting flag.
+    /// Returns an error that names the flag that conflicts with `other`.
     pub fn excluded_by(&self, other: &str, is_given: bool) -> Result<(), Error> {
         match self.given() {
             Some(argument) if is_given => Err(conflict(argument, other)),
@@ -81,7 +81,7 @@ impl TraversalArgs {
     /// Adds the schedule and the budget to `options`.
     ///
     /// # Errors
-    /// A number out of its bounds, and flags that exclude each other.
+    /// Returns an error if a number is out of bounds or two flags exclude each other.
     pub fn options(&self, options: PlanOptions) -> Result<PlanOptions, Error> {
         let mut schedule = match self.schedule {
             Named::Exact => Schedule::EXACT,

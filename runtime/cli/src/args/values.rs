@@ -43,7 +43,7 @@ pub fn dtype() -> impl TypedValueParser<Value = DType> {
 /// Parses a floating-point number; the problem checks that it is finite if it must be.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| "allowed: a finite number".into())
 }
@@ -51,7 +51,7 @@ pub fn number(text: &str) -> Result<f32, String> {
 /// Parses a whole number from one.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n > 0 => Ok(n),
@@ -62,7 +62,7 @@ pub fn positive(text: &str) -> Result<usize, String> {
 /// Parses a whole number from zero.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn ordinal<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
@@ -70,7 +70,7 @@ pub fn ordinal<T: FromStr>(text: &str) -> Result<T, String> {
 /// Parses bytes, in units of one, KiB, MiB or GiB.
 ///
 /// # Errors
-/// Anything else, and more than the address space.
+/// Returns the allowed values if `text` has another form or exceeds the address space.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let allowed = || "allowed: a whole number of bytes, KiB, MiB or GiB".to_string();
     let (number, factor) = [("KiB", 1usize << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)]
@@ -84,7 +84,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
 /// Parses seconds: positive, and a day at most.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if x > 0.0 && x <= 86_400.0 => Ok(x),
@@ -95,7 +95,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// Parses a time in milliseconds, a day at most.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(x) if (0.0..=86_400e3).contains(&x) => Ok(Duration::from_secs_f64(x / 1e3)),
@@ -106,7 +106,7 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
 /// Parses a time in seconds, minutes or hours: `90s`, `10m`, `2h`. A month at most.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let parsed = units.into_iter().find_map(|(unit, factor)| {
@@ -118,10 +118,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "allowed: a time such as 90s, 10m or 2h, up to 744h".into())
 }
 
-/// Calls per second.
+/// Parses calls per second.
 ///
 /// # Errors
-/// Anything else.
+/// Returns the allowed values if `text` has another form.
 pub fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if (1e-3..=1e6).contains(&x) => Ok(x),
@@ -132,7 +132,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
 /// Parses the two sides of a window, `L,R`; −1 is open.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn window(text: &str) -> Result<Window, String> {
     const ALLOWED: &str = "allowed: L,R, both whole numbers not below -1";
     let side = |text: &str| match text.trim().parse::<i64>() {
@@ -144,10 +144,10 @@ pub fn window(text: &str) -> Result<Window, String> {
     Ok(Window { left: side(left)?, right: side(right)? })
 }
 
-/// Rows and columns in tokens, `HxW`.
+/// Parses rows and columns in tokens, `HxW`.
 ///
 /// # Errors
-/// Anything else.
+/// Returns the allowed values if `text` has another form.
 pub fn sides(text: &str) -> Result<[usize; 2], String> {
     let side = |text: &str| text.parse().ok().filter(|n| *n > 0);
     let sides = text.split_once('x').and_then(|(h, w)| Some([side(h)?, side(w)?]));
@@ -157,7 +157,7 @@ pub fn sides(text: &str) -> Result<[usize; 2], String> {
 /// Parses a shift of windows, `A,B`.
 ///
 /// # Errors
-/// Any other text.
+/// Returns the allowed values if `text` has another form.
 pub fn shift(text: &str) -> Result<[usize; 2], String> {
     let shift =
         text.split_once(',').and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));

@@ -93,7 +93,7 @@ pub struct SemanticsArgs {
     /// Rule by which a token updates its state
     #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
     pub rule: Rule,
-    /// Factor of the output [default: 1/sqrt(dim of k)]
+    /// Multiply the output by X [default: 1/sqrt(dim of k)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub scale: Option<f32>,
     /// Normalize queries and keys to unit vectors first: x / sqrt(sum x^2 + EPS)

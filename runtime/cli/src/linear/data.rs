@@ -67,7 +67,7 @@ pub struct Semantics {
     pub per_dim: bool,
     /// Order in which tokens update the state.
     pub direction: Direction,
-    /// Factor of the output; `None` for the default.
+    /// Scale of the output; `None` for the default.
     pub scale: Option<f32>,
     /// Term added to the sum of squares when queries and keys are normalised; `None` if they are not.
     pub normalize: Option<f32>,

@@ -1,4 +1,4 @@
-//! `elsa tune`: finds the fastest kernels and divisions of the keys on this GPU, and saves them to a file.
+//! `elsa tune`: finds the fastest kernels and key splits on this GPU, and saves them to a file.
 
 mod measure;
 

@@ -22,7 +22,7 @@ pub struct BackwardPlanOptions {
     /// Largest workspace, in bytes; `None` sets no limit. A small budget divides the keys of a head into fewer parts.
     /// This changes the order of additions, and therefore the last bits.
     pub budget: Option<usize>,
-    /// `true` if all threads take part even in a small problem. This changes no bit of the result.
+    /// `true` if all threads take part even in a small problem. The bits of the result do not change.
     pub all_workers: bool,
 }
 

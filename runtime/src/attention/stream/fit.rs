@@ -93,8 +93,8 @@ struct Search<'a> {
 
 impl Engine {
     /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, tries again
-    /// with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no bit of the
-    /// output. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if
+    /// with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. The output keeps its
+    /// bits. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if
     /// they do not fit.
     ///
     /// # Errors

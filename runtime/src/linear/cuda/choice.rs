@@ -80,11 +80,11 @@ pub struct LinearGpuChoice {
     /// Upper limit on the number of chunks in all sequences together.
     pub chunks: usize,
     /// `true` if one block computes the outputs of all query heads that read a state, so that the state is computed
-    /// only once. It changes no bit, unless a product of queries and keys is not finite: then all heads that read the
-    /// state are computed token by token.
+    /// only once. The bits stay the same, unless a product of queries and keys is not finite: then all heads that read
+    /// the state are computed token by token.
     pub shares: bool,
-    /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It changes no
-    /// bit.
+    /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It does
+    /// not change the bits.
     pub pairs: usize,
     /// `true` if keys have so many dims that the walking kernel only supports computing token by token.
     pub(super) steps: bool,

@@ -60,8 +60,8 @@ struct Made {
     shared: PathBuf,
 }
 
-/// Returns the C program through the CMake package of `dist`, static and shared, installed; the build folder and the folder of
-/// the library are moved before it runs.
+/// Builds, installs and runs the C program through the CMake package of `dist`, with the static and the shared library. The
+/// build folder and the library's folder are moved before it runs. Returns the paths of the programs.
 fn with_cmake(
     tree: &Tree,
     ran: &mut Ran,

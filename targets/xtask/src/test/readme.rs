@@ -64,7 +64,7 @@ fn page(tree: &Tree) -> Result<String, String> {
     PAGES.into_iter().map(read).collect()
 }
 
-/// Runs a block of the page as a script in `dir`. The page calls the checkout `$ELSA`.
+/// Returns the command that runs a block of the page as a script in `dir`. The page calls the checkout `$ELSA`.
 fn script(tree: &Tree, dir: &Path, text: &str) -> Run {
     let text = text.replace("$ELSA/target", &tree.target.display().to_string());
     Run::new(tree, "sh -euc").arg(text).dir(dir).env("ELSA", &tree.root)

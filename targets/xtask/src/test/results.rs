@@ -42,7 +42,7 @@ impl Outcome {
         self.faults.is_empty() && self.failed == 0 && self.passed > 0
     }
 
-    /// Returns the line of the table.
+    /// Formats the outcome of stage `name` as a row of the summary table, in the columns of [`heading`].
     pub fn line(&self, name: &str) -> String {
         let result = if self.good() { "ok" } else { "FAILED" };
         let (seconds, worked) = (self.seconds, self.worked);
@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// Returns the heading of a table of such lines.
+/// Returns the heading of the summary table.
 pub fn heading() -> String {
     format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
 }

@@ -73,8 +73,8 @@ impl<'a> Sanitizer<'a> {
         run.env("RUSTFLAGS", flags).env_default("PROPTEST_CASES", "16")
     }
 
-    /// Builds the library that panics on request, and its archive. Beside the packages of the tests, and with what those need,
-    /// so that these are built once.
+    /// Returns the command that builds the library that panics on request, and the path of its archive. The command also
+    /// names the packages of the tests, so that shared dependencies are built once.
     pub(super) fn library(&self) -> (Run, PathBuf) {
         let packages =
             "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint";

@@ -46,7 +46,7 @@ impl Stage {
     }
 }
 
-/// Every stage, in the order in which those of a lane run.
+/// Every stage. Each lane runs its stages in this order.
 pub const STAGES: &[Stage] = &[
     short("check", 0, 220.0, |tree, ask| check::check(tree, ask.fast))
         .about("formatting, structure, lints, dependencies, documentation"),

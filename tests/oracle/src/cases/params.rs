@@ -61,7 +61,7 @@ pub struct Params {
     pub d: usize,
     /// Head size of values.
     pub dv: usize,
-    /// Factor of the scores; `None` for the default, `1 / √d`.
+    /// Scale of the scores; `None` for the default, `1 / √d`.
     pub scale: Option<f32>,
     /// Alignment of the causal mask; `None` without causality.
     pub causal: Option<Alignment>,

@@ -40,7 +40,7 @@ fn with(form: Form) -> Options {
     Options { form: Some(form), ..Options::default() }
 }
 
-/// Returns the form, chunk, pass and parts of a choice, which decide the bits of a run.
+/// Returns the form, chunk, pass and parts of a choice, on which the bits of a run depend.
 fn deciding(c: &Choice) -> (Form, usize, usize, usize) {
     (c.form, c.chunk, c.pass, c.parts)
 }

@@ -28,7 +28,7 @@ error beyond the bound.";
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub struct RecurrenceArgs {
-    /// Factors of the state, in the shape of b
+    /// Factors that multiply the state, in the shape of b
     #[arg(long, value_name = FILE)]
     a: Source,
     /// a holds natural logarithms of factors

@@ -47,7 +47,7 @@ pub struct SelectiveArgs {
     /// Output coefficients, likewise
     #[arg(long, value_name = FILE)]
     c: Source,
-    /// Factors of the input in the output, f32 [channels]
+    /// Skip coefficients: d times u is added to the output; f32 [channels]
     #[arg(long, value_name = FILE)]
     d: Option<Source>,
     /// Gates of the output, in the shape of u

@@ -49,7 +49,7 @@ pub struct StreamWants {
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// Length of a chunk, as a multiple of the default length (ELSA-Lean's `η`, appendix I of the paper). The number of
-    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it. This changes no bit.
+    /// splits per chunk is rounded up to a power of two, and reduced if the budget requires it; the bits stay the same.
     pub eta: f64,
     /// Division of an earlier run that this stream continues; `None` searches for one.
     pub division: Option<StreamDivision>,

@@ -29,7 +29,7 @@ pub struct Mention {
     pub path: Vec<String>,
     /// `true` if it calls a macro.
     pub call: bool,
-    /// `true` if it may be a variable: one name that begins with a small letter, and is not called.
+    /// `true` if the path may be a variable: a single name that begins with a lowercase letter and is not called.
     pub variable: bool,
     /// The line of the source.
     pub line: usize,

@@ -95,7 +95,7 @@ impl Command {
     /// Parses the command of a line, in this tree, and sets up its requirements.
     ///
     /// # Errors
-    /// A line that is not a command; a tool that is missing; a library or a stand-in driver that does not compile.
+    /// Returns an error if the line is not a command, a tool is missing, or the stand-in driver does not compile.
     pub fn of(tree: &Tree, line: &str) -> Result<Command, String> {
         match Kind::parse(line)? {
             Kind::Tests(how, words) => tests(tree, how, words),
@@ -149,7 +149,7 @@ fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     Ok(Command { build: vec![make(true, "")?], run: make(false, &which)? })
 }
 
-/// Returns a program in C or C++ with the library.
+/// Returns the commands that build and run the C or C++ program `file`, linked with the library.
 fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
     let home = tree.target.join("prove");
     crate::files::folder(&home)?;

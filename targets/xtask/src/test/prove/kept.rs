@@ -28,7 +28,7 @@ impl Kept {
         Some((found["seconds"].as_f64()?, found["red"].as_str()?.to_owned()))
     }
 
-    /// Keeps the result of `key`. If the file cannot be written, another run repeats the proof.
+    /// Records that stage `red` failed in experiment `key` after `seconds`. If writing fails, a later run repeats the proof.
     pub fn keep(&mut self, key: &str, seconds: f64, red: &str) {
         self.all.insert(key.to_owned(), json!({ "seconds": seconds, "red": red }));
         let text = json!({ "commit": self.commit, "found": self.all }).to_string();
