@@ -85,7 +85,7 @@ _U32, _SIZE = ctypes.c_uint32, ctypes.c_size_t
 
 
 def _each(kind, names):
-    """Returns the fields of one type."""
+    """Returns the ctypes fields `names`, all of type `kind`."""
     return [(name, kind) for name in names.split()]
 
 
@@ -290,22 +290,22 @@ _lib, _path = _open()
 _ERRORS = {1: ArgumentError, 3: DeviceError, 4: UnsupportedError, 5: OutOfMemoryError, 9: CancelledError}
 _BACKENDS = ["auto", "scalar", "neon", "avx2", "avx512", "cuda"]
 _CUDA = _BACKENDS.index("cuda")
-# Upper bounds of operations per second of a back end's thread or of a GPU, and the seconds that make a call long.
+# Upper bounds of operations per second for a thread of a back end or for a GPU, and the seconds from which a call is long.
 _RATES = {"scalar": 1e10, "neon": 5e10, "avx2": 1.5e11, "avx512": 3e11, "cuda": 5e13}
 _LONG = 0.02
-# Operations that take as long as reading or writing an element.
+# Number of operations that take as long as reading or writing an element.
 _ELEMENT = 40
 _DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
 _FLOATS = {"float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2), "float64": (2, 4)}
 _MASKS = dict(_FLOATS, bool=(1, 1), uint8=(1, 1), int32=(1, 1), int64=(1, 1))
-# Types that are converted, and their target types.
+# Target types of the mask types that are converted.
 _CONVERTED = {"float64": "float32", "int32": "bool", "int64": "bool"}
-# Types with their numbers and sizes in the library, and numbers of axes.
+# Allowed types with their number and size in bytes in the library, and allowed numbers of axes.
 _ADDITIONS = {
     "mask": (_MASKS, (1, 2, 3, 4)),
     "bias": (_FLOATS, (1, 2, 3, 4)),
     "bias_table": (_DTYPES, (2,)),
-    # Its size is a number of elements.
+    # elsa_integers holds a number of entries, not of bytes: an entry has size 1.
     "bias_index": ({"int64": (0, 1)}, (2,)),
 }
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
@@ -382,10 +382,10 @@ class Engine(object):
         self.device = info.device.decode("utf-8", "replace")
         self._plans = {}
         self._local = _Local()
-        # Workspaces of CUDA graphs.
+        # Workspaces that CUDA graphs use.
         self._captured = []
 
-    # The last objects of a process end after the module's names.
+    # At the end of the process, the module's names may be gone before its last objects; hence the default argument.
     def __del__(self, destroy=_lib.elsa_engine_destroy):
         handle = self.__dict__.get("_handle")
         if handle is not None and handle.id:
@@ -424,7 +424,7 @@ class Engine(object):
             return workspace
         if workspace is None or not workspace.serves(plan):
             workspace = place.workspace = _Workspace(plan)
-            # They own the one before.
+            # The known frames hold the previous workspace.
             for frame in list(self._local.frames.values()):
                 frame.known = None
         return workspace
@@ -457,7 +457,7 @@ class _Plan(object):
         # True if the call is long enough to check for signals during it.
         rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
         self.long = _operations(problem) > _LONG * rate
-        # Only the handle: the engine itself owns its plans.
+        # Holds the handle, not the engine, which itself owns its plans.
         self.engine = engine._handle
 
     def __del__(self, destroy=_lib.elsa_plan_destroy):
@@ -466,7 +466,7 @@ class _Plan(object):
 
 
 def _operations(problem):
-    """Estimates the operations of a problem, including those that stand for memory accesses."""
+    """Estimates the operations of a problem; each memory access counts as `_ELEMENT` operations."""
     most = elements = 1
     for name, kind in problem._fields_:
         if kind is _View:
@@ -484,7 +484,7 @@ def _operations(problem):
 
 
 class _Workspace(object):
-    """Memory of one thread for all plans of its place that fit into it."""
+    """A workspace of one thread, for all plans of its `_Place` that need no more memory."""
 
     def __init__(self, plan):
         self.bytes, self.gpu, self.handle = plan.bytes, plan.gpu, _Handle()
@@ -545,7 +545,7 @@ class _Numpy(object):
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
-    # The description contains all that is checked.
+    # `of` checks the description, so a call needs no further check of the array.
     check = device = staticmethod(lambda name, array: None)
 
     @staticmethod
@@ -553,7 +553,7 @@ class _Numpy(object):
         """Returns the description of each array."""
         return tuple(map(_Numpy.description, arrays))
 
-    # Returns what a frame depends on for all arrays, except the classes.
+    # Returns the properties of all arrays on which a frame depends, except the classes.
     describe = descriptions
 
     @staticmethod
@@ -586,7 +586,7 @@ class _Numpy(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes a dense array, of the described type without `dtype`."""
+        """Returns a function that makes a dense array, of the described type if `dtype` is None."""
         numpy = _Numpy.module
         return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
@@ -596,7 +596,7 @@ class _Numpy(object):
 
 
 def _write(address, words, order, tensors):
-    """Writes the addresses of tensors into words, in an order."""
+    """Writes the address of the i-th tensor, read by `address`, to word `order[i]`."""
     for at, tensor in zip(order, tensors):
         words[at] = address(tensor)
 
@@ -616,7 +616,7 @@ class _Torch(object):
 
     @staticmethod
     def describe(tensors):
-        """Returns what a frame depends on for each tensor, except the class. Raises if `check` refuses a tensor."""
+        """Returns the properties of each tensor on which a frame depends, except the class. Raises if `check` refuses one."""
         torch = _Torch.module
         if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
             raise UnsupportedError
@@ -626,7 +626,7 @@ class _Torch(object):
 
     @staticmethod
     def check(name, tensor):
-        """Refuses a tensor by what its description does not contain."""
+        """Refuses a tensor because of a property that its description does not contain."""
         if tensor.requires_grad and _Torch.module.is_grad_enabled():
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
@@ -644,7 +644,7 @@ class _Torch(object):
 
     @staticmethod
     def use(torch):
-        """Sets the module, and its functions of a device, "cpu" or "cuda", for torch.autocast: whether it is on, and its type."""
+        """Sets the module, and for "cpu" and "cuda" the functions that return whether torch.autocast is on, and its type."""
         _Torch.module, _Torch.tracing = torch, torch.jit.is_tracing
         if hasattr(torch, "get_autocast_dtype"):
             _Torch.autocasts, _Torch.autocast = torch.is_autocast_enabled, torch.get_autocast_dtype
@@ -664,14 +664,14 @@ class _Torch(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes a tensor: dense without strides, of the described type without `dtype`."""
+        """Returns a function that makes a tensor: dense if `strides` is None, of the described type if `dtype` is None."""
         torch, (like, _, device, _) = _Torch.module, description[0]
         dtype = like if dtype is None else getattr(torch, dtype)
         return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)
 
 
 def _converted(kind, dtype, tensor):
-    """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
+    """Converts integers to bool, and float64 to float32, so that finite numbers stay finite."""
     if dtype == "bool":
         return tensor != 0
     library = kind.module
@@ -708,7 +708,7 @@ def _kind(name, found):
 
 
 def _read_by_calls(kind, array):
-    """Lets `_calls` compute calls over numpy arrays, if it reads the fields of an array as its attributes have them."""
+    """Lets `_calls` compute calls over numpy arrays, if the fields that it reads from `array` equal the attributes."""
     array = array.reshape(1, 2)[:, ::-1]
     fields = (ctypes.c_ssize_t * 5)(2, *array.shape + array.strides)
     _calls.reads(type(array))
@@ -784,7 +784,7 @@ class _Array(object):
         self.steps.append(operator.methodcaller("expand", shape))
 
     def merge(self, start, end):
-        """Makes one axis of those from `start` to before `end`, in a copy if no single stride reaches their elements."""
+        """Merges the axes from `start` to before `end` into one, in a copy if no single stride reaches their elements."""
         count = stride = 1
         for n, step in zip(reversed(self.shape[start:end]), reversed(self.strides[start:end])):
             if n == 1:
@@ -801,8 +801,8 @@ class _Array(object):
         self.steps.append(operator.methodcaller("reshape", self.shape))
 
     def narrow(self, dtype):
-        """Keeps one element of each broadcast axis, converts to `dtype` unless it is None, and copies a tensor that is not
-        dense then."""
+        """Keeps one element of each broadcast axis, and converts to `dtype` unless it is None. Copies the tensor if it is
+        then not dense."""
         shared = [stride == 0 and n > 1 for n, stride in zip(self.shape, self.strides)]
         if 0 in self.shape:
             return
@@ -816,7 +816,7 @@ class _Array(object):
 
 
 class _Frame(object):
-    """One way to call an operator: the plan and the structs of all calls with equal keys, complete except for addresses.
+    """The plan and the structs of all calls of an operator with equal keys, complete except for addresses.
 
     A subclass checks the call and fills the structs. It reads only the key: the names, classes and descriptions of the
     tensors and the checked options. Calls with equal keys would therefore make equal frames. The library checks addresses,
@@ -824,9 +824,9 @@ class _Frame(object):
     handler or a finalizer that makes the same call gets a frame of its own.
     """
 
-    # The operator's structs, and the field of its integers.
+    # The operator's ctypes structs, and the name of the input field with its integers: key_lengths or cu_seqlens.
     Problem = Options = Inputs = Outputs = lengths = None
-    # Maps names of arguments to those of the library, where they differ.
+    # Maps names of arguments to the library's names, where they differ.
     fields = {}
     busy, runs, plan, known = False, True, None, None
 
@@ -851,42 +851,42 @@ class _Frame(object):
         self.copies = [(n, array.steps) for n, array in enumerate(self.arrays.values()) if array.copied]
         self.order = [self.index.get(name, self.sink) for name in given]
         results = [given.index(name) for name in ("out", "lse", "present_state") if name in given]
-        # Selects the function's result of the tensors: one of them, or a tuple.
+        # Selects the function's result from the tensors: one of them, or a tuple of several.
         self.results = operator.itemgetter(*results)
         if self.runs is not None:
             prefix = self.problem.prefix
             self.plan = engine._plan(key, self.problem, self.options, capturing)
             self.place = engine._local.places.setdefault(prefix, _Place())
             self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
-        # Calls do not need the rest.
+        # Calls do not need these.
         del self.arrays, self.index, self.problem, self.options
 
     def at(self, field):
-        """Returns the index of the address of a field of the structs; its size is next."""
+        """Returns the index of the word with the address of `field`; the next word is its size."""
         start, struct = (0, self.Inputs) if hasattr(self.Inputs, field) else (self.words[0], self.Outputs)
         return (start + getattr(struct, field).offset) // _WORD
 
     def memory(self, name, size, field=None):
-        """Sets the size of a tensor."""
+        """Sets the size of a tensor, in bytes; for bias_index, in entries."""
         at = self.at(field or name)
         self.words[at + 1] = size
         self.index[name] = at if size else self.sink
 
     def make(self, name, dtype, shape, strides=None):
-        """Adds an output that each call allocates, of the type of the first tensor if `dtype` is None."""
+        """Adds an output that each call allocates. Its type is that of the first tensor if `dtype` is None."""
         self.makers.append(self.kind.maker(self.like, dtype, shape, strides))
         dtype = dtype or next(iter(self.arrays.values())).dtype
         self.arrays[name] = _Array(name, self.kind, dtype, shape, strides or _dense(shape), self.device)
 
     def optional(self, **values):
-        """Sets the fields of the problem whose values are not None."""
+        """Sets the problem's fields, with their has_... flags, whose values are not None."""
         for name, value in values.items():
             if value is not None:
                 setattr(self.problem, name, value)
                 setattr(self.problem, "has_" + name, 1)
 
     def rows(self, name):
-        """Adds a tensor [..., tokens, dim], whose rows must be contiguous. Returns the number of its type."""
+        """Adds a tensor [..., tokens, dim], whose rows must be contiguous. Returns its ELSA_DTYPE_*."""
         array = self.arrays[name]
         number, size = array.type(_DTYPES)
         rank = len(array.shape)
@@ -904,7 +904,7 @@ class _Frame(object):
         return number
 
     def addition(self, name, field=None):
-        """Adds a mask, a bias, a table or an index. Returns the number of its type."""
+        """Adds a mask, a bias, a table or an index. Returns its type's number in `_ADDITIONS`."""
         array, (types, ranks) = self.arrays[name], _ADDITIONS[name]
         number, size = array.type(types)
         if len(array.shape) not in ranks:
@@ -923,7 +923,7 @@ class _Frame(object):
 
 
 def _side(name, value):
-    """Returns a side of a window; None and -1 are open."""
+    """Returns the number of keys on a side of a window; None if `value` is None or -1, for no limit."""
     keys = -1 if value is None else _whole(name, value, -1, sys.maxsize)
     return None if keys == -1 else keys
 
@@ -952,7 +952,7 @@ def _pairs(windows):
     return tuple(pairs)
 
 
-# The engines of the host, None, and of CUDA devices.
+# The engines by CUDA device; that of the host has the key None.
 _engines = {}
 
 
@@ -966,7 +966,7 @@ def _engine_for(device):
 
 
 def _one_of(name, value, allowed):
-    """Returns the number of a name."""
+    """Returns the index of `value` in the list `allowed`."""
     if (value is None or isinstance(value, str)) and value in allowed:
         return allowed.index(value)
     raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
@@ -1032,7 +1032,7 @@ def _run_long(engine, run, kept):
 
 
 def _of_one_library(kind, names, tensors):
-    """Refuses tensors that `kind` does not read."""
+    """Refuses the first tensor of a class that `kind` does not read."""
     for name, tensor in zip(names, tensors):
         if _kind(name, type(tensor)) is not kind:
             raise ArgumentError(f"{name}: of another library than {names[0]}; allowed: {kind.library}")
@@ -1098,13 +1098,13 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
 
 
 def _known(frame, workspace):
-    """Returns what `_calls` needs of a frame."""
+    """Returns the parts of a frame that `_calls` needs."""
     run, words = ctypes.cast(frame.run, ctypes.c_void_p).value, ctypes.addressof(frame.words)
     handles, structs = (frame.plan.handle.id, workspace.handle.id), (words, words + frame.words[0])
     return _elsa.Known(run, *handles, *structs, frame.order, frame.makers, frame.results, workspace)
 
 
-# Stands in front of `_call`, and computes the calls over numpy arrays whose frames are known.
+# Replaces `_call` if _elsa is present: computes calls over numpy arrays whose frames are known, and else calls it.
 _calls = None
 if _elsa is not None and getattr(_elsa, "INTERFACE", None) == INTERFACE:
     _call = _calls = _elsa.Calls(_call, _engines, _check)
@@ -1188,18 +1188,18 @@ def attention(
               added to the scores; broadcast over [batch, heads, queries, keys] from the right. -inf masks the key.
               float64 is rounded to float32, and finite numbers stay finite. The last axis has length 1 or the number
               of keys; use `key_lengths` for fewer keys.
-    bias      the same as a second tensor of floating-point numbers.
-    bias_table   [entries, heads], relative positions as in Swin, with bias_index [queries, keys] of int64, or
-              with windows.
+    bias      a second tensor with the rules of mask, of floating-point numbers; added to the scores too.
+    bias_table   [entries, heads] of float32, float16 or bfloat16, relative position biases as in Swin; its entries are
+              selected by bias_index, int64 [queries, keys], or by windows.
     windows   ((H, W), (h, w)) or ((H, W), (h, w), (down, right)): the batch is the windows of pictures of H x W tokens,
               each of h x w, after the picture was rolled by (-down, -right).
-    scale     factor of the scores; None is 1 / sqrt(dim).
+    scale     multiplies q k^T, before softcap; None is 1 / sqrt(dim).
     softcap   X in X tanh(s / X), applied before mask and bias; 0 is off.
     causal    True or "top_left", as in torch: query i attends keys 0 to i; "bottom_right": the last query attends the last
               key, for queries that continue a cache.
-    window    (left, right): keys around the diagonal that a query attends; None or -1 is open.
-    key_lengths   number of valid keys of each sequence, integers in host memory. A device tensor is copied to the host,
-              which waits for the device.
+    window    (left, right): number of keys before and after its diagonal that a query attends; None or -1 is open.
+    key_lengths   number of valid keys of each sequence, [batch] integers in host memory, 0 to the number of keys. A device
+              tensor is copied to the host, which waits for the device.
     out       tensor for the output, any strides that end in 1; it must not overlap an input. None makes a dense tensor.
     lse       True returns (output, log-sum-exp), the latter float32 [batch, heads, queries] in natural logarithms.
     engine    an Engine; None selects a shared one of the CPU for host tensors, else of the tensors' device.
@@ -1322,13 +1322,13 @@ def linear_attention(
 
     q, k, v   as of `attention`; k and v have the same number of tokens as q. The heads of k divide those of v. The heads of q are a
               multiple of those of v, or divide them; the output has the larger number of both.
-    rule      one of the four.
+    rule      "linear", "gated", "delta" or "gated_delta".
     decay     natural logarithms of the gates, [batch, heads of v, tokens], or [batch, heads of v, tokens, d_k] with a gate
               for each row; float32 or the type of q. -inf clears the state.
     beta      [batch, heads of v or 1, tokens], of the type of decay.
     past_state   float32 [batch, heads of v, d_k, d_v], the states before the first token; None means zeros.
     present_state   True returns (output, states); an array or tensor is written and returned, and may be past_state.
-    scale     factor of the output; None is 1 / sqrt(d_k).
+    scale     multiplies the output; None is 1 / sqrt(d_k).
     normalize    makes queries and keys unit vectors first, x / sqrt(sum of x^2 + normalize); None leaves them.
     direction    "forward", "reverse", "bidirectional" (the sum of both, without states), or "non_causal": every token
               reads the last state.
@@ -1349,12 +1349,12 @@ def linear_attention(
 
 
 class _Series(_Frame):
-    """An operator on separate channels. Its first option is the number of the layout."""
+    """An operator on separate channels. Its first option is the index of the layout in `_LAYOUTS`."""
 
     Options, Outputs = _SeriesOptions, _StateOutputs
 
     def series(self, name, layout, like=None):
-        """Adds a tensor of tokens, whose type must be that of `like`. Returns the number of its type."""
+        """Adds a tensor in a layout, whose type must be that of `like`, if given. Returns its ELSA_DTYPE_*."""
         array, layout = self.arrays[name], _LAYOUTS[layout]
         number, size = array.type(_DTYPES)
         shift = len(array.shape) - 3
@@ -1450,7 +1450,7 @@ class _Selective(_Series):
                 self.numbers(name, parameters)
                 continue
             if axes == 4:
-                # Groups and their numbers are one axis of channels.
+                # The library reads groups and their N coefficients as one axis of channels.
                 arrays[name].merge(*((1, 3) if _LAYOUTS[layout] == "bct" else (2, 4)))
             self.series(name, layout, "u")
         self.numbers("d", (channels,))
@@ -1487,7 +1487,7 @@ def selective(
     a         float32 [channels, N].
     b, c      of each token, [batch, tokens, N] or [batch, tokens, groups, N], with layout "bct" [batch, N, tokens] or
               [batch, groups, N, tokens], of the type of u; or of each channel, float32 [channels, N].
-    d, delta_bias   float32 [channels].
+    d, delta_bias   float32 [channels]; None means zeros.
     past_state   float32 [batch, channels, N], the states before the first token; None means zeros.
     present_state, reverse, out, engine   as in `recurrence`.
     """
@@ -1535,7 +1535,7 @@ def conv(
 
     u         [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing.
     filter    float32 [K] for all channels, [channels, K] or [channels, 1, K].
-    bias      float32 [channels], added to the sums.
+    bias      float32 [channels], added to the sums; None means zeros.
     order     "newest_first": the first weight applies to the token itself; "newest_last": the last weight does, as in
               the convolutions of ONNX and torch.
     silu      returns x / (1 + exp(-x)) of each sum x.
@@ -1640,7 +1640,7 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
 
 def _autocast(tensor, device):
-    """Converts a tensor as torch.autocast does: numbers on its device that are not float64."""
+    """Converts a tensor as torch.autocast does: floating-point numbers on its device, except float64."""
     torch = _Torch.module
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         return tensor
@@ -1648,7 +1648,7 @@ def _autocast(tensor, device):
 
 
 def _sdpa(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    """Computes `sdpa`; the kernel of the operator elsa::sdpa. The innermost patch counts the call and has the engine."""
+    """Computes `sdpa`: the kernel of the operator elsa::sdpa. The innermost patch counts the call and has the engine."""
     names, tensors = ("query", "key", "value"), (query, key, value)
     if attn_mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (attn_mask,)
@@ -1704,10 +1704,10 @@ def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False,
     return out.squeeze(1) if max(ranks) == 2 else out, 0
 
 
-# Torch's functions for what records calls, which then have to be of an operator: whether it compiles or exports, and the
-# transform of torch.func, or None. Without the operator both say no.
+# Torch's functions that tell whether it is compiling or exporting, and which transform of torch.func is active, or None.
+# Calls that it records must use the operator. Without the operator, both functions return None.
 _compiling = _transform = lambda: None
-# The patches whose blocks have begun, the innermost last, and the function that they replace.
+# The patches whose blocks are open, the innermost last, and the function that they replace.
 _patches, _replaced = (), None
 _patching = threading.Lock()
 
@@ -1739,8 +1739,7 @@ class patch(object):
 
     It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
     transformers do; names imported from there earlier do not change. Blocks may be nested, and overlap in threads; the one
-    that began last computes. `engine` is an Engine for
-    host tensors; None selects the default one.
+    that began last computes. `engine` is an Engine for host tensors; None selects the default one.
 
     With torch 2.5 or later, torch.compile, torch.export and torch.func.vmap see one operator, elsa::sdpa, so compiled models
     are one graph. Call them in a block; outside, torch compiles them again with its own function. An exported program

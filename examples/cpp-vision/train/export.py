@@ -1,4 +1,4 @@
-"""Writes the held-out pictures as LABEL-INDEX.png, or .jpg of the best quality, into the folder given."""
+"""Writes the held-out pictures to the given folder as LABEL-INDEX.png, or as .jpg of the best quality."""
 
 import pathlib
 import sys

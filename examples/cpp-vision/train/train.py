@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches of 2 x 2 pixels, a class token before them, pre-norm blocks, a linear map of the class token."""
+    """A class token and patches of 2 x 2 pixels, pre-norm blocks, and a linear map of the class token."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Vit(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, pictures):
-        """Pictures [b, 8, 8] on a scale from 0 to 1."""
+        """Returns the scores [b, classes] of pictures [b, 8, 8] whose pixels are 0 to 1."""
         b = len(pictures)
         patches = pictures.view(b, 4, 2, 4, 2).permute(0, 1, 3, 2, 4).reshape(b, 16, 4)
         x = torch.cat([self.cls.expand(b, -1, -1), self.patch(patches)], 1) + self.pos
@@ -58,7 +58,7 @@ class Vit(nn.Module):
 
 
 def moved(pictures, generator):
-    """Each picture moved by up to one pixel."""
+    """Returns the pictures, each moved by at most one pixel."""
     padded = nn.functional.pad(pictures, (1, 1, 1, 1))
     y, x = torch.randint(0, 3, (2, len(pictures)), generator=generator)
     rows, columns = y[:, None] + torch.arange(8), x[:, None] + torch.arange(8)

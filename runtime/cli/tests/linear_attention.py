@@ -18,7 +18,7 @@ from onnx import helper
 from onnx.backend.test.case import node as cases
 from onnx.backend.test.case.node import linear_attention as _  # Fills the list of cases.
 
-# The operator's inputs in their order, and the flags of the tool.
+# The operator's inputs, in their order, and the tool's flag for each.
 INPUTS = {"query": "--q", "key": "--k", "value": "--v", "past_state": "--past-state", "decay": "--decay", "beta": "--beta"}
 FORMS = ["auto", "recurrent", "chunk", "fused-chunk", "parallel", "scan"]
 LAYOUTS = ["bnc", "bnhd", "bhnd"]
@@ -52,7 +52,7 @@ class Case:
         state = np.zeros((batch, states, self.dk, self.dv))
         if self.tensors["past_state"] is not None:
             state += self.tensors["past_state"]
-        # State of each head of the output, and the query that reads it.
+        # For each head of the output: the state that it reads, and the query head that reads it.
         out_heads = max(self.heads, states)
         of, by = np.arange(out_heads) * states // out_heads, np.arange(out_heads) * self.heads // out_heads
         out = np.zeros((batch, tokens, out_heads, self.dv))
@@ -68,7 +68,7 @@ class Case:
 
 
 def of_onnx(raw):
-    """A case of the package."""
+    """Converts a case of the package onnx."""
     node = raw.model.graph.node[0]
     inputs, outputs = ([getattr(x, "numpy_array", x) for x in side] for side in raw.data_sets[0])
     given = iter(inputs)
@@ -103,7 +103,7 @@ def made():
 
 
 def laid(case, layout):
-    """Returns the tensors in a layout."""
+    """Returns the case's tensors in `layout`."""
     for name, x in case.tensors.items():
         if x is None:
             continue
@@ -117,7 +117,7 @@ def laid(case, layout):
 
 
 def by_tool(tool, folder, case, layout, form):
-    """Returns the packed output and the state of the tool, or its message."""
+    """Returns the packed output and the state that the tool computes, or its error message."""
     at = lambda name: os.path.join(folder, name + ".npy")
     words = [tool, "linear", "run", "--rule", case.rule.replace("_", "-"), "--form", form, "--layout", layout,
              "--backend", os.environ.get("ELSA_BACKEND", "auto"), "--out", at("out"), "--present-state", at("present")]
@@ -196,7 +196,7 @@ def main(tool):
         for at, case in enumerate(given + mine):
             ways = list(itertools.product(LAYOUTS, FORMS))
             if case.wanted is None:
-                # Each of these many cases has one layout and two forms.
+                # There are many cases here, so each is computed in one layout and two forms only.
                 ways = [(LAYOUTS[at % 3], FORMS[(at + i) % len(FORMS)]) for i in (0, 3)]
             found = [fault for fault in faults(tool, folder, case, ways) if fault]
             failed, passed = failed + bool(found), passed + (not found)

@@ -22,7 +22,7 @@ from transformers import DynamicCache, Qwen3NextConfig
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 FORMS = ["auto", "recurrent", "chunk", "fused-chunk", "parallel", "scan"]
-# Relative, for layers in f32: sums over at most a few hundred numbers.
+# Allowed relative error of a layer in f32, whose sums have at most a few hundred terms.
 ALLOWED = 4e-6
 
 
@@ -53,7 +53,7 @@ def error(found, wanted):
 
 
 class GatedDeltaNet:
-    """The layer, with a replacement for its recurrence."""
+    """The layer of transformers; a run may replace its recurrence."""
 
     NAMES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 
@@ -136,7 +136,8 @@ class Vim(nn.Module):
         self.directions = nn.ModuleList(directions)
 
     def forward(self, tokens, scan):
-        """Tokens [batch, tokens, width]; `scan(u, delta, a, b, c, reverse)` returns y from u and delta [batch, tokens, inner]."""
+        """Returns the output for tokens [batch, tokens, width]. `scan(u, delta, a, b, c, reverse)` returns y; u, delta and y
+        are [batch, tokens, inner]."""
         x, z = self.in_proj(self.norm(tokens)).chunk(2, -1)
         total = 0
         for reverse, part in enumerate(self.directions):

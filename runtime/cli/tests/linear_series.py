@@ -21,7 +21,7 @@ METHODS = ["auto", "direct", "fft"]
 
 
 def by_tool(tool, folder, words, tensors):
-    """Returns the output and last states of the tool, or its message. `tensors` are keyed by flag."""
+    """Returns the output and last states that the tool computes, or its message. `tensors` are keyed by flag."""
     at = lambda name: os.path.join(folder, name + ".npy")
     words = [tool, "linear", *words, "--verify", "--backend", os.environ.get("ELSA_BACKEND", "auto"),
              "--out", at("out"), "--present-state", at("present")]  # fmt: skip
@@ -104,7 +104,7 @@ def by_tokens(u, delta, a, b, c, d, z, bias, past, soft, reverse):
 
 
 def by_tensors(u, delta, a, b, c, d, z, bias, past, soft, reverse):
-    """The same, all channels at once."""
+    """Returns what `by_tokens` returns, computed for all channels at once."""
     steps, state, ys = delta + bias, np.array(past, np.float64), np.zeros(u.shape)
     steps = softplus(steps) if soft else steps
     every = lambda x: (np.broadcast_to(x, u.shape[:2] + x.shape) if x.ndim == 2

@@ -325,12 +325,12 @@ class Drawn:
         return not self.itself and not (n_fixed and m_fixed and n <= m)
 
     def fill(self, weak=True):
-        """Returns the replacement of a masked score."""
+        """Returns the number that replaces a masked score."""
         low = float(np.finfo(self.g.dtype).min)
         return [low, low, -np.inf, -1e4 if self.half else -1e9][int(self.random.integers(4))]
 
     def causal(self, last):
-        """Returns whether a query attends a key, `[n, m]`."""
+        """Returns the tensor `[n, m]` of whether query i attends key j."""
         g = self.g
         if last:
             last = g.op("Sub", self.m, self.n)
@@ -399,7 +399,7 @@ class Drawn:
         return g.op("Slice", rows, g.ints(0), m, g.ints(-1))
 
     def pattern(self, mask):
-        """Returns a condition that follows from the sizes."""
+        """Returns the attended pairs `[n, m]` of a mask that depends only on the sizes."""
         g, random = self.g, self.random
         i, j = np.arange(BUFFER)[:, None], np.arange(BUFFER)
         if mask.startswith("causal"):
@@ -451,7 +451,7 @@ class Drawn:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10 if newest else 8)
 
     def probe(self):
-        """Returns the model with its values as an output and, unless it is one node, its scores before them."""
+        """Returns the model with its scores, unless attention is one node, and its values as additional outputs."""
         scores = [self.scores] if self.scores else []
         return self.model([helper.make_node("Identity", [self.v], ["values"])], scores + ["values"])
 

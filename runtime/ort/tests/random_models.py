@@ -54,8 +54,8 @@ class Runtime:
 
 
 def rows(scores):
-    """Returns the largest weighted score of each row, to which rounding is relative. Scores that are equal in a whole row
-    have equal weights at any size."""
+    """Returns the largest weighted score of each row, to which rounding is relative. Scores that are equal in an entire row
+    have equal weights, however large they are."""
     wide = scores.astype(np.float64)
     top = wide.max(axis=-1, keepdims=True)
     heavy = wide > top - 40
@@ -64,7 +64,7 @@ def rows(scores):
 
 
 def allowed(drawn, feeds, scores, values, shape):
-    """Returns the largest difference of two answers, broadcast to their shape."""
+    """Returns the allowed difference of two answers, broadcast to their shape."""
     unit = 2.0**-11 if drawn.half else 2.0**-24
     values = np.abs(values.astype(np.float64)).max(initial=0)
     if scores is None:
@@ -77,7 +77,7 @@ def allowed(drawn, feeds, scores, values, shape):
             axes[drawn.batch_axis] = size.shape[0]
         else:
             size = size.max(axis=0, keepdims=True)
-            # Rows of several sequences follow each other.
+            # The rows of several sequences are stored one after another.
             if shape[drawn.token_axis] != size.shape[1]:
                 size = size.max(axis=1, keepdims=True)
         axes[drawn.token_axis] = size.shape[1]
@@ -100,7 +100,7 @@ def compare(drawn, feeds, wants, found, scores, values):
         empty = none & (np.isnan(other) | (other == 0))
         difference = np.where(empty, 0, np.abs(wide - other))
         part = difference / allowed(drawn, feeds, scores, values, want.shape)
-        # An infinite score has no claim; NaN never passes.
+        # An element without a tolerance (0 / 0, or an unbounded score) passes; a NaN difference never does.
         part = np.where(np.isnan(part) & ~np.isnan(difference), 0, part)
         bad = ~(part <= 1)
         if bad.any():
@@ -118,7 +118,7 @@ class Result:
 
 
 def judge(result, said, runtime, source, target):
-    """Runs both models at all sizes."""
+    """Runs both models at all sizes and adds the differences, or the fault, to `result`."""
     drawn = result.drawn
     result.replaced = bool(said) and all(attention["replaced"] for attention in said)
     result.reason = next((a["words"] for a in said if not a["replaced"]), "nothing found")

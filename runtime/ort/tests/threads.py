@@ -1,8 +1,8 @@
 """Measures how the threads of the operator and of ONNX Runtime share the cores: threads.py LIBRARY
 
-A model of 12 layers, each a product, the operator and a product, at 577 tokens of 4 heads of 64, once with each number of
-threads of either and with and without spinning of the runtime's. Prints the time of the fastest of 40 runs in milliseconds. Every
-measurement runs in a separate process, because a process has one engine."""
+Times a model of 12 layers (matrix product, operator, matrix product; 577 tokens, 4 heads of 64) for each number of threads of
+the runtime and of the operator, with and without spinning of the runtime's threads. Prints the time of the fastest of 40 runs
+in milliseconds. Every measurement runs in a separate process, because a process has one engine."""
 
 import os
 import subprocess

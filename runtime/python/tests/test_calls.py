@@ -1,6 +1,6 @@
-"""Calls of elsa.py whose shapes were seen before: they run a prepared frame, and answer and refuse as the first call does.
+"""Repeated calls of elsa.py with known shapes: they run a prepared frame, with the results and errors of a first call.
 
-`python3 test_calls.py` with elsa.py on PYTHONPATH, and _elsa beside it or not. Python 3.6 and later.
+`python3 test_calls.py` with elsa.py on PYTHONPATH, with or without _elsa. Python 3.6 and later.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ def make(*shape, **options):
 
 
 def attention(seed):
-    """Yields functions of an engine; each makes a call, with the data of the seed."""
+    """Yields functions that take an engine and make a call with the data of the seed."""
     q, k, v = [make(2, 4, 9, 16, seed=seed + 100 * n) for n in range(3)]
     k, v = [np.ascontiguousarray(x[:, :2]) for x in (k, v)]
     keep = make(9, 9, seed=seed) > -0.5
@@ -119,7 +119,7 @@ def bits(result):
 
 
 class Again(Case):
-    """Answers of calls that run a known frame."""
+    """The results of calls that run a known frame."""
 
     def test_every_option_has_the_bits_of_a_first_call(self):
         for calls in (attention, linear, series):
@@ -129,7 +129,7 @@ class Again(Case):
             for _ in range(2):
                 for seed, answers in zip((1, 5), wanted):
                     for n, (call, answer) in enumerate(zip(calls(seed), answers)):
-                        # More calls than frames are kept, so each comes twice: as a first call and as a known one.
+                        # There are more calls than kept frames. Each is made twice: to make a frame, and to reuse it.
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
 
@@ -176,14 +176,14 @@ class Again(Case):
         run, known, inner = frame.run, frame.known, []
 
         def interrupted(*arguments):
-            # As a signal handler or a finalizer between writing the addresses and the call.
+            # Stands for a signal handler or a finalizer that runs after the addresses are written and before the call.
             inner.append(elsa.attention(*cases[1], engine=engine).tobytes())
             return run(*arguments)
 
         frame.run, frame.known = RUN(interrupted), None
         outer = elsa.attention(*cases[0], engine=engine).tobytes()
         self.assertEqual([outer] + inner, wanted[:2])
-        # A frame that the compiled module knows, too, when a call of it is repeated by the interpreter.
+        # The compiled module also knows this frame; here the interpreter repeats its call.
         frame.known, (maker,) = known, frame.makers
         engine._local.frames.update(dict.fromkeys(engine._local.frames, frame))
 
@@ -324,7 +324,7 @@ class Refused(Case):
             ("causal: []; ", (q, k, v), {"causal": []}),
             ("window: 3; ", (q, k, v), {"window": 3}),
         ):
-            # Known calls stand before and after each of the others.
+            # A known call is made before and after each refused call.
             for before, answer in zip(good, wanted):
                 self.assertEqual(elsa.attention(q, k, v, **before).tobytes(), answer)
             for _ in range(2):
@@ -353,7 +353,7 @@ class Refused(Case):
 
 
 class Kept(Case):
-    """What calls keep, and what they do."""
+    """The objects that calls keep, and the functions that they call."""
 
     def test_frames_and_plans_are_bounded(self):
         engine, found = elsa.Engine(threads=1), []
@@ -425,7 +425,7 @@ class Kept(Case):
         self.assertEqual(faults, [])
 
     def test_a_known_call_makes_one_foreign_call_and_its_outputs(self):
-        """Counts of functions bound the cost of a known call without a clock."""
+        """Bounds the cost of a known call by the number of functions that it calls, without a clock."""
         engine, q, u = elsa.Engine(threads=1), make(1, 2, 9, 16, seed=1), make(2, 9, 6, seed=2)
         out, mask, filter = np.empty_like(q), np.ones((9, 9), bool), make(6, 4, seed=3)
         for calls, made, call in (

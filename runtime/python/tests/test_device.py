@@ -76,7 +76,7 @@ class Tensor(object):
 
 
 class STREAM(object):
-    """The stream that replaces torch's current one, and the devices of its requests."""
+    """Replaces torch's current stream, and records the devices for which it was requested."""
 
     cuda_stream, asked, captured = 0, [], False
 
@@ -154,7 +154,7 @@ class Device(unittest.TestCase):
                 self.assertEqual(last.tobytes(), present.numpy().tobytes())
                 self.assertEqual(past.tobytes(), state.numpy().tobytes())
                 self.assertEqual(STREAM.asked, [0])
-                # The same call with other tensors: they are read, in the stream that is current then.
+                # The same call with other tensors reads these, in the stream that is then current.
                 again = {name: Tensor(turn(x[..., ::-1].copy())) for name, x in given.items()}
                 other = {name: x[..., ::-1].copy() for name, x in given.items()}
                 found, _ = function(past_state=state, present_state=True, layout=axes, **again, **options)

@@ -1,7 +1,7 @@
 """elsa.py with arrays of numpy, against an oracle in f64 and against the tool.
 
-`python3 test_elsa.py` with elsa.py on PYTHONPATH. ELSA_TOOL names the tool `elsa`, whose answers then have to be the
-same bits. Python 3.6 and later.
+`python3 test_elsa.py` with elsa.py on PYTHONPATH. ELSA_TOOL names the tool `elsa`, whose outputs must
+then have the same bits. Python 3.6 and later.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ SCALAR = elsa.Engine("scalar", threads=2)
 
 
 def oracle(q, k, v, scale=None, softcap=0.0, added=0.0, keep=True):
-    """Output and log-sum-exp in f64 of [batch, heads, tokens, dim]; `added` and `keep` are broadcast to the scores."""
+    """Returns the output and the log-sum-exp in f64; `added` and `keep` are broadcast to the scores."""
     q, k, v = [np.asarray(x, np.float64) for x in (q, k, v)]
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
@@ -55,8 +55,8 @@ def tensors(batch=2, heads=4, queries=9, keys=13, dim=16, kv_heads=None, v_dim=N
 
 
 def recurrence(q, k, v, decay=None, beta=None, past=None, scale=None, normalize=None, reverse=False):
-    """Output and last states of linear attention in f64, token by token; [batch, heads, tokens, dim], beta and decay with a
-    last axis."""
+    """Returns the output and the last states of linear attention in f64, token by token. All inputs have four axes, also beta
+    and decay."""
     q, k, v = [np.asarray(x, np.float64) for x in (q, k, v)]
     if normalize is not None:
         q, k = [x / np.sqrt((x * x).sum(-1, keepdims=True) + normalize) for x in (q, k)]
@@ -195,7 +195,7 @@ class Answers(Case):
             wanted = oracle(q, k, v, added=added.astype(np.float64))[0]
             for mask in (added, wide, np.asfortranarray(added), added[None]):
                 self.near(elsa.attention(q, k, v, mask=mask), wanted)
-            # What is broadcast is neither copied nor read more than once.
+            # Broadcast elements are neither copied nor read more than once.
             taken = elsa._Array("mask", elsa._Numpy, *elsa._Numpy.of("mask", np.ndarray, elsa._Numpy.description(wide)))
             taken.narrow(None)
             self.assertEqual((taken.shape, taken.copied), ((1, 1, 9, 13), False))
@@ -215,7 +215,7 @@ class Answers(Case):
         for least in (np.finfo(np.float64).min, -1e308, -np.inf):
             mask = np.where(keep, 0.0, least)
             self.assertTrue((elsa.attention(q, k, v, mask=mask) == wanted).all(), least)
-            # Finite numbers stay finite: where all keys have the same, it changes nothing; -inf leaves none.
+            # A finite mask value, the same for all keys, excludes none: the result is the mean. With -inf it is zero.
             every = elsa.attention(q, k, v, mask=np.full((9, 13), least))
             mean = v.mean(2, keepdims=True) if least > -np.inf else 0.0
             self.near(every, np.broadcast_to(mean, q.shape))
@@ -278,7 +278,7 @@ class Answers(Case):
         wanted = oracle(q, k, v, added=added)[0]
         self.near(elsa.attention(q, k, v, bias_table=table, bias_index=index), wanted)
         self.near(elsa.attention(q, k, v, bias_table=table, windows=((6, 8), (3, 4))), wanted)
-        # The last row and column of windows attend their own side only.
+        # In the last row and the last column of windows, tokens attend only their own side of the seam.
         down, right = 1, 2
         side = np.zeros((4, tokens), int)
         side[2:] += 2 * (r >= rows - down)
@@ -373,7 +373,7 @@ class Linear(Case):
     def test_states(self):
         q, k, v, decay, beta, past = self.given()
         whole = elsa.linear_attention(q, k, v, "gated", decay=decay, past_state=past, present_state=True)
-        # In steps, the state in place.
+        # In several calls, with the state in place.
         state, steps = past.copy(), []
         for t in range(q.shape[2]):
             cut = [x[:, :, t : t + 1] for x in (q, k, v, decay)]
@@ -382,10 +382,10 @@ class Linear(Case):
             steps.append(step)
         self.near(np.concatenate(steps, 2), whole[0].astype(np.float64), 1e-5)
         self.near(state, whole[1].astype(np.float64), 1e-5)
-        # Without a token the state stays.
+        # A call without tokens returns the past state.
         none = elsa.linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], past_state=past, present_state=True)
         self.assertEqual((none[0].shape, none[1].tobytes()), ((2, 4, 0, 12), past.tobytes()))
-        # Packed sequences, of which one is empty, are those alone.
+        # Packed sequences, one of them empty, give the results that each gives on its own.
         bounds = [0, 20, 20, 37]
         past = np.repeat(past[:1], 3, 0)
         packed = elsa.linear_attention(q[:1], k[:1], v[:1], past_state=past, present_state=True, cu_seqlens=bounds)
@@ -544,7 +544,7 @@ class Engines(Case):
             q, k, v = tensors(1, 1, n, n, 8)
             self.near(elsa.attention(q, k, v, engine=engine), oracle(q, k, v)[0])
         self.assertEqual(len(engine._plans), elsa.MOST_PLANS)
-        # A workspace serves what came before: many sequences after many bytes, and the other way round.
+        # A workspace made for one shape is reused for others: many sequences after many bytes, then the reverse.
         for shape in ((1, 1, 700, 700, 64), (64, 1, 3, 3, 8), (1, 1, 700, 700, 64), (8, 2, 40, 40, 32)):
             q, k, v = tensors(*shape)
             self.near(elsa.attention(q, k, v, engine=engine), oracle(q, k, v)[0])

@@ -51,7 +51,7 @@ class Operator(Case):
     """The operator that compiled, exported and mapped models contain."""
 
     def models(self):
-        """Returns models; each with a function that makes inputs of a batch and a number of tokens."""
+        """Returns models, each with a function that makes its inputs from a batch and a number of tokens."""
         torch.manual_seed(4)
 
         def padded(batch, tokens):
@@ -67,7 +67,7 @@ class Operator(Case):
         return answer
 
     def compiled(self, **options):
-        """Compiles each model whole and compares its answers over shapes that change."""
+        """Compiles each model as one graph and compares its outputs for changing shapes."""
         for model, inputs in self.models():
             torch._dynamo.reset()
             with torch.no_grad():

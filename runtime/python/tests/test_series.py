@@ -85,7 +85,7 @@ class Series(unittest.TestCase):
                 first, second, third, *rest = [np.moveaxis(x, 1, -1).copy() for x in (u, delta, z, b, c)]
                 turned = elsa.selective(first, second, a, *rest, z=third, layout="bct", **options)
                 self.near(turned.swapaxes(1, 2), wanted[0], 1e-5)
-        # Coefficients per channel are those of every token.
+        # Coefficients per channel act like equal coefficients of every token.
         fixed = self.given(5, seed=8)
         every = np.broadcast_to(fixed, (2, 40, 5)).copy()
         same = elsa.selective(u, delta, a, np.tile(fixed, (6, 1)), c[:, :, 0], softplus=True)

@@ -129,7 +129,7 @@ class Linear(Case):
 
 
 class Series(Case):
-    """Each operator with its tensors by name, its other options, the shape of its states, and its results in f64."""
+    """Tests each operator with its tensors by name, its options, the shape of its states, and its results in f64."""
 
     def operators(self):
         random = torch.Generator().manual_seed(6)
@@ -261,7 +261,7 @@ class Again(Case):
     """Calls whose shapes were seen before."""
 
     def calls(self, seed, device):
-        """Returns functions; each makes a call with tensors of the seed."""
+        """Returns functions that each make a call with tensors of the seed."""
         q, k, v = tensors((2, 4, 9, 16), (2, 4, 13, 16), device=device, seed=seed)
         mask = torch.randn(2, 4, 9, 13, generator=torch.Generator().manual_seed(seed)).to(device)
         one, five = mask[:1, :1].expand(2, 4, 9, 13), [x.reshape(1, 2, 4, *x.shape[2:]) for x in (q, k, v)]
@@ -306,7 +306,7 @@ class Again(Case):
 
     def test_refused_after_a_call_of_equal_shapes(self):
         q, k, v = tensors((1, 1, 1, 1))
-        # Strides that tensors of other layouts report too.
+        # Tensors of other layouts report the same strides.
         same = [torch.zeros(1).as_strided(k.shape, x.stride()) for x in (k.to_sparse(), k.to_mkldnn())]
         plain = torch.nn.Parameter(k.clone(), requires_grad=False)
         bad, mask = elsa.ArgumentError, torch.zeros(1, 1)
@@ -369,7 +369,7 @@ class Patch(Case):
             self.assertIsNot(functional.scaled_dot_product_attention, TORCH)
         self.assertIs(functional.scaled_dot_product_attention, TORCH)
         self.assertEqual((first.calls, second.calls, len(second._engine._plans)), (3, 1, 1))
-        # As blocks of two threads end.
+        # The blocks overlap, as those of two threads may.
         first.__enter__(), second.__enter__(), first.__exit__()
         functional.scaled_dot_product_attention(q, k, v)
         self.assertEqual((first.calls, second.calls), (3, 2))

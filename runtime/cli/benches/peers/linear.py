@@ -24,7 +24,7 @@ if onnxruntime:
         onnxruntime = None
 
 CHUNK = 64
-# PyTorch takes some 50 us per token for any size.
+# Limit in tokens: PyTorch takes some 50 us per token, however small the sizes are.
 LONGEST_RECURRENT = 256
 
 
@@ -74,8 +74,8 @@ def by_onnxruntime(problem, threads):
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    # It allocates its own memory: it computes states in place and takes 1.6 times as long if they are not aligned to its
-    # vectors, as numpy arrays are not.
+    # ONNX Runtime allocates the memory: it computes states in place, and takes 1.6 times as long if they are not aligned
+    # to its vectors. numpy arrays are not.
     own = lambda shape: onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cpu", 0)
     for name, x in feed.items():
         value = own(x.shape)
@@ -116,7 +116,7 @@ def by_ggml(problem, threads):
     pointer, long = ctypes.c_void_p, ctypes.c_int64
     context = pointer(ggml("init", pointer, InitParams(1 << 20, None, True)))
     tensor = lambda *shape: pointer(ggml("new_tensor_4d", pointer, context, 0, *(long(n) for n in shape)))
-    # Its sizes start with the innermost axis. The rule without gates has gates of 1.
+    # ggml lists sizes from the innermost axis. The rule without gates has gates of 1.
     decay = problem.decay if problem.decay is not None else np.zeros((tokens, heads, 1), np.float32)
     given = [problem.q, problem.k, problem.v, decay, problem.beta, np.zeros((heads, d, d), np.float32)]
     shapes = [(d, heads, tokens, 1)] * 3 + [(decay.shape[2], heads, tokens, 1), (1, heads, tokens, 1), (d, d, heads, 1)]

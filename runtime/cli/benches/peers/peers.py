@@ -73,7 +73,7 @@ class Problem:
             self.mask = read("mask", "u1" if mask["boolean"] else "<f4", mask["axes"])
             self.mask = self.mask != 0 if mask["boolean"] else self.mask
         causal, window, grid = request["causal"], request["window"], request["windows"]
-        # Alignment of a causal mask; both, if the diagonal is the same.
+        # Alignments of the causal mask: both, if they give the same diagonal.
         corners = {"top-left", "bottom-right"} if queries == keys else {causal}
         self.corners = corners if causal and not window else set()
         if causal or window:
@@ -99,7 +99,7 @@ class Problem:
             if total is not None and {1, len(total), len(part)} == {1, max(len(total), len(part))}:
                 total = total + part
             elif total is not None:
-                # A mask of the whole batch, and one of the windows of a picture.
+                # One part has the axis of the entire batch, the other that of the windows of a picture.
                 few, many = sorted((total, part), key=len)
                 total = np.tile(few, (len(many) // len(few), 1, 1, 1)) + many
             else:
@@ -165,7 +165,7 @@ def torch_jobs(problem, dtype):
     else:
         found = jobs("torch", lambda: sdpa(a, b, c, attn_mask=added, **grouped))
     if problem.bias is not None and problem.mask is None:
-        # As the model is written: a bias of all windows, then a mask of each.
+        # As the model is written: the bias that all windows share, then the mask of each window.
         batch, heads, n, _, d = problem.sizes
         scale, bias = d**-0.5, tensor(problem.bias).to(kind)
         shifted = None
@@ -236,7 +236,7 @@ class Graph:
 
 
 def contributed(problem, threads):
-    """MultiHeadAttention of ONNX Runtime, in its own layout [batch, tokens, heads * d]."""
+    """Returns the job of ONNX Runtime's MultiHeadAttention, in its layout [batch, tokens, heads * d]."""
     batch, heads, queries, keys, d = problem.sizes
     rows = lambda x: x.transpose(0, 2, 1, 3).reshape(batch, x.shape[2], heads * d)
     graph = Graph(17)
@@ -257,7 +257,7 @@ def contributed(problem, threads):
 
 
 def standard(problem, threads):
-    """The operator Attention of ONNX, [batch, heads, tokens, d]."""
+    """Returns the job of ONNX's operator Attention, in the layout [batch, heads, tokens, d]."""
     graph = Graph(23)
     q, k, v = problem.view(problem.q), problem.view(problem.k), problem.view(problem.v)
     inputs = [graph.bound(*x) for x in zip("qkv", (q, k, v))]
@@ -266,15 +266,15 @@ def standard(problem, threads):
     if parts and not causal:
         boolean = len(parts) == 1 and parts[0].dtype == bool and problem.shifted is None
         mask = parts[0] if boolean else problem.viewed()
-        # It broadcasts batch and heads only.
+        # The operator broadcasts only the batch and the heads of a mask.
         inputs.append(graph.bound("mask", np.broadcast_to(mask, (*mask.shape[:2], *problem.sizes[2:4]))))
     graph.node("Attention", inputs, "y", **causal)
     return graph.job(q.shape, threads, lambda y: y.reshape(problem.q.shape))
 
 
 def products(problem, threads, as_written):
-    """Two products and a softmax, as models are exported. `as_written`: with windows, the bias and the mask of
-    shifted windows are added separately, not as one tensor."""
+    """Returns the job of two products and a softmax, as models are exported. `as_written`: with windows, the bias and the
+    mask of shifted windows are added separately, not as one tensor."""
     graph = Graph(17)
     batch, heads, queries, keys, d = problem.sizes
     q = problem.q if as_written else problem.view(problem.q)

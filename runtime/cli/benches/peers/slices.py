@@ -1,4 +1,4 @@
-"""Shared by the scripts of the peers: slices of time, measured at the request of process.rs.
+"""Measures calls of peers in slices of time, at the request of process.rs. The scripts of all peers use it.
 
 Reads one JSON object a line and answers each with one.
 

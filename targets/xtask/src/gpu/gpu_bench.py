@@ -48,7 +48,7 @@ class Cell:
 
 
 def cells():
-    """Returns long lengths, lengths of vision models, every head size, causal, and decoding."""
+    """Returns the cells: long sequences, sequences of vision models, every head size, causal masks, and decoding."""
     for n in (1024, 2048, 4096, 8192, 16384):
         yield Cell("long", 1, 8, n, 64)
     for n in (64, 100, 144, 196, 256, 576, 900):
@@ -80,7 +80,7 @@ def tensors(cell):
 
 
 def truth(cell, q, k, v):
-    """Returns the answer in f64 of some rows of the last head, and their indices."""
+    """Returns the indices of evenly spaced rows of the last head, and their outputs in f64."""
     rows = torch.arange(0, cell.queries, max(1, cell.queries // 64), device="cuda")
     query, group = q[-1, -1, rows].double(), -1
     scores = query @ k[-1, group].double().T / math.sqrt(cell.dim)
@@ -114,7 +114,7 @@ def methods(cell, q, k, v):
 
 
 class Timer:
-    """Times of one method: a graph of some calls, or the calls themselves."""
+    """Times one method: a graph of several calls, or the calls themselves."""
 
     def __init__(self, call):
         self.call, self.graph, self.count = call, None, 1

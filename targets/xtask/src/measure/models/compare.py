@@ -59,7 +59,7 @@ def error(found, wanted):
 
 
 def measure(original, rewritten, operator, data, threads, rounds, clock):
-    """Returns times and errors of both models, in this process, which is limited to the same number of cores."""
+    """Returns times and errors of both models, in this process, which is limited to `threads` cores."""
     clock = time.process_time if clock == "cpu" else time.perf_counter
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import onnxruntime

@@ -129,7 +129,8 @@ def bert(layers, tokens, vocabulary):
 
 
 def structures():
-    """Returns by name: a function from `fused` to the network, one that makes inputs, and the number of attentions."""
+    """Returns by name: a function that makes the network (`fused` or not), one that makes its inputs, and the number of
+    attention calls."""
     clip_make, clip_inputs = clip(12, 4096)
     clip2_make, clip2_inputs = clip(2, 4096)
     bert_make, bert_inputs = bert(12, 384, 4096)
@@ -208,7 +209,7 @@ def export(case, entry, folder):
             torch.onnx.export(net, tensors, str(path), dynamo=False, **options)
         else:
             if dynamic:
-                # The exporter takes a recorded batch of one for a constant; two it does not.
+                # The exporter would treat a batch of one as a constant, so record a batch of two.
                 tensors = tuple(torch.cat([x, x]) for x in tensors)
                 batch = torch.export.Dim("batch", min=2, max=64)
                 shapes = tuple({0: batch} for _ in names)
