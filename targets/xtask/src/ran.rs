@@ -78,7 +78,7 @@ impl Ran {
         self.note += &other.note;
     }
 
-    /// Adds the counts of one command. A command that passed without running anything is a fault.
+    /// Adds the counts of one command. A command that succeeds without running anything is a fault.
     pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
         self.passed += passed;
         self.failed += failed;

@@ -41,7 +41,7 @@ pub const BINARY: u64 = 4_600_000;
 /// Maximum number of bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
-/// Libraries that a program may need. The loader, which is allowed too, is recognised by the start of its name.
+/// Libraries that a program may need, in addition to the loader, which is recognised by the start of its name.
 const LIBRARIES: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
 const LOADERS: [&str; 2] = ["ld-linux-aarch64.so", "ld-linux-x86-64.so"];
@@ -252,7 +252,7 @@ pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
     compare(&found, &abi.functions)
 }
 
-/// Checks that a file contains none of these paths of this machine, neither alone nor at the start of a longer path.
+/// Checks that a file contains none of the paths `private` of this machine, neither alone nor as the start of a longer path.
 pub fn paths(bytes: &[u8], private: &[String]) -> Found {
     let inside = |path: &str| {
         memchr::memmem::find_iter(bytes, path).find(|start| {
@@ -302,7 +302,7 @@ impl Exceptions {
     }
 }
 
-/// Returns whether `text` matches `pattern`, in which a star stands for any characters.
+/// Returns whether `text` matches `pattern`, in which a star stands for any string.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };

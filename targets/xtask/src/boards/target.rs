@@ -47,7 +47,7 @@ impl Target {
         }
     }
 
-    /// Returns what `uname -m` prints on the target.
+    /// Returns the output of `uname -m` on the target.
     pub fn machine(&self) -> &str {
         match self {
             Target::Host(triple) => triple.split('-').next().unwrap_or_default(),

@@ -25,8 +25,7 @@ pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
 /// Target of the modules: the GPU of the Jetson Nano, the oldest one with arithmetic on pairs of f16.
 const TARGET: &str = "sm_53";
-/// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs need no other
-/// code.
+/// Targets for which ptxas checks the modules: the GPUs of the Jetson Nano and the Jetson TX2. Newer GPUs run the same code.
 const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
@@ -34,8 +33,8 @@ pub const NEWEST_ISA: u32 = 65;
 /// that walk over states take 1.4 MB, and the quadratic form with delta rules and per-dim gates takes 0.4 MB. These are
 /// separate modules, because a process only compiles the modules of its plans.
 const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
-/// Maximum processor seconds that ptxas should need for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A
-/// module that takes longer than it should is measured again, up to [`TIMES`] times, and the smallest time counts.
+/// Target processor seconds of ptxas for a module; on a slow machine, [`MOST_SECONDS`] are allowed. A module that takes
+/// longer than the target is measured again, up to [`TIMES`] times, and the smallest time counts.
 const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;

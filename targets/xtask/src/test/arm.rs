@@ -1,5 +1,5 @@
-//! The stages `arm` and `aarch64`: the code of the boards, emulated. One configuration of cargo's builds the tests and the
-//! files of a board's folder, with the paths that are handed out; the stage `boards` tests the folder that is handed out.
+//! Runs the stages `arm` and `aarch64`: the boards' code, emulated. One cargo configuration builds the tests and the files
+//! of a board's folder, with the paths of a shipped folder; the stage `boards` tests the folder that is shipped.
 
 use super::capi::abi;
 use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-cli \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
-/// Modules of the crossing tests that an emulator may run in addition to [`KERNELS`]. The rest calls only `core`, whose
+/// Modules of the crossing tests that an emulator runs in addition to [`KERNELS`]. All other modules call only `core`, whose
 /// code is the same on every processor, or a GPU.
 const AS_WELL: [&str; 17] = [
     "backward_tasks::",
@@ -40,11 +40,11 @@ const AS_WELL: [&str; 17] = [
     "ulp::",
 ];
 
-/// Modules of the tool's tests that compute. The rest asks about files, flags, refusals, ports and statistics.
+/// Modules of the tool's tests that compute. All others test files, flags, refusals, ports and statistics.
 const OF_THE_TOOL: [&str; 6] =
     ["cli_backward::", "cli_linear::", "cli_run::", "cli_types::", "cli_verify::", "cli_windows::"];
 
-/// Returns the folder of the products, which is separate from the host's, so that neither waits for the other.
+/// Returns the folder of the build outputs. It is separate from the host's, so that neither build waits for the other.
 fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("arm")
 }
@@ -87,8 +87,8 @@ pub fn arm(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the stage `aarch64`. The robot's tests are the stage `robot`'s. The kernels without vectors are the same everywhere, too,
-/// and answer random problems.
+/// Runs the stage `aarch64`, without the robot's tests, which the stage `robot` runs. The kernels without vectors are the
+/// same on every processor, so they only compute random problems.
 pub fn every_test(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         for (only, targets, modules) in [
@@ -110,7 +110,7 @@ pub fn every_test(tree: &Tree) -> Ran {
     })
 }
 
-/// Compares the bits of the program without an operating system on an emulated Cortex-M4F with those on this machine.
+/// Compares the results of the program without an operating system, on an emulated Cortex-M4F and on this machine, bit by bit.
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;

@@ -3,8 +3,8 @@
 /// Parameters of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// Runs only the part for an inner loop.
+    /// `true` to run only the part for an inner loop.
     pub fast: bool,
-    /// Minutes that the fuzz targets and the hunt take together.
+    /// Total minutes for the fuzz targets and the hunt.
     pub minutes: u64,
 }

@@ -1,5 +1,5 @@
-//! Runs the stage `boards`: the files of the boards, optimised as a whole, are built, examined, linked against and run
-//! by emulation.
+//! Runs the stage `boards`: builds the files of the boards with link-time optimisation, examines them, links programs with
+//! them, and runs these in an emulator.
 
 use super::capi;
 use super::dist::dist;
@@ -13,7 +13,7 @@ use elsa_targets::{Board, NAMES};
 use std::path::Path;
 use std::time::Duration;
 
-/// Files of every board's folder.
+/// Files in the folder of every board, except [`OF_LIBRARY`] and [`OF_BOARD`].
 const HANDED_OUT: [&str; 6] = [
     "bin/elsa",
     "lib/libelsa_ort.so",
@@ -22,7 +22,7 @@ const HANDED_OUT: [&str; 6] = [
     "share/licences/THIRD-PARTY.txt",
     "share/required.txt",
 ];
-/// Files of the C library among them.
+/// Files of the C library and of elsa.py in the folder of every board.
 const OF_LIBRARY: [&str; 12] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
@@ -37,13 +37,13 @@ const OF_LIBRARY: [&str; 12] = [
     "share/python/elsa.py",
     "share/python/_elsa.c",
 ];
-/// Files of the board itself among them.
+/// Files in the folder of a board that describe the board.
 const OF_BOARD: [&str; 4] = ["board.md", "config.toml", "profile.toml", "toolchain.cmake"];
 
-/// Arguments of the bench that the emulator runs: a decoding call and the short end of the grid.
+/// Command line of `elsa bench` for the emulator: a decoding call and the smallest shapes of the grid.
 const SHORT_GRID: &str = "bench --force --json --seconds 0.1 --shape 1,1,1,256,64 --shape 1,1,64,64,64 \
     --shape 1,1,100,100,64 --shape 1,1,144,144,64 --shape 1,1,196,196,64";
-/// Lines that it prints: two methods for each shape.
+/// Number of lines that [`SHORT_GRID`] prints: two methods for each shape.
 const SHORT_GRID_LINES: usize = 10;
 
 /// Runs the stage `boards`.
@@ -71,7 +71,7 @@ pub fn boards(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the binary that boards get on an emulated Cortex-A57.
+/// Runs the boards' `elsa` binary on an emulated Cortex-A57.
 fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let elsa = |rest: &str, seconds: u64| {
         let run = Run::new(tree, &setup::emulator()).arg(dist.join("bin/elsa")).args(rest);

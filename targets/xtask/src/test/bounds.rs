@@ -1,4 +1,4 @@
-//! Hunts for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
+//! Searches for violations of error bounds on the back ends of this machine, with `tests/examples/hunt.rs`.
 
 use super::ask::Ask;
 use crate::ran::Ran;
@@ -14,8 +14,8 @@ pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     run.run().text("the hunt").map(drop)
 }
 
-/// Runs the stage `hunt` for half of the requested minutes. The program is built like the programs of the stage `host`: its
-/// kernels and its oracle are optimised, and it stops at an overflow.
+/// Runs the stage `hunt` for half of the requested minutes. The program is built like those of the stage `host`, with
+/// optimised kernels, an optimised oracle and overflow checks.
 pub fn bounds(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("rows", |ran| {
         let build = Run::new(tree, "cargo build --workspace --example hunt");

@@ -1,4 +1,4 @@
-//! Commands of cargo's, run and counted.
+//! Runs cargo commands and counts their tests or targets.
 
 use super::printed;
 use crate::ran::Ran;
@@ -8,8 +8,8 @@ use std::path::Path;
 /// The flag with which cargo reports in JSON.
 pub const JSON: &str = "--message-format=json-render-diagnostics";
 
-/// Modules of the crossing tests that ask whether kernels are right, for every form of a call, and that an emulator and a
-/// sanitizer answer in seconds.
+/// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an emulator
+/// or under a sanitizer.
 pub const KERNELS: [&str; 15] = [
     "append::",
     "backward::",

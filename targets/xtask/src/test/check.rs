@@ -1,4 +1,4 @@
-//! Runs the stage `check`, whose checks run no test: formatting, structure, lints, dependencies, documentation.
+//! Runs the stage `check`, which runs no tests: formatting, structure, lints, dependencies, documentation.
 
 use super::cargo::{JSON, bare_metal_run, builds};
 use super::house::house;
@@ -8,7 +8,7 @@ use crate::ran::Ran;
 use crate::setup::{self, BARE};
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
 
-/// Runs the stage `check`; when it shall be fast, formatting, structure and the lints of the workspace.
+/// Runs the stage `check`; if `fast`, only formatting, structure and the lints of the workspace.
 pub fn check(tree: &Tree, fast: bool) -> Ran {
     Ran::of("files, targets and rules", |ran| {
         ran.join(fmt(tree).close());

@@ -1,4 +1,4 @@
-//! The folders that are handed out, built once for the tree as it is.
+//! Builds the shipped folders, once for each state of the tree.
 
 use super::results::{content, keep, read};
 use crate::boards::build;
@@ -8,8 +8,7 @@ use crate::shell::Tree;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Returns the folder for a board or this machine; builds it unless it is up to date. A build's checks are added to
-/// `ran`.
+/// Returns the folder for a board or this machine, which is built if it is outdated. Adds the checks of the build to `ran`.
 ///
 /// # Errors
 /// Returns an error if the build or a check fails.
@@ -32,7 +31,7 @@ pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the time when a file was written, in nanoseconds.
+/// Returns the modification time of a file, in nanoseconds.
 fn written(path: &Path) -> Option<u128> {
     Some(path.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos())
 }

@@ -1,5 +1,5 @@
-//! Runs the stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the
-//! folders that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `examples`: builds the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets` with the folders
+//! of `cargo xtask build`, and runs them here, on the stand-in driver, and on an emulated board.
 
 use super::dist::dist;
 use super::vision::{MODEL, count, for_board, make, program, refusals};
@@ -16,12 +16,12 @@ use std::time::Duration;
 const REALTIME: &str = "examples/cpp-realtime";
 const PROGRAMS: [&str; 2] = ["elsa-realtime", "realtime-tests"];
 const SNIPPETS: &str = "examples/cpp-snippets";
-/// Snippets that need the library alone.
+/// Snippets that need no library except this one.
 const PLAIN: [&str; 4] = ["growing-cache", "fixed-cache", "chunks", "own-threads"];
-/// Snippets that need another library as well.
+/// Snippets that need one more library each.
 const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 
-/// Arguments of CMake to build only the former.
+/// CMake arguments that leave out [`WITH_OTHERS`].
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
 /// Requests that the loop rejects, with text from the message.
@@ -89,7 +89,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the snippets that need only the library, against the folder `dist`: a part of the stage `host`.
+/// Runs the snippets of [`PLAIN`], built with the folder `dist`, as a part of the stage `host`.
 pub fn snippets(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     let dir = tree.target.join("snippets/quick");
     make(tree, SNIPPETS, &PLAIN, None, &dir, dist, &ALONE.map(str::to_owned))?;
@@ -126,7 +126,7 @@ fn summary(out: &Output) -> Result<Value, String> {
     serde_json::from_str(&out.text("the loop")?).map_err(|error| format!("no JSON: {error}"))
 }
 
-/// Checks a summary: at least `frames` frames, in the time that the rate gives them, each of them counted once.
+/// Checks a summary: at least `frames` frames in the time that follows from the rate, each counted exactly once.
 fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) -> Result<String, String> {
     let number = |name: &str| all[name].as_u64().unwrap_or(u64::MAX);
     let float = |name: &str| all[name].as_f64().unwrap_or(f64::NAN);
@@ -150,8 +150,8 @@ fn expect(all: &Value, frames: u64, ended: &str, backend: &str, fallback: bool) 
     }
 }
 
-/// Runs the loop on this machine: with and without pictures, ended by a signal, and on a GPU that works, is missing or
-/// gets lost.
+/// Runs the loop on this machine with and without pictures, ended by a signal, and on a GPU that works, is missing or is
+/// lost.
 fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path) {
     let here = |rest: &str| asked(tree, "", dir, rest);
     let out = here("--rate 200 --frames 360 --backend scalar").arg(pictures).run();

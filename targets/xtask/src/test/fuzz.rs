@@ -1,4 +1,4 @@
-//! Runs the stage `fuzz`: the lints of `tests/fuzz`, and every target of its `src/bin` in its share of the time.
+//! Runs the stage `fuzz`: the lints of `tests/fuzz`, and every target in `src/bin` for an equal share of the time.
 
 use super::ask::Ask;
 use super::cargo::{JSON, builds, together};
@@ -10,7 +10,7 @@ use crate::shell::{FUZZ, Run, Tree};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Instrumentation for libFuzzer, which the stable compiler has too. Overflow is checked by the profile.
+/// Compiler flags of the instrumentation for libFuzzer, which the stable compiler also has. The profile checks overflow.
 const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -21,7 +21,7 @@ fn fuzz_run(tree: &Tree, line: &str, host: &str) -> Run {
     run.args("--release --target").arg(host).arg("--target-dir").arg(tree.target.join("fuzz"))
 }
 
-/// Runs the stage `fuzz`, for half of the minutes.
+/// Runs the stage `fuzz`, for half of the requested minutes.
 pub fn fuzz(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("fuzz targets", |ran| {
         setup::program(tree, "c++", "g++")?;

@@ -1,11 +1,11 @@
-//! Finds the place where this machine lets tests make control groups that limit memory.
+//! Finds the folder in which tests on this machine can create control groups that limit memory.
 
 use std::path::{Path, PathBuf};
 
 /// Mount points of memory control groups, version 1 and version 2.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// Returns a folder in which groups can be created.
+/// Returns the folder in which such groups can be created.
 ///
 /// # Errors
 /// Returns the reason if there is no such folder.
@@ -18,7 +18,7 @@ pub fn folder() -> Result<PathBuf, String> {
     Err(why.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns whether a group below `folder` can be made, and has a limit on its memory.
+/// Checks that a group can be created in `folder`, and that groups there limit memory.
 fn limits(folder: &Path) -> Result<(), String> {
     let group = folder.join(format!("elsa-probe-{}", std::process::id()));
     std::fs::create_dir(&group).map_err(|e| e.to_string())?;

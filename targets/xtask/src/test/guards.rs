@@ -1,5 +1,5 @@
-//! Guards of stages of the long run: the tree holds hashes of the guarded files from the last complete run that passed.
-//! If the tree differs, the short run includes the stage.
+//! Guards of the stages of the long run. The tree contains hashes of the guarded files from the last complete run that
+//! passed. If a hash differs, the short run includes its stage.
 
 use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};
@@ -13,10 +13,10 @@ const OPENING: &str = "\
 # tree differs, the short run takes the stage as well.
 ";
 
-/// Hashes by the names of stages.
+/// Hashes of the guarded files, by the name of the stage.
 pub type Hashes = BTreeMap<String, String>;
 
-/// Returns the hashes of the tree as it is.
+/// Hashes the guarded files in their present state.
 ///
 /// # Errors
 /// Returns an error if the tree is not a git checkout, or if a file cannot be read.
@@ -25,7 +25,7 @@ pub fn hashes(tree: &Tree) -> Result<Hashes, String> {
     guarding.map(|stage| Ok((stage.name.to_owned(), hash(tree, stage.guards)?))).collect()
 }
 
-/// Returns a hash of the names and the content of the files below `paths`.
+/// Returns a hash of the names and contents of the files in `paths`.
 fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
     let run = Run::new(tree, "git ls-files -z --cached --others --exclude-standard --");
     let list = paths.iter().fold(run, |run, path| run.arg(*path)).quiet().run().text("git ls-files")?;
@@ -42,7 +42,7 @@ fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
     Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Returns the hashes that the tree holds; `None` where no long run has written them.
+/// Reads the hashes that the tree contains; `None` if no long run has written them.
 fn written(tree: &Tree) -> Result<Option<Hashes>, String> {
     let path = tree.root.join(FILE);
     if !path.exists() {
@@ -69,7 +69,7 @@ pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
     Ok(differing(&hashes(tree)?, &[&written, &here]))
 }
 
-/// Returns the stages whose hash none of `known` has.
+/// Returns the stages whose hash in `now` is in none of `known`.
 fn differing(now: &Hashes, known: &[&Hashes]) -> Vec<&'static Stage> {
     let same = |stage: &&Stage| now.get(stage.name).is_none_or(|hash| knows(known, stage.name, hash));
     STAGES.iter().filter(|stage| !same(stage)).collect()
@@ -79,7 +79,7 @@ fn knows(known: &[&Hashes], name: &str, hash: &str) -> bool {
     known.iter().any(|known| known.get(name).is_some_and(|old| old == hash))
 }
 
-/// Records on this machine that a stage passed for the content that it guarded when the run began.
+/// Records that a stage passed on this machine with the guarded content `then`, of the beginning of the run.
 pub fn keep_passed(tree: &Tree, name: &str, then: &Hashes) -> Result<(), String> {
     let Some(hash) = then.get(name) else { return Ok(()) };
     let mut here: Hashes = read(&passed(tree)).unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn keep_passed(tree: &Tree, name: &str, then: &Hashes) -> Result<(), String>
     keep(&passed(tree), &here)
 }
 
-/// Writes the hashes into the tree; returns whether that changed it.
+/// Writes the hashes into the tree; returns whether the file changed.
 pub fn write(tree: &Tree, hashes: &Hashes) -> Result<bool, String> {
     if written(tree)?.as_ref() == Some(hashes) {
         return Ok(false);

@@ -1,6 +1,6 @@
-//! Runs the snippets of README and of every page of the guide in one folder: Python, shell, and transcripts, whose
-//! lines `$ command` are followed by the output. A fence whose info string continues with `untested:` and a reason is
-//! counted only. [`readme`] follows the blocks of Rust and C++; `text` holds figures.
+//! Runs the snippets of README and of every page of the guide in one folder: Python, shell, and transcripts, in which the
+//! output follows each line `$ command`. A block whose info string continues with `untested:` and a reason is only counted.
+//! [`readme`] runs the blocks of Rust and C++. Blocks of type `text` are diagrams and are not run.
 
 use super::readme;
 use crate::files;
@@ -9,10 +9,10 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest time of a command.
+/// Time limit of a command.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Writes the files that pages name, next to those of the page about the tool.
+/// Python program that writes the files that the pages use, in addition to those that docs/src/tool.md creates.
 const FILES: &str = r#"
 import numpy as np
 random = np.random.default_rng(2)
@@ -73,7 +73,7 @@ fn shape(line: &str) -> Vec<&str> {
     line.split_whitespace().map(general).collect()
 }
 
-/// Returns `true` if `found` is `wanted`, in which `…` stands for any number of items.
+/// Returns `true` if `found` equals `wanted`, in which an item `…` stands for any number of items.
 fn matches<T: PartialEq + Copy>(
     wanted: &[T],
     found: &[T],
@@ -102,7 +102,7 @@ fn same_output(wanted: &[&str], found: &str) -> bool {
     matches(wanted, &found, &|line| line == "…", &same_shape)
 }
 
-/// Runs the pages with the tools in `built`, the Python module of the folder `dist`, and the interpreter `python`.
+/// Runs the pages with the programs in `built`, the Python module in the folder `dist`, and the interpreter `python`.
 pub fn pages(tree: &Tree, ran: &mut Ran, built: &Path, dist: &Path, python: &Path) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let run = |program: &str, text: &str| {
@@ -181,7 +181,7 @@ mod tests {
         assert!(!same_output(&["a", "b"], "a\nc\n"));
     }
 
-    /// Checks that every block of every page is run, followed or marked.
+    /// Checks that every block of every page is run, left to [`readme`], or marked as untested.
     #[test]
     fn every_block_has_a_known_language() {
         let tree = Tree::find().unwrap();

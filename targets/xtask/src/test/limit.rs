@@ -4,9 +4,9 @@ use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
 const LIMIT: f64 = 1700.0;
-/// Allowed factor on a quiet machine.
+/// Factor by which a run on a quiet machine may exceed the limit.
 const OVER: f64 = 1.2;
-/// The share of the processors' time that other programs take at most on a quiet machine.
+/// Maximum share of the processors' time that other programs use on a quiet machine.
 const QUIET: f64 = 0.05;
 
 /// Measures the time of a run and the concurrent load of the machine.
@@ -16,13 +16,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts the measurement.
     pub fn start() -> Watch {
         Watch { start: Instant::now(), busy: busy() }
     }
 
-    /// Returns the fault of a run that took too long: `worked` is its processor seconds, `beyond` the seconds of its
-    /// stages that are not in the short run.
+    /// Returns a fault if the run took too long. `worked` are its processor seconds, and `beyond` are the expected seconds of
+    /// its stages that are not in the short run.
     pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
         let seconds = self.start.elapsed().as_secs_f64();
         let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);
@@ -34,8 +34,8 @@ fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
-/// Judges the time of a run on a quiet machine: one with two cores or more, where other programs, including those of
-/// other guests of its host, had `others` processor seconds, at most a twentieth of the total. A machine whose system
+/// Returns a fault if a run on a quiet machine took too long. A quiet machine has at least two cores, and other programs,
+/// including other guests of its host, used `others` processor seconds: at most the share [`QUIET`]. A machine whose system
 /// does not report this is not quiet.
 fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<String> {
     let quiet = cores >= 2.0 && others.is_some_and(|others| others <= QUIET * seconds * cores);
@@ -48,14 +48,14 @@ fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<St
     (quiet && seconds > OVER * limit).then(text)
 }
 
-/// Returns the seconds that all processors have worked since the system started, including those that the host of a
-/// virtual machine stole.
+/// Returns the seconds that all processors have worked since the system started, including the time stolen by the host of
+/// a virtual machine.
 fn busy() -> Option<f64> {
     parse(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// Parses the first line, which lists hundredths: user, nice, system, idle, waiting, interrupts (two), stolen, and
-/// guests, which are part of user and nice.
+/// Parses the first line of /proc/stat, in hundredths of a second: user, nice, system, idle, waiting, interrupts (two),
+/// stolen, and guests, which are part of user and nice.
 fn parse(text: &str) -> Option<f64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();

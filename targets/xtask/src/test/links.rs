@@ -1,7 +1,7 @@
 //! Links programs with the folder that `cargo xtask build` creates, in every supported way: through CMake and
-//! pkg-config, with the static and the shared library, as a program without shared libraries, as a plugin, and
-//! together with a second Rust library. The folder is moved after the build and the programs are installed; before
-//! they run, both the folder and their build folder are deleted.
+//! pkg-config, with the static and the shared library, as a program without shared libraries, as a plugin, and together
+//! with a second Rust library. The programs are installed; before they run, the folder and the build folder are moved
+//! away.
 
 use crate::boards::library::Abi;
 use crate::boards::{build, check};
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 const CONSUMER: &str = "targets/xtask/consumer";
 
-/// Copies a folder to another place, with its links.
+/// Copies a folder to another place and preserves its symbolic links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     empty(to)?;
     let run = Run::new(tree, "cp -a").arg(dist.join(".")).arg(to);
     run.quiet().run().text("moving the folder").map(|_| ())
 }
 
-/// Runs a program that must print `ok`, in a line for each of its calls.
+/// Runs a program that must print at least one line and only lines `ok`.
 fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     let said = run.limit(Duration::from_secs(60)).run().text(what);
     let good = |said: &str| !said.is_empty() && said.lines().all(|line| line == "ok");
@@ -32,7 +32,7 @@ fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     ran.note(what, found);
 }
 
-/// Returns the names that a plugin defines for the programs which load it.
+/// Checks that a plugin exports its own function, and no others except the functions of the interface.
 fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     let names = check::defined(bytes)?;
     let alien = |name: &&String| *name != "plugin" && !abi.functions.contains(*name);
@@ -44,7 +44,7 @@ fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     }
 }
 
-/// Build and run of the consumer: on this machine, or for a board.
+/// A way to build and run the program with CMake: on this machine, or for a board.
 struct Way<'a> {
     what: String,
     cmake: PathBuf,
@@ -52,9 +52,9 @@ struct Way<'a> {
     emulator: &'a str,
 }
 
-/// Programs that [`with_cmake`] has made.
+/// Programs that [`with_cmake`] has built.
 struct Made {
-    /// The program with the static library, and one without it.
+    /// The program with the static library, and a program without the library.
     fixed: [PathBuf; 2],
     /// The program with the shared library.
     shared: PathBuf,
@@ -141,7 +141,7 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs that are linked with the output of pkg-config: their names, compilers and questions.
+/// Names and compilers of the programs that are linked by pkg-config, and the arguments of pkg-config.
 const DRIVERS: [(&str, &str, &str); 6] = [
     ("gcc", "gcc", "--libs elsa"),
     ("g++", "g++", "--libs elsa"),
@@ -151,7 +151,7 @@ const DRIVERS: [(&str, &str, &str); 6] = [
     ("g++-static", "g++ -static", "--static --libs elsa"),
 ];
 
-/// Returns the line that pkg-config prints, as it prints it.
+/// Returns the unchanged output of pkg-config.
 fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String> {
     let run = Run::new(tree, "pkg-config").args(question);
     let run = run.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig")).env("PKG_CONFIG_LIBDIR", "");
@@ -197,8 +197,8 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     Ok(())
 }
 
-/// Links a program with the library and with a copy of it whose functions have other names. The copy represents a second
-/// library written in Rust: both contain the whole standard library. The program calls each of them once.
+/// Links a program with the library and with a copy of it whose functions have other names. The copy stands for a second
+/// Rust library: both contain the entire standard library. The program calls each of them once.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
         abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
@@ -229,13 +229,13 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// Returns the CMake argument that names zig.
+/// Returns the CMake argument with the path of zig.
 fn zig(tree: &Tree) -> Result<String, String> {
     Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
 }
 
-/// Links programs with a board's folder by zig, statically and dynamically, runs them in the emulator, and checks what they
-/// require of a board. Returns the static program and the one that does not need the library.
+/// Links programs with a board's folder by zig, statically and dynamically, runs them in the emulator, and checks that a
+/// board can load them. Returns the static program and the program without the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
     setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
@@ -291,7 +291,7 @@ pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<
     Ok(())
 }
 
-/// Returns the processor that zig's compiler tunes for on a board.
+/// Returns the options of zig's compiler that tune code for the processor of `board`.
 fn tuned_by_zig(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-Xclang -tune-cpu -Xclang cortex-a78ae",
@@ -300,7 +300,7 @@ fn tuned_by_zig(board: &str) -> &'static str {
     }
 }
 
-/// Returns the same for GCC, no version of which knows the Xavier's cores.
+/// Returns the options of GCC that tune code for `board`. No version of GCC knows the Xavier's cores.
 fn tuned_by_gcc(board: &str) -> &'static str {
     match board {
         "jetson-orin" => "-march=armv8-a -mtune=cortex-a78ae",
@@ -308,7 +308,7 @@ fn tuned_by_gcc(board: &str) -> &'static str {
     }
 }
 
-/// Returns whether a compiler's command line tunes so, and stays within the instruction set.
+/// Checks that the command line `line` of a compiler contains the options `wanted`, and no other instruction set.
 fn tuned(line: &str, wanted: &str) -> check::Found {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (line, wanted) = (words(line), words(wanted));
@@ -324,7 +324,7 @@ fn tuned(line: &str, wanted: &str) -> check::Found {
     if tuned { Ok(wanted) } else { Err(format!("{}; allowed: {wanted} in it", line.join(" "))) }
 }
 
-/// Returns the command line by which CMake compiles a C file, with these definitions.
+/// Returns the command line with which CMake compiles a C file, given the definitions `defines`.
 fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<String, String> {
     let dir = home.join("flags");
     empty(&dir)?;

@@ -1,10 +1,9 @@
-//! Output of a failed stage: the last lines of the commands named in its faults, or the end of the whole
-//! output.
+//! Output of a failed stage: the last lines of the commands named in its faults, or the end of its log.
 
 use super::results::Outcome;
 use std::path::Path;
 
-/// Lines that are shown of a command.
+/// Maximum number of lines that are shown per command.
 const SHOWN: usize = 60;
 
 /// Prints the relevant output of a failed stage, and the path of the full log.
@@ -22,7 +21,7 @@ pub fn show(path: &Path, name: &str, outcome: &Outcome) {
     println!("[{name}] the whole log: {}", path.display());
 }
 
-/// Returns the ends of the commands in a log that faults name. A command begins with its line after `$ ` and ends before the next.
+/// Returns the last lines of each command that a fault names. A command starts at its line `$ …` and ends before the next.
 fn ends(log: &str, faults: &[String]) -> Vec<String> {
     let lines: Vec<&str> = log.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("$ ")).collect();

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: stages, each in a process of its own whose output goes to `target/test-logs`, in lanes that run side
-//! by side; counted, timed and kept.
+//! `cargo xtask test`: runs stages, each in a separate process whose output goes to `target/test-logs`, in concurrent lanes,
+//! and records their counts and times.
 
 mod absent;
 mod arm;
@@ -76,7 +76,7 @@ pub struct Arguments {
     prove: prove::Asked,
 }
 
-/// Runs the requested stages; prints a line for each, and a table.
+/// Runs the requested stages; prints a line for each, and a summary table.
 pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
     let ask = Ask { fast: asked.fast, minutes: asked.minutes };
     if asked.list {
@@ -100,7 +100,7 @@ fn told_by(tree: &Tree, stage: &Stage) -> PathBuf {
     log_of(tree, stage).with_extension("json")
 }
 
-/// Runs a stage in this process and leaves its outcome to the one that started it.
+/// Runs a stage in this process and writes its outcome for the process that started this one.
 fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
     let start = Instant::now();
     let ran = (stage.run)(tree, ask).close();
@@ -125,7 +125,7 @@ fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
     }
 }
 
-/// Runs a stage in a process of its own; returns its outcome.
+/// Runs a stage in a separate process and returns its outcome.
 fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
     let (log, told) = (log_of(tree, stage), told_by(tree, stage));
     // One that an earlier run left would be taken for this one's.
@@ -140,7 +140,7 @@ fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
     results::read(&told).unwrap_or_else(|| Outcome::untold(&how))
 }
 
-/// Outcome of a run: every stage that ran or had passed before, in the order of the list.
+/// Outcomes of the stages that ran or had passed before, in the order of [`STAGES`].
 type Done = Vec<(&'static Stage, Outcome)>;
 
 fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
@@ -210,7 +210,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     finish(tree, asked, &results, before, done, faults)
 }
 
-/// Prints the table and the stages not run, and writes the hashes when every stage has passed.
+/// Prints the summary table and the stages that did not run, and writes the guards' hashes if every stage has passed.
 fn finish(
     tree: &Tree,
     asked: &Arguments,

@@ -1,6 +1,5 @@
-//! Runs the stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine, on an emulated
-//! Cortex-A57, and from Python; and linear attention by the tool compared with the operators of ONNX and of ONNX
-//! Runtime.
+//! Runs the stages `onnx` and `ort`: the operator in several versions of ONNX Runtime, on this machine, on an emulated
+//! Cortex-A57, and from Python; and the tool's linear attention compared with the operators of ONNX and of ONNX Runtime.
 
 use super::{arm, workspace};
 use crate::boards::build;
@@ -11,16 +10,16 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 use std::time::Duration;
 
-/// Linear attention by the tool.
+/// Script that tests the tool's linear attention.
 const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
-/// The check of rewritten models by the tool.
+/// Script that tests `elsa onnx rewrite --check`.
 const CHECK: &str = "runtime/cli/tests/onnx_check.py";
-/// Random models, original and rewritten.
+/// Script that compares random models with their rewritten versions.
 const RANDOM: &str = "runtime/ort/tests/random_models.py";
-/// Convolutions and selective scans by the tool.
+/// Script that tests the tool's convolutions and selective scans.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
-/// Runs the stage `onnx`: the oldest and the newest runtime on this machine, and the cases of ONNX.
+/// Runs the stage `onnx`: the oldest and the newest runtime on this machine, and the test cases of ONNX.
 pub fn ends(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let runtimes = setup::ort::runtimes(tree, &setup::ort::ENDS)?;
@@ -32,7 +31,7 @@ pub fn ends(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the stage `ort`: every runtime that is supported, here and emulated, and Python 3.6.
+/// Runs the stage `ort`: every supported runtime, on this machine and emulated, and Python 3.6.
 pub fn every(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let runtimes = setup::ort::runtimes(tree, &setup::ort::VERSIONS)?;
@@ -60,15 +59,15 @@ pub fn every(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the program that loads a runtime and the operator of a folder. It gets two threads, and compares this number with
-/// its own setting.
+/// Returns the command of the program that loads a runtime and the operator in `folder`. It requests two threads, and
+/// checks that the operator uses two.
 fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
     let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
     let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");
     run.limit(Duration::from_secs(120))
 }
 
-/// Returns a runtime here, whose libraries are those of x86-64.
+/// Returns the commands, with descriptions, that test a runtime on this machine; none unless it is an x86-64 machine.
 fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, Run)> {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
@@ -78,7 +77,7 @@ fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, 
     vec![(format!("{runtime}, f32"), single), (format!("{runtime}, f16"), half)]
 }
 
-/// Counts the lines of a program, each of which says `ok` or `FAILED`.
+/// Runs a program whose lines start with `ok` or `FAILED`, and counts these lines.
 fn check(ran: &mut Ran, what: &str, run: Run) {
     let out = run.whole().machine().run();
     let passed = out.stdout.lines().filter(|line| line.starts_with("ok")).count() as u64;
@@ -93,7 +92,7 @@ fn check(ran: &mut Ran, what: &str, run: Run) {
     }
 }
 
-/// Runs the cases of ONNX with Python's newest runtime.
+/// Runs the test cases of ONNX with the newest runtime for Python.
 fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let attention = tree.root.join("runtime/ort/tests/attention.py");
@@ -109,8 +108,8 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks models that the tool rewrites: compares the answers of `count` random ones before and after, and runs the
-/// tool's own check in every runtime.
+/// Tests models that the tool rewrites: compares `count` random models before and after, and runs the tool's own check in
+/// every runtime.
 fn rewritten(
     tree: &Tree,
     ran: &mut Ran,
@@ -131,7 +130,7 @@ fn rewritten(
     Ok(())
 }
 
-/// Runs the quick start with Python 3.6 and the runtime of its time.
+/// Runs the quick start with Python 3.6 and ONNX Runtime 1.10.
 fn oldest(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     match setup::ort::oldest(tree)? {
         Some(oldest) => {

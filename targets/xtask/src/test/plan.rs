@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Stages that search for a given time: each gets half of the minutes.
+/// Stages that search for a given time: each gets half of the requested minutes.
 const SEARCHES: [&str; 2] = ["fuzz", "hunt"];
 
 /// Estimates the seconds that a stage takes.
@@ -15,10 +15,10 @@ fn seconds(stage: &Stage, minutes: u64) -> f64 {
     stage.seconds + if SEARCHES.contains(&stage.name) { minutes as f64 * 30.0 } else { 0.0 }
 }
 
-/// One of several parts of all stages.
+/// A part of a run that is divided into several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Counted from one.
+    /// Number of this part, from one.
     this: usize,
     of: usize,
 }
@@ -42,8 +42,8 @@ impl FromStr for Part {
 }
 
 impl Part {
-    /// Returns the stages of this part, in their order. The division is the same on every machine: the longest stages first, each
-    /// to the part that has the least to do.
+    /// Returns the stages of this part, in the order of `stages`. The division is the same on every machine: each stage, the
+    /// longest first, goes to the part that has the least to do.
     pub fn of(self, stages: &'static [Stage], minutes: u64) -> Vec<&'static Stage> {
         let mut longest: Vec<&Stage> = stages.iter().collect();
         longest.sort_by(|a, b| seconds(b, minutes).total_cmp(&seconds(a, minutes)));
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-/// The lanes of a run, and how far they are.
+/// The lanes of a run, and their progress.
 pub struct Progress {
     lanes: Vec<Vec<&'static Stage>>,
     /// Seconds that each stage is expected to take.
@@ -68,7 +68,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of these stages; `known` holds the seconds of their last runs.
+    /// Creates the progress of `stages`; `known` contains the seconds of their last runs.
     pub fn new(stages: &[&'static Stage], known: &BTreeMap<String, f64>, minutes: u64) -> Progress {
         let count = stages.iter().map(|stage| stage.lane + 1).max().unwrap_or(0);
         let lane = |lane| stages.iter().filter(|stage| stage.lane == lane).copied().collect::<Vec<_>>();
@@ -81,12 +81,12 @@ impl Progress {
         Progress { lanes, expected, running: Mutex::default() }
     }
 
-    /// Returns the stages of each lane, which run one after another.
+    /// Returns the stages of each lane, in the order in which the lane runs them.
     pub fn lanes(&self) -> Vec<Vec<&'static Stage>> {
         self.lanes.clone()
     }
 
-    /// Describes the first stages and the total time.
+    /// Lists the stages of each lane, and the expected total time.
     pub fn opening(&self) -> String {
         let names = |lane: &Vec<&Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ");
         let lanes: Vec<String> = self.lanes.iter().map(names).collect();
@@ -103,7 +103,7 @@ impl Progress {
         running.0.insert(stage.name, Instant::now());
     }
 
-    /// Records the end of a stage: prints its line, with the remaining time.
+    /// Records that a stage has ended, and prints its line with the remaining time.
     pub fn end(&self, stage: &Stage, outcome: &Outcome) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.0.remove(stage.name);
@@ -126,7 +126,7 @@ impl Progress {
     }
 }
 
-/// Formats seconds in words.
+/// Formats the remaining seconds, such as `40 s left`.
 fn minutes(seconds: f64) -> String {
     if seconds < 90.0 { format!("{seconds:.0} s left") } else { format!("{:.0} min left", seconds / 60.0) }
 }

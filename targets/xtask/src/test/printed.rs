@@ -1,4 +1,4 @@
-//! Counts of what ran, read from the output of cargo, libtest, rustfmt, libFuzzer and the bare-metal program.
+//! Reads counts from the output of cargo, libtest, rustfmt, libFuzzer and the bare-metal program.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub fn failures(text: &str) -> Vec<&str> {
     lines.filter_map(|line| line.split(' ').next()).collect()
 }
 
-/// Counts the files that rustfmt names when it is verbose.
+/// Counts the files that rustfmt lists in verbose mode.
 pub fn formatted(text: &str) -> u64 {
     let files: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("Formatting ")).collect();
     files.len() as u64
@@ -50,7 +50,7 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the number `name` of the first JSON object at the end of a line of `text` that has it.
+/// Returns the number `name` from the first line of `text` that ends in a JSON object with this name.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
@@ -63,11 +63,11 @@ pub fn executions(text: &str) -> u64 {
     lines.filter_map(|n| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// Counts the words that agree and those that differ between board and host, and describes the first disagreement.
+/// Compares the words that board and host print: returns the numbers of equal and of different words, and the first fault.
 ///
-/// Each line is a case, the kind of row and words in hexadecimal; the last is `end` and the number of words
-/// (see `tests/bare-metal`). Besides agreeing, the words must be as many as announced on both sides, no
-/// problem may be refused, and each case of more than one word but `empty` must show more than one value.
+/// Each line has a case, a kind of row and words in hexadecimal; the last line has `end` and the number of words (see
+/// `tests/bare-metal`). Both sides must have the announced number of words, no problem may be refused, and each case with
+/// more than one word, except `empty`, must have more than one value.
 pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
     let (mut agree, mut differ, mut first) = (0u64, 0u64, None);
     let mut fault = |differ: &mut u64, text: String| {

@@ -1,7 +1,7 @@
 //! Tests `elsa.py` in a folder, with the library of that folder, against an oracle and the tool: with this machine's
-//! Python in the stage `host`, with Python 3.6 in the stage `python`, each without the compiled module of the folder and
-//! with it. A module that replaces torch provides tensors of
-//! a CUDA device, over the stand-in driver. `cargo xtask models` covers tests that need torch.
+//! Python in the stage `host`, and with Python 3.6 in the stage `python`. Each runs with and without the folder's compiled
+//! module. A module that replaces torch provides tensors of a CUDA device on the stand-in driver. `cargo xtask models`
+//! runs the tests that need torch.
 
 use super::cargo::with_standin;
 use super::dist::dist;
@@ -21,11 +21,11 @@ const TESTS: [&str; 4] = [
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",
 ];
-/// Tests over the stand-in driver.
+/// Tests on the stand-in driver.
 const DEVICE: &str = "runtime/python/tests/test_device.py";
-/// A folder that hides the compiled module.
+/// A folder with a module that hides the compiled module.
 const UNCOMPILED: &str = "runtime/python/tests/uncompiled";
-/// The oldest Python that the file is for: that of JetPack 4.
+/// The oldest Python that elsa.py supports, as in JetPack 4.
 const OLDEST: &str = "3.6";
 
 /// Runs a part of the stage `host` with this machine's Python.
@@ -46,7 +46,7 @@ pub fn oldest(tree: &Tree) -> Ran {
     })
 }
 
-/// Runs the tests by an interpreter and counts them.
+/// Runs the tests with the interpreter `python` and counts them.
 fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
     let hidden = format!("{}:{}", tree.root.join(UNCOMPILED).display(), module.display());
@@ -76,7 +76,7 @@ fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Pat
     Ok(())
 }
 
-/// Tests that passed and that failed, by the last lines of Python's unittest: `Ran N tests in T s`, then `OK`,
+/// Counts passed and failed tests from the last lines of Python's unittest: `Ran N tests in T s`, then `OK`,
 /// `OK (skipped=N)` or `FAILED (failures=N, errors=N, skipped=N)`.
 fn counts(tests: &str, out: &Output) -> Result<(u64, u64), String> {
     let line = |start: &str| out.stderr.lines().rev().find_map(|line| line.strip_prefix(start));

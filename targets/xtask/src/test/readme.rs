@@ -1,6 +1,5 @@
-//! Follows the starts of the guide from empty folders outside the tree. Each fenced block of a page is written to
-//! the file named in its first line, or run by the shell. The last printed line must be the one that the page
-//! promises.
+//! Follows the quick starts of the guide in empty folders outside the tree. Each fenced block of a page is written to the
+//! file named in its first line, or run by the shell. The last printed line must be the one that the page states.
 
 use crate::files;
 use crate::ran::Ran;
@@ -9,12 +8,12 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Folder of the pages.
+/// Folder of the guide's pages.
 const PAGE: &str = "docs/src";
-/// Pages whose blocks are followed.
+/// Pages whose blocks this module runs.
 const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];
 
-/// First lines of the blocks that this module follows.
+/// First lines of the blocks that this module runs.
 pub const FOLLOWED: [&str; 9] = [
     "# Cargo.toml, at its end",
     "// src/main.rs",
@@ -35,20 +34,20 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// Returns `true` if a page that is followed contains the lines of `text` without a break; indentation is not compared.
+/// Returns `true` if [`PAGES`] contain the lines of `text` consecutively, regardless of indentation.
 pub fn repeats(tree: &Tree, text: &str) -> Result<bool, String> {
     let page = page(tree)?;
     let [whole, part]: [Vec<&str>; 2] = [&page, text].map(|text| text.lines().map(str::trim).collect());
     Ok(!part.is_empty() && whole.windows(part.len()).any(|lines| lines == part))
 }
 
-/// Returns the output that the comment after the last command of a block promises.
+/// Returns the output that the comment after the last command of a block states.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// Returns a folder with files that the blocks of the page fill: their names and the first lines of their blocks.
+/// Creates a folder with files from blocks of the page: the name of each file, and the first line of its block.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
@@ -58,7 +57,7 @@ fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     Ok(dir)
 }
 
-/// Returns the pages, one after the other.
+/// Returns the texts of [`PAGES`], concatenated.
 fn page(tree: &Tree) -> Result<String, String> {
     let read = |name| files::text(&tree.root.join(PAGE).join(name));
     PAGES.into_iter().map(read).collect()
@@ -83,7 +82,7 @@ fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
     ran.failed += u64::from(!good);
 }
 
-/// Runs the quick start of Rust. Its dependencies have the versions of the tree.
+/// Runs the Rust quick start, with the dependency versions of the tree.
 pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &[])?;
@@ -108,11 +107,11 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// First lines of the programs of the quick start of Rust, and of the blocks with their output.
+/// First lines of the programs of the Rust quick start, and of the blocks with their output.
 const RUST: [(&str, &str); 2] =
     [("// src/main.rs", "# in pipeline"), ("// src/main.rs, with a plan", "# in pipeline, with a plan")];
 
-/// Compiles the Rust quick start against the products of the tests, to check that the page fits the library.
+/// Compiles the Rust quick start with the build outputs of the tests, to check that the page matches the library.
 pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let page = page(tree)?;
     let built = tree.target.join("debug");
@@ -128,7 +127,7 @@ pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
+/// Runs the C++ quick start with the folder `dist` for this machine, and with the CMake in the folder `cmake`, if given.
 pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -143,7 +142,7 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Res
     Ok(())
 }
 
-/// Does the same with the board's folder, which has been made, and runs the program by `emulator`.
+/// Runs the C++ quick start with the board's folder, which must exist, and runs the program in `emulator`.
 pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -153,7 +152,7 @@ pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -
     Ok(())
 }
 
-/// Files of the quick start of C++, and the first lines of their blocks.
+/// Files of the C++ quick start, and the first lines of their blocks.
 const CPP: [(&str, &str); 2] = [("CMakeLists.txt", "# CMakeLists.txt"), ("main.cpp", "// main.cpp")];
 
 #[cfg(test)]
@@ -168,7 +167,7 @@ mod tests {
         assert!(block(page, "end").is_err() && block(page, "int x;").is_err());
     }
 
-    /// Checks that README.md and the head of the crate repeat the first program of Rust.
+    /// Checks that README.md and the documentation of the crate contain the first program of the Rust quick start.
     #[test]
     fn the_first_program_is_the_same_everywhere() {
         let tree = Tree::find().unwrap();

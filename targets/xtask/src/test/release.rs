@@ -1,5 +1,5 @@
 //! Runs the release stages: dependencies and their licences, contents and interface of packages, and the oldest supported
-//! compiler.
+//! Rust compiler.
 
 use super::cargo::{JSON, builds};
 use super::readme;
@@ -12,25 +12,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Rules for dependencies.
+/// Rules of cargo-deny for the dependencies.
 const RULES: &str = "deny.toml";
 /// Checks of cargo-deny that need only the tree and cargo's downloads.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
-/// Warnings about a rule that one workspace does not need and another does.
+/// Options that silence warnings about rules that only some workspaces need.
 const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encountered \
                       -A license-exception-not-encountered";
-/// Fields of a package that a registry shows.
+/// Fields of a package that the registry displays.
 const SHOWN: [&str; 7] =
     ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
 /// The file that names the commit of the last release, or says "none".
 const RELEASED: &str = "targets/released.txt";
-/// The facade, and the crates from which it re-exports: cargo-semver-checks reads one crate at a time, and skips what
-/// others define.
+/// The main crate and the crates whose items it re-exports: cargo-semver-checks reads one crate at a time, without the
+/// items of other crates.
 const INTERFACE: &str = "-p elsa-edge -p elsa-core -p elsa-runtime";
-/// Message of cargo about a locked package that its author has withdrawn.
+/// Text in cargo's message about a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
-/// Checks licences, versions and sources of the dependencies: a part of the stage `check`.
+/// Checks licences, versions and sources of the dependencies, as a part of the stage `check`.
 pub fn deny(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let program = setup::deny(tree)?;
@@ -59,7 +59,7 @@ pub fn deny(tree: &Tree) -> Ran {
     })
 }
 
-/// Checks the dependencies for known faults, in a database that is fetched. Without the database nothing is counted.
+/// Checks the dependencies for known vulnerabilities, in a downloaded database. Without the database, nothing is counted.
 fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
     let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
     let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
@@ -77,14 +77,14 @@ fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut
     }
 }
 
-/// Returns the result of a check in the last line of cargo-deny: `bans ok, licenses FAILED`.
+/// Returns the result of `check` from the last line of cargo-deny, such as `bans ok, licenses FAILED`.
 fn verdict(out: &Output, check: &str) -> Option<bool> {
     let last = [&out.stdout, &out.stderr].into_iter().filter_map(|text| text.lines().last());
     let words = last.flat_map(|line| line.split(", ")).filter_map(|word| word.trim().split_once(' '));
     words.filter(|(name, _)| *name == check).map(|(_, result)| result == "ok").next()
 }
 
-/// Returns the targets for which the rules are checked.
+/// Reads the target triples for which the rules are checked.
 fn targets(rules: &Path) -> Result<Vec<String>, String> {
     let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", rules.display());
     let text = fs::read_to_string(rules).map_err(|error| fault(&error))?;
@@ -95,7 +95,8 @@ fn targets(rules: &Path) -> Result<Vec<String>, String> {
     if targets.is_empty() { Err(fault(&"no targets in [graph]")) } else { Ok(targets) }
 }
 
-/// Returns a file with the packages of a workspace for `targets`: those of other systems are not downloaded.
+/// Writes the package graph of a workspace for `targets` to a file, and returns its path. Packages for other systems are
+/// not downloaded.
 fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> {
     let run = Run::new(tree, "cargo metadata --format-version 1 --locked").dir(tree.root.join(dir));
     let run = targets.iter().fold(run, |run, target| run.arg("--filter-platform").arg(target));
@@ -178,7 +179,7 @@ pub fn package(tree: &Tree) -> Ran {
     })
 }
 
-/// Compares the interface with that of the last release, by the rules of semantic versioning.
+/// Compares the interface with the last release, by the rules of semantic versioning.
 fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let Some(commit) = released(&files::text(&tree.root.join(RELEASED))?)? else {
         ran.note = "interface not compared: nothing released yet".to_owned();
@@ -193,7 +194,7 @@ fn compatible(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses the commit that the file of the last release names; `None` for the word "none".
+/// Parses the file [`RELEASED`]: a commit, or `None` for the word "none".
 fn released(text: &str) -> Result<Option<String>, String> {
     match text.trim() {
         "none" => Ok(None),
@@ -204,7 +205,7 @@ fn released(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Lists the fields that a registry shows and that `package` leaves empty.
+/// Lists the fields of [`SHOWN`] that are empty in `package`.
 fn missing(package: &Value) -> Vec<String> {
     let empty = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Checks that the toolchain of the tree is at least as new as the version that the packages declare.
+    /// Checks that the tree's toolchain is at least as new as the version that the packages declare.
     #[test]
     fn the_toolchain_of_the_tree_is_new_enough() {
         let tree = Tree::find().unwrap();

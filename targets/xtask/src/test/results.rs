@@ -1,5 +1,5 @@
-//! Outcomes of stages: reported by the process of a stage to the one that started it, and kept by the content of the
-//! tree, so that a long run resumes where it was interrupted.
+//! Outcomes of stages: the process of a stage reports its outcome to the process that started it, which stores it by the
+//! content of the tree, so that a long run resumes where it was interrupted.
 
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Hashes of the content that stages guard, which a long run writes into the tree.
+/// File with the hashes of the guarded files, which a long run writes into the tree.
 pub const FILE: &str = "targets/guards.toml";
 
 /// Outcome of a stage.
@@ -18,15 +18,15 @@ pub struct Outcome {
     pub passed: u64,
     /// Number of failed checks; at least one if the stage failed.
     pub failed: u64,
-    /// Counts of the stage, with a remark.
+    /// The counts as text, with a remark.
     pub summary: String,
-    /// Reasons of a failure; empty when it passed.
+    /// Reasons why the stage failed; empty if it passed.
     pub faults: Vec<String>,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Seconds that processors worked for it.
+    /// Processor seconds.
     pub worked: f64,
-    /// Minutes for which it was asked to search.
+    /// Requested minutes of the search.
     pub minutes: u64,
 }
 
@@ -60,7 +60,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let part = path.with_extension("part");
     let write = || {
@@ -71,8 +71,8 @@ pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
 }
 
-/// Returns git's name for the content of the working tree, committed or not, without ignored files and files that a
-/// long run writes. `None` outside a checkout.
+/// Returns git's hash of the working tree, committed or not, without ignored files and files that a long run writes; `None`
+/// outside a checkout.
 pub fn content(tree: &Tree) -> Option<String> {
     let git = |line: &str| Run::new(tree, line).quiet();
     let index = git("git rev-parse --git-path index").run();
@@ -92,7 +92,7 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Results kept for one content of the tree, and the latest duration of each stage.
+/// Results for the present content of the tree, and the latest duration of each stage.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,
@@ -108,12 +108,12 @@ impl Results {
         Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
     }
 
-    /// Returns the result of a stage if it passed after it searched for `minutes` or longer.
+    /// Returns the outcome of a stage if it passed with a search of at least `minutes`.
     pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
         read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
     }
 
-    /// Keeps a result, unless the tree has changed since.
+    /// Stores an outcome, unless the tree has changed since [`Results::of`].
     pub fn add(&self, tree: &Tree, stage: &str, outcome: &Outcome) -> Result<(), String> {
         match self.path(stage) {
             Some(path) if self.content == content(tree) => keep(&path, outcome),
@@ -126,7 +126,7 @@ impl Results {
         read(&self.folder.join("seconds.json")).unwrap_or_default()
     }
 
-    /// Keeps how long a stage took.
+    /// Stores the duration of a stage.
     pub fn took(&self, stage: &str, seconds: f64) -> Result<(), String> {
         let mut all = self.seconds();
         all.insert(stage.to_owned(), seconds);

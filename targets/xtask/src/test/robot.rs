@@ -1,5 +1,5 @@
-//! Runs the stage `robot`: tests of `examples/robot` that take long or need pictures. The stage `host` runs its other
-//! tests, on the stand-in GPU as well.
+//! Runs the stage `robot`: the tests of `examples/robot` that take long or need pictures. The stage `host` runs the other
+//! tests, also on the stand-in GPU.
 
 use super::arm;
 use super::cargo::tests;
@@ -8,7 +8,7 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 
-/// Frames of a long run, ten seconds of them.
+/// Number of frames of a long run, which takes ten seconds.
 const FRAMES: &str = "1000";
 
 /// Runs the stage `robot`.

@@ -1,5 +1,5 @@
-//! Runs the stages `asan` and `tsan`: code that works with raw memory and with threads, instrumented: Rust, the
-//! stand-in GPU and C programs, in one build each.
+//! Runs the stages `asan` and `tsan`: instruments code that works with raw memory or threads (Rust, the stand-in GPU and C
+//! programs) in one build per sanitizer.
 
 use super::capi::instrumented;
 use super::cargo::{KERNELS, tests, widest, with_standin};
@@ -9,27 +9,27 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::PathBuf;
 
-/// Options of ThreadSanitizer. The standard library is instrumented: else its locks are taken for races. It comes with the
-/// library of tests in every build, as cargo has it in those that test, so that nothing is built twice. Races are between
-/// threads, not within vectors, so the kernels are compiled fast rather than well.
+/// Options of ThreadSanitizer. The standard library is instrumented, because otherwise its locks look like data races. The
+/// library `test` is in every build, because cargo adds it to builds of tests; so nothing is built twice. Data races do not
+/// depend on vectors, so the kernels are compiled quickly rather than optimised.
 const THREAD: &str = "-Zbuild-std=std,test --config profile.dev.package.elsa-kernels.opt-level=1 \
                       --config profile.dev.package.elsa-core.opt-level=1";
 
-/// Each of these instruction sets adds a third to the time that the kernels take to compile.
+/// Instruction sets that each add a third to the compile time of the kernels.
 pub const WIDE: [&str; 2] = ["avx2", "avx512"];
 
-/// Sanitizer of the nightly compiler, and the products that it instruments.
+/// A sanitizer of the nightly compiler, and its build.
 pub(super) struct Sanitizer<'a> {
     tree: &'a Tree,
     variant: Variant,
     host: String,
     options: &'static str,
-    /// The instruction sets whose kernels are left out.
+    /// Instruction sets whose kernels are left out.
     without: Vec<&'static str>,
 }
 
 impl<'a> Sanitizer<'a> {
-    /// Prepares AddressSanitizer, with the kernels of the widest instruction set and those without vectors.
+    /// Prepares AddressSanitizer, with the kernels of the widest instruction set and the kernels without vectors.
     ///
     /// # Errors
     /// Returns an error if the toolchain cannot be installed.
@@ -60,8 +60,8 @@ impl<'a> Sanitizer<'a> {
         self.tree.target.join(self.variant.name())
     }
 
-    /// Returns a cargo command. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
-    /// them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
+    /// Returns a cargo command. The sanitizer's functions are exported for the stand-in driver, which is opened at run time.
+    /// With `elsa_sanitized`, tests use smaller problems.
     fn cargo(&self, line: &str) -> Run {
         let name = self.variant.name();
         let mut flags = format!("-Zsanitizer={name} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized");
@@ -82,7 +82,7 @@ impl<'a> Sanitizer<'a> {
         (build, self.folder().join(&self.host).join("debug/libelsa.a"))
     }
 
-    /// Returns the archive, built.
+    /// Builds that library and returns the path of its archive.
     fn built(&self) -> Result<PathBuf, String> {
         let (build, archive) = self.library();
         build.run().text("the instrumented library")?;
@@ -97,7 +97,7 @@ impl<'a> Sanitizer<'a> {
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
 
-    /// Runs the kernels and the back end of the stand-in GPU, at small sizes.
+    /// Runs the kernels and the CUDA back end on the stand-in GPU, with small sizes.
     fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
         let driver = standin::build(self.tree, self.variant)?;
         // The larger device divides keys into more splits.
@@ -114,8 +114,8 @@ impl<'a> Sanitizer<'a> {
     }
 }
 
-/// Runs tests of a build whose library exists. A selection of packages that enables other features would
-/// compile it a second time, for minutes.
+/// Runs tests after the library has been built. If cargo compiles elsa-core again, because the selected packages enable
+/// other features, that is a fault: it takes minutes.
 fn tests_of(ran: &mut Ran, run: Run) {
     let line = run.line();
     let out = tests(ran, run);

@@ -1,4 +1,4 @@
-//! Generates the inputs from which the fuzzer starts, on every run, from integer seeds.
+//! Generates the fuzzer's initial inputs, in every run, from integer seeds.
 
 use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -29,7 +29,7 @@ fn bytes(seed: u64, n: usize) -> Vec<u8> {
     (0..n).map(|_| random.below(256) as u8).collect()
 }
 
-/// Returns the files, and two truncations of each: its first half, and everything but its last byte.
+/// Returns the files, and two truncated copies of each: the first half, and all bytes except the last.
 fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = files.clone();
     for file in files {
@@ -39,7 +39,7 @@ fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns a tensor of a type, an order and a shape with the given data.
+/// Builds an `.npy` file with the given element type, order, shape, data and format version.
 fn npy_file((kind, order, shape): (&str, &str, &str), data: &[u8], version: u8) -> Vec<u8> {
     let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
     // The length of a header is two bytes in version 1, four later.
@@ -79,7 +79,7 @@ fn npy() -> Vec<Vec<u8>> {
     files
 }
 
-/// Returns a zip archive of stored members, with lengths in the directory and, if streamed, after the data.
+/// Builds a zip archive of uncompressed members. Their lengths are in the directory and, if `streamed`, after the data.
 fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     fn fill<W: Write + Seek>(mut zip: ZipWriter<W>, members: &[(&str, &[u8])]) -> ZipResult<W> {
         let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -97,7 +97,7 @@ fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
     file.unwrap_or_default()
 }
 
-/// Builds archives of one and two stored members.
+/// Builds archives of one and of two uncompressed members.
 fn npz() -> Vec<Vec<u8>> {
     let members = npy();
     let mut files = Vec::new();
@@ -108,7 +108,7 @@ fn npz() -> Vec<Vec<u8>> {
     files
 }
 
-/// Builds files of tasks of two tokens in three chunks, intact and with one array changed.
+/// Builds files of tasks with two tokens in three chunks: intact ones, and one per array with that array changed.
 fn states() -> Vec<Vec<u8>> {
     let list = |data: &[i64]| {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -213,7 +213,7 @@ fn safetensors() -> Vec<Vec<u8>> {
     files
 }
 
-/// Returns streams of one record, of a run, and of two runs whose second lacks a record.
+/// Builds streams: of one record, of one run, and of two runs, the second without a record.
 fn telemetry() -> Vec<Vec<u8>> {
     let records = [
         Record::Start(Start {
@@ -297,7 +297,7 @@ fn journal() -> Vec<Vec<u8>> {
     vec![of(0, ""), of(3, ""), of(12, "commit [\"1:2 3\",\"\"]\n"), of(2, "unit 1\n"), of(1, "commit 3\n")]
 }
 
-/// Builds tables of elsa bench, alone, and two with a zero between them.
+/// Builds tables of elsa bench: single ones, and two separated by a zero byte.
 fn table() -> Vec<Vec<u8>> {
     let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
     let row = |shape: &str, ms: &str| {

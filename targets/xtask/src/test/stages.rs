@@ -1,4 +1,4 @@
-//! The stages of `cargo xtask test`. This list is the only one: its lines are the help of the command.
+//! The stages of `cargo xtask test`. The command's list of stages also comes from here.
 
 use super::ask::Ask;
 use super::{
@@ -15,16 +15,16 @@ pub struct Stage {
     pub name: &'static str,
     /// Description in one line.
     pub about: &'static str,
-    /// `true` if it belongs to the short run.
+    /// `true` if the stage belongs to the short run.
     pub short: bool,
-    /// Index of the lane. Stages of different lanes run side by side, in separate build folders.
+    /// Index of the lane. Different lanes run concurrently, in separate build folders.
     pub lane: usize,
-    /// Seconds on two idle cores from an empty build folder, while the other lane is running. Zero for stages that run
-    /// for a given time.
+    /// Seconds on two idle cores from an empty build folder, while the other lane is running; zero for stages that run for a
+    /// given time.
     pub seconds: f64,
-    /// Parts of the tree that the stage guards: after a change there, the short run includes the stage.
+    /// Paths that the stage guards: after a change there, the short run includes the stage.
     pub guards: &'static [&'static str],
-    /// Sets up the requirements, runs the stage and counts.
+    /// Installs the requirements, runs the stage and counts its checks.
     pub run: fn(&Tree, Ask) -> Ran,
 }
 
@@ -128,7 +128,7 @@ pub fn named(name: &str) -> Option<&'static Stage> {
     STAGES.iter().find(|stage| stage.name == name)
 }
 
-/// Returns a line for each stage.
+/// Returns the list of stages, one per line.
 pub fn list() -> String {
     let line = |stage: &Stage| {
         let run = if stage.short { "short" } else { "--all" };

@@ -1,5 +1,5 @@
-//! Runs the stage `tensorrt`: the plugin `examples/tensorrt`, compiled against TensorRT's headers, and driven through
-//! its own interface by a stand-in for TensorRT, through the stand-in driver.
+//! Runs the stage `tensorrt`: the plugin `examples/tensorrt`, compiled with TensorRT's headers. A program that stands in for
+//! TensorRT calls the plugin's interface, on the stand-in driver.
 
 use super::cargo::with_standin;
 use super::dist::dist;
@@ -12,9 +12,9 @@ use crate::shell::{Run, Tree};
 use std::time::Duration;
 
 const EXAMPLE: &str = "examples/tensorrt";
-/// The program, with which CMake makes the library that it loads.
+/// The program. CMake builds it together with the plugin library that it loads.
 const PROGRAM: &str = "tensorrt-tests";
-/// Both sanitizers, which a compiler adds fastest to unoptimised code. `cuda-asan` covers the driver's use of memory.
+/// Builds with both sanitizers, unoptimised to compile quickly. `cuda-asan` covers the driver's use of memory.
 const SANITIZED: [&str; 2] = [
     "-DCMAKE_CXX_FLAGS=-Werror -g -fsanitize=address,undefined -fno-sanitize-recover=all",
     "-DCMAKE_CXX_FLAGS_RELEASE=-O0",

@@ -1,11 +1,11 @@
-//! Runs the stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers as
-//! PyTorch did for every held-out picture: here, through the stand-in driver, and on an emulated board.
+//! Runs the stage `vision`: `examples/cpp-vision`, built with the folders of `cargo xtask build`, must give PyTorch's answer
+//! for every held-out picture: here, on the stand-in driver, and on an emulated board.
 //!
-//! Classes must be the same. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the
-//! longest path from a pixel to a score. Roundings of either sign add up like steps of a random walk, so that K of
-//! them stay within `lambda sqrt(K) u` of the largest score but with a probability of `2 exp(-lambda^2 / 2)` (Higham
-//! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). Layers that amplify are
-//! countered by the normalisation that follows them.
+//! Classes must be equal. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the longest
+//! path from a pixel to a score. Roundings of random sign add up like the steps of a random walk, so K roundings exceed
+//! `lambda sqrt(K) u` times the largest score with a probability of at most `2 exp(-lambda^2 / 2)` (Higham and Mary 2019,
+//! "A new approach to probabilistic rounding error analysis", theorem 2.4). The normalisation after a layer counters its
+//! amplification of errors.
 
 use super::dist::dist;
 use crate::boards::check;
@@ -26,13 +26,13 @@ pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
 /// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
 /// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
-/// Allowed standard deviations.
+/// Number of standard deviations that are allowed.
 const LAMBDA: f64 = 4.0;
-/// Half a unit in the last place of the scores that are recorded.
+/// Rounding error of the recorded scores: half a unit in their last place.
 const RECORDED: f64 = 5e-6;
-/// Accuracy that the network must have.
+/// Minimum accuracy of the network.
 const LEAST: f64 = 0.97;
-/// Bytes that the weights may have.
+/// Maximum size of the weights in bytes.
 const MOST_BYTES: u64 = 400_000;
 
 /// Runs the stage `vision`.
@@ -47,7 +47,7 @@ struct Wanted {
     scores: Vec<f64>,
 }
 
-/// PyTorch's answers for the pictures that were held out.
+/// PyTorch's answers for the held-out pictures.
 struct Record {
     pictures: Vec<Wanted>,
     accuracy: f64,
@@ -86,7 +86,7 @@ fn record(path: &Path) -> Result<Record, String> {
     Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
 }
 
-/// Returns the report of the program: a line for each picture, and one for all.
+/// Parses the program's report: a line for each picture, and a summary.
 fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     let lines: Result<Vec<Value>, _> = out.text("the program")?.lines().map(serde_json::from_str).collect();
     let mut lines: Vec<Value> = lines.map_err(|error| format!("no JSON: {error}"))?;
@@ -94,14 +94,14 @@ fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     Ok((lines, all))
 }
 
-/// Returns the line of a picture, by the index in its name, LABEL-INDEX.png or LABEL-INDEX.jpg.
+/// Returns the line of the picture whose file name, LABEL-INDEX.png or LABEL-INDEX.jpg, has this index.
 fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
     let ends = [format!("-{index:04}.png"), format!("-{index:04}.jpg")];
     let named = |file: &str| ends.iter().any(|end| file.ends_with(end));
     lines.iter().find(|line| line["file"].as_str().is_some_and(named))
 }
 
-/// Counts the reported classes that are those of the record.
+/// Counts the pictures whose reported class equals the recorded class.
 fn same_classes(record: &Record, lines: &[Value]) -> usize {
     let same = |wanted: &&Wanted| {
         line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
@@ -109,17 +109,17 @@ fn same_classes(record: &Record, lines: &[Value]) -> usize {
     record.pictures.iter().filter(same).count()
 }
 
-/// Returns the larger of two; NaN when either is NaN.
+/// Returns the larger of two numbers; NaN if either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Returns whether `error` is at most `allowed`. NaN on either side is not.
+/// Returns whether `error` is at most `allowed`; `false` if either is NaN.
 fn within(error: f64, allowed: f64) -> bool {
     error <= allowed
 }
 
-/// Compares the report of the program with the record. `backend`, if given, must have computed.
+/// Compares the program's report with the record. If `backend` is given, the report must name it.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {
@@ -184,7 +184,7 @@ fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     files::write(to, bytes)
 }
 
-/// Configures `example` in `dir` against the folder `dist`, with the CMake of a folder or the system's, and builds its
+/// Configures `example` in `dir` with the folder `dist` and the CMake of a folder or of the system, and builds its
 /// `targets`.
 pub(super) fn make(
     tree: &Tree,
@@ -215,7 +215,7 @@ pub(super) fn make(
     Ok(())
 }
 
-/// Returns the arguments of CMake for a board, in the folder `dist`.
+/// Returns the CMake arguments that build for a board with the folder `dist`.
 pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String; 2], String> {
     let zig = setup::zig(tree)?.join("python");
     let toolchain = dist.join(format!("share/{name}/toolchain.cmake"));
@@ -225,12 +225,12 @@ pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String;
     ])
 }
 
-/// Returns the program `name` of `dir`, after `front`, an emulator with its arguments or nothing.
+/// Returns the command that runs the program `name` in `dir`. `front` is an emulator with its arguments, or empty.
 pub(super) fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
 
-/// Runs the unit tests of the example; every check counts.
+/// Runs the unit tests of the example, and counts their checks.
 fn parts(tree: &Tree, ran: &mut Ran, front: &str, dir: &Path) {
     count(ran, program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir));
 }
@@ -335,7 +335,7 @@ fn differs(record: &Record, out: &Output) -> Result<String, String> {
     }
 }
 
-/// Checks that every picture has the same class as in PNG.
+/// Checks that every picture has the same class as its PNG version.
 fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     let (lines, _) = lines(out)?;
     let (same, all) = (same_classes(record, &lines), record.pictures.len());
@@ -343,7 +343,7 @@ fn as_png(record: &Record, out: &Output) -> Result<String, String> {
     if same == all && lines.len() == all { Ok(found) } else { Err(found) }
 }
 
-/// Checks that every proper prefix of a JPEG file is refused by its name, and that the complete file is not.
+/// Checks that every proper prefix of a JPEG file is rejected with the file's name, and that the complete file is not.
 fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<String, String> {
     let first = fs::read_dir(pictures).map_err(files::at(pictures))?.flatten().next();
     let path = first.ok_or_else(|| format!("{}: empty", pictures.display()))?.path();
@@ -361,8 +361,8 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     if good { Ok(found) } else { Err(found) }
 }
 
-/// Provokes failures of the device and of the system, which are no fault of the request, and a GPU failure after which
-/// the CPU may take over.
+/// Provokes failures of the device and of the system that are not errors of the request, and a GPU failure after which the
+/// CPU may take over.
 fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
     let ask = |rest: &str| {
         let run =
@@ -410,7 +410,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
     }
 }
 
-/// Sends requests that a program must reject, each with text from the message.
+/// Runs requests that a program must reject, each with a text that the message must contain.
 pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&str, &str)]) {
     for (rest, names) in requests {
         let out = ask(rest).quiet().run();
@@ -420,7 +420,7 @@ pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&s
     }
 }
 
-/// Requests that the program rejects; `MODEL` stands for the model, `FOLDER` for the pictures.
+/// Requests that the program must reject; `MODEL` stands for the model, `FOLDER` for the pictures.
 const REFUSED: [(&str, &str); 10] = [
     ("FOLDER", "--model"),
     ("--model MODEL", "PICTURE"),

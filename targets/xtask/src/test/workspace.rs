@@ -1,8 +1,8 @@
-//! Runs the stage `host`: the tests of the workspace, natively and on the stand-in GPU, and all programs written
-//! against the libraries; and the stage `miri`.
+//! Runs the stage `host` (the tests of the workspace, natively and on the stand-in GPU, and all programs that use the
+//! libraries) and the stage `miri`.
 //!
-//! Cargo rebuilds a crate when other packages are selected with it, because the features of its dependencies then
-//! differ. Commands that share a folder of products therefore select the same packages, and choose tests by name.
+//! Cargo rebuilds a crate if other packages are selected with it, because the features of its dependencies then differ.
+//! Commands that share a build folder therefore select the same packages, and select tests by name.
 
 use super::cargo::{add_tests, tests, together, widest, with_standin};
 use super::{capi, examples, groups, guide, python, readme};
@@ -14,7 +14,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 
-/// Runs the stage `host`; when it shall be fast, the tests of the workspace alone.
+/// Runs the stage `host`; if `fast`, only the tests of the workspace.
 pub fn host(tree: &Tree, fast: bool) -> Ran {
     Ran::of("tests and checks", |ran| {
         let run = Run::new(tree, "cargo test --workspace --no-fail-fast");
@@ -47,7 +47,7 @@ pub fn products(tree: &Tree) -> Result<PathBuf, String> {
     Ok(tree.target.join("debug"))
 }
 
-/// Runs the tests of the same programs with a GPU as one more back end.
+/// Runs the tests of the same test programs with the stand-in GPU as an additional back end.
 fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     // One test of a process after the other: the stand-in refuses to free page-locked memory while any work is under way.
     // Sizes of blocks are the processor's.
@@ -78,8 +78,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
     }
 }
 
-/// Runs the part of the stage `ptx` that executes device code: every kernel, on a device with room for many splits of the
-/// keys.
+/// Runs the part of the stage `ptx` that executes device code: every kernel, on a device large enough for many key splits.
 pub fn large_device(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let driver = standin::build(tree, Variant::Plain)?;

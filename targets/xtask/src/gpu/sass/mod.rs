@@ -1,5 +1,5 @@
 //! Cost of a kernel's machine code on a Jetson TX2: counts of the instructions in each part of the kernel, decoded from
-//! what ptxas assembles for `sm_62`, as a table for the prediction of latencies.
+//! the output of ptxas for `sm_62`, as a table for the prediction of latencies.
 //!
 //! A kernel that iterates over tiles has five parts: the code before the first tile, a plain tile, a tile at the end of
 //! the keys, the addition of sums to memory, and the code after the last tile. [`paths`] finds the path of a warp

@@ -1,6 +1,6 @@
-//! `cargo xtask abi`, and a part of the stage `arm`: the list of everything that programs have compiled into them: functions, constants, and the layout of every struct.
-//!
-//! `runtime/capi/abi.txt` is the list of `elsa.h` as it stands, one fact a line; `--write` writes it.
+//! `cargo xtask abi`, also a part of the stage `arm`: lists everything that programs compile in (functions, constants, and
+//! the layout of every struct) and compares the list of `elsa.h` with `runtime/capi/abi.txt`, which has one fact per line.
+//! `--write` writes that file.
 
 use super::header::Header;
 use super::programs::{Compilers, WARNINGS};
@@ -66,7 +66,7 @@ struct Lists {
     board: String,
 }
 
-/// Measures the list with the compilers of this machine and of the boards.
+/// Compiles `source` for this machine and for the boards, and runs it to get the lists.
 fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     let boards = Compilers::boards(tree)?;
     let file = home.join("abi.c");
@@ -85,7 +85,7 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     })
 }
 
-/// Returns a program that prints the list of a header, as its compiler sees it.
+/// Returns the C source of a program that prints the list of `header`, as the compiler sees it.
 fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -120,12 +120,12 @@ fn program(header: &Header, abi: &Abi) -> String {
     format!("#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n")
 }
 
-/// Returns the facts of an ABI list: its lines except comments and empty ones.
+/// Returns the facts of a list: its lines, except comments and empty ones.
 fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// Returns the number of facts if both lists have the same ones; otherwise the facts that only one of them has.
+/// Returns the number of facts if both lists have the same facts; otherwise the facts that only one list has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     let only = |a: &str, b: &str, sign: &str| {
         let there: Vec<&str> = facts(b).collect();
@@ -138,8 +138,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
-/// Checks that the fields of growing structs leave no gaps and no padding at the end. A byte that belongs to no field could
-/// hold anything, but a longer version of the struct requires zeros after the end of this one.
+/// Checks that extensible structs have no gap between fields and no padding at the end. Such a byte may hold anything, but a
+/// longer version of the struct requires zeros after the end of this one.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {

@@ -1,5 +1,5 @@
-//! A part of the stage `boards`: runs programs of `tests/capi` on an emulated Cortex-A57. They are linked statically and
-//! dynamically against a board's folder, which is renamed before they run.
+//! Runs programs of `tests/capi` on an emulated Cortex-A57, as a part of the stage `boards`. They are linked statically and
+//! dynamically with a board's folder, which is renamed before they run.
 
 use super::programs::{Compilers, checks};
 use crate::files::{at, empty};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Programs whose outcome depends on the processor or the C library, and one that calls the library from C++.
+/// Programs whose behaviour depends on the processor or the C library, and one that calls the library from C++.
 const PROGRAMS: [&str; 11] = [
     "plain.c",
     "floats.c",
@@ -25,10 +25,10 @@ const PROGRAMS: [&str; 11] = [
     "sizes.c",
     "whole.cpp",
 ];
-/// Flags of the other libraries that zig must link with a static libelsa.
+/// Linker flags for the libraries that a static libelsa needs with zig.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
-/// Compiles against a copy of the folder, renames the copy and runs.
+/// Compiles the programs against a copy of the folder `dist`, renames the copy, and runs them.
 pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));

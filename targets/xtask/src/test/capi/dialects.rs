@@ -1,20 +1,20 @@
-//! Compiles each header alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
+//! Compiles each header alone, in every standard of C and C++ that programs use, with common strict warnings.
 
 use crate::files;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Warnings beyond those of the programs, which a header must not cause in the code of others.
+/// Warnings that a header must not cause in other projects: more than the programs of `tests/capi` enable.
 const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror";
 const OF_C: [&str; 3] = ["c99", "c11", "c17"];
 const OF_CPP: [&str; 4] = ["c++14", "c++17", "c++20", "c++23"];
 
-/// Compilers of C and of C++.
+/// A C compiler and a C++ compiler.
 type Pair = (&'static str, &'static str);
-/// GNU's.
+/// The GNU compilers.
 pub const GNU: [Pair; 1] = [("gcc", "g++")];
-/// LLVM's, and those that this machine may have besides: the oldest ones that boards come with.
+/// The LLVM compilers, and old GNU compilers that this machine may have: the oldest ones that boards come with.
 pub const OTHER: [Pair; 6] = [
     ("clang-19", "clang++-19"),
     ("gcc-7", "g++-7"),
@@ -24,7 +24,7 @@ pub const OTHER: [Pair; 6] = [
     ("gcc-11", "g++-11"),
 ];
 
-/// Compiles every header, included twice, by those of the compilers that are there.
+/// Compiles every header, included twice, with those of `compilers` that this machine has.
 pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: &Path) -> Result<(), String> {
     let include = dist.join("include");
     let write = |header: &str| {

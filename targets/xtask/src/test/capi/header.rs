@@ -11,13 +11,13 @@ const HEADERS: &str = "runtime/capi/include/elsa";
 pub struct Header {
     /// Names of constants.
     pub constants: Vec<String>,
-    /// Names of numbers that stand for something, with their types.
+    /// Names of number types such as `elsa_dtype`, with their C types.
     pub numbers: Vec<(String, String)>,
-    /// Types of functions that the library calls, as in C, without the names of their arguments.
+    /// C types of the callbacks, without the names of their arguments.
     pub callbacks: Vec<String>,
     /// Structs.
     pub structs: Vec<Struct>,
-    /// Functions, with their names: as in C, without the names of their arguments.
+    /// Names of functions, with their declarations in C without the names of the arguments.
     pub functions: Vec<(String, String)>,
 }
 
@@ -40,17 +40,17 @@ pub struct Field {
 }
 
 impl Struct {
-    /// Returns whether it begins with its size, so that fields can be added to it.
+    /// Returns whether the struct begins with its size, so that fields can be added to it.
     pub fn grows(&self) -> bool {
         self.fields.first().is_some_and(|field| field.declaration == "size_t size")
     }
 }
 
 impl Header {
-    /// Reads the headers of a tree, in the order of their names.
+    /// Reads the headers of a tree, in alphabetical order.
     ///
     /// # Errors
-    /// Returns an error for a declaration of another kind.
+    /// Returns an error for an unknown kind of declaration.
     pub fn read(tree: &Tree) -> Result<Header, String> {
         let mut header = Header::default();
         for path in files::below(&tree.root.join(HEADERS), &["h"])? {
@@ -62,7 +62,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Adds the declarations of a header.
+    /// Adds the declarations in the text of a header.
     fn parse(&mut self, text: &str) -> Result<(), String> {
         let code = without_comments(text);
         let mut rest = String::new();
@@ -84,7 +84,7 @@ impl Header {
         Ok(())
     }
 
-    /// Takes one declaration off the front; returns the rest.
+    /// Adds the first declaration of `text`, and returns the text after it.
     fn declaration<'a>(&mut self, text: &'a str) -> Result<&'a str, String> {
         let wrong = || format!("elsa.h: {:?}: not a declaration that is known", first_line(text));
         if let Some(rest) = text.strip_prefix("extern \"C\" {").or_else(|| text.strip_prefix('}')) {
@@ -137,12 +137,12 @@ fn without_comments(text: &str) -> String {
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// Separates words by single spaces.
+/// Returns the words of `text`, separated by single spaces.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the identifier at the end.
+/// Returns the identifier at the end of `text`.
 fn last_word(text: &str) -> &str {
     let text = text.trim_end();
     let start = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_').len();

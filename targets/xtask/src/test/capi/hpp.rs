@@ -1,5 +1,5 @@
-//! Compiles `elsa.hpp`: programs that use it, in the later C++ standards, and lines that must not compile,
-//! each of which a compiler must name.
+//! Tests `elsa.hpp`: compiles programs that use it in later C++ standards, and lines that must not compile, each of which a
+//! compiler must reject by its number.
 
 use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;
@@ -7,14 +7,14 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 
 const COMPILERS: [&str; 2] = ["g++", "clang++-19"];
-/// Standards later than the oldest, for which `[[nodiscard]]` and `std::span` exist.
+/// Standards after C++14, with `[[nodiscard]]` or `std::span`.
 const LATER: [&str; 2] = ["c++17", "c++20"];
-/// Program with one line, chosen by `CASE`, that must not compile.
+/// Program of which `CASE` selects one line that must not compile.
 const REFUSED: &str = "tests/capi/refused.cpp";
 /// Mark at the end of a line that must not compile.
 const MARK: &str = "// refused: ";
 
-/// Compiles programs of `tests/capi` by the later standards, against the folder `dist` and to `home`, and runs them.
+/// Compiles `sources` of `tests/capi` in the later standards, against the folder `dist`, into `home`, and runs them.
 pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &Path) {
     let by = |source| COMPILERS.into_iter().flat_map(move |by| LATER.map(|standard| (source, by, standard)));
     ran.each(sources.iter().copied().flat_map(by).collect(), |ran, (source, compiler, standard)| {
@@ -28,7 +28,7 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
     });
 }
 
-/// Checks that these compilers refuse the lines that must not compile.
+/// Checks that `compilers` reject the lines that must not compile.
 pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = crate::files::text(&path)?;
@@ -50,7 +50,7 @@ pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> R
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
 }
 
-/// Returns the numbers of the marked lines, from one, and the reasons why they must not compile.
+/// Returns the line numbers of the marked lines, from one, and the reasons why they must not compile.
 fn marked(text: &str) -> Vec<(usize, &str)> {
     let mark = |(number, line)| -> Option<(usize, &str)> { Some((number, str::split_once(line, MARK)?.1)) };
     (1..).zip(text.lines()).filter_map(mark).collect()

@@ -1,6 +1,6 @@
-//! Instruments programs of `tests/capi` and the library they link with a sanitizer, as a part of the stages `asan` and
-//! `tsan`. This detects errors of one side with memory of the other, and with threads of both. Both libraries panic on
-//! request; that of `tsan` has local symbols like the shipped library, where panics unwind too.
+//! Builds programs of `tests/capi` and the library with a sanitizer, as a part of the stages `asan` and `tsan`, and runs
+//! them. This detects memory errors and data races between program and library. Both libraries panic on request; the
+//! library of `tsan` has local symbols like the shipped one, in which panics unwind too.
 
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
 use crate::boards::library::{self, Abi};
@@ -9,11 +9,11 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-/// Programs that measure a quantity that instrumentation changes: the stack that calls need.
+/// Programs that cannot be instrumented, because they measure the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 5] = ["concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
-/// The program whose variant that throws unwinds through callbacks of the library.
+/// The program whose exceptions, in the variant that throws, unwind through callbacks of the library.
 pub const UNWINDS: &str = "stream.cpp";
 
 /// Runs the programs under AddressSanitizer, with the archive of the library.
@@ -44,8 +44,7 @@ pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     run(tree, ran, &archive, "thread", "-O1 -fsanitize=thread -DINJECT -DSLOW", programs, options)
 }
 
-/// Builds the programs with the sanitizers of clang, which brings the runtime of both sides when it links them, and runs
-/// them.
+/// Builds the programs with clang, which links the sanitizer's runtime for program and library, and runs them.
 fn run<'a>(
     tree: &Tree,
     ran: &mut Ran,

@@ -1,10 +1,10 @@
 //! Tests C and C++ programs against the folder for this machine.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each ends with the number of its checks. The
-//! stage `host` compiles them with gcc and runs them. Those that use a GPU, or test its failures, run through the stand-in
-//! driver, and one runs under valgrind, which finds reads of uninitialised memory. The stages `asan` and `tsan` run them
-//! with sanitizers against a library that panics on request, `boards` on an emulated board, and `shipped` with clang and
-//! linked in every way that the handed-out folder supports. The headers alone compile in every standard.
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each prints the number of its checks at the end.
+//! The stage `host` compiles them with gcc and runs them. Programs that use a GPU, or test its failures, run on the
+//! stand-in driver, and one runs under valgrind, which finds reads of uninitialised memory. The stages `asan` and `tsan` run
+//! them with sanitizers and a library that panics on request, `boards` on an emulated board, and `shipped` with clang, linked
+//! in every way that the shipped folder supports. Each header is also compiled alone, in every standard.
 
 pub mod abi;
 pub mod board;
@@ -24,10 +24,10 @@ use instrumented::UNWINDS;
 use programs::Compilers;
 use std::path::Path;
 
-/// The program whose variant that throws covers every layout, type, flag and refusal of attention.
+/// The program that covers every layout, type, flag and refusal of attention, here in the variant that throws.
 const THROWS: &str = "whole.cpp";
 
-/// Runs the part of the stage `host`: with gcc, the folder `dist`, and the stand-in driver of the folder `driver`.
+/// Runs the part of the stage `host`: gcc, the folder `dist`, and the stand-in driver in the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     setup::programs(tree, &["cmake", "make", "g++", "valgrind"])?;
     let home = programs::home(tree, "host")?;

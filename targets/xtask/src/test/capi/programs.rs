@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns, so that one
-/// that spins does not keep the others from working.
+/// Command of valgrind. Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns,
+/// so that a spinning thread does not block the others.
 pub const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite \
      --leak-check=full --suppressions=tests/capi/valgrind.supp";
 
-/// The program that runs under valgrind: it reads every byte of memory that the library hands out.
+/// The program that runs under valgrind: it reads every byte of memory that the library allocates.
 const UNDER_VALGRIND: &str = "buffers.c";
 
-/// A program of `tests/capi` and the flags that make variants of it.
+/// Programs of `tests/capi`, each with the compiler flags of a variant; a program without variants has no flags.
 pub const PROGRAMS: [(&str, &str); 26] = [
     ("plain.c", ""),
     ("buffers.c", ""),
@@ -46,7 +46,7 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("whole.cpp", "-DELSA_THROW"),
     ("windows.cpp", ""),
 ];
-/// Programs that run through the stand-in driver, the faults of the driver, and its device.
+/// Programs that run on the stand-in driver, each with the driver faults and the device of the run.
 const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
@@ -74,7 +74,7 @@ const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("windows.cpp", "cuLaunchKernel:1:700", "discrete"),
 ];
 
-/// Compilers of C99 and of C++14, with the flags that both take.
+/// A C99 compiler and a C++14 compiler.
 pub struct Compilers {
     /// Command of the C compiler.
     pub c: String,
@@ -109,7 +109,7 @@ impl Compilers {
         Ok(Compilers { c: zig("cc"), cpp: zig("c++") })
     }
 
-    /// Compiles and links a source with the headers of a folder; returns whether that succeeded.
+    /// Compiles and links a source with the headers of a folder; returns whether this succeeded.
     pub fn compile(
         &self,
         tree: &Tree,
@@ -140,14 +140,14 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Counts it; returns whether it succeeded.
+    /// Counts the compilation as a check, and returns whether it succeeded.
     pub fn count(self, ran: &mut Ran) -> bool {
         ran.add(&self.line, self.ok, u64::from(self.ok), u64::from(!self.ok));
         self.ok
     }
 }
 
-/// Runs a program that ends with the number of its checks.
+/// Runs a program that prints the number of its checks at the end, and counts them.
 pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     // Under valgrind, on a busy machine, the longest takes more than five minutes; one that does not end has hung.
@@ -157,7 +157,7 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Builds the programs that `choose` accepts by source and flags with a compiler, and runs them.
+/// Builds and runs the programs whose source and flags `choose` accepts.
 pub fn chosen(
     tree: &Tree,
     ran: &mut Ran,
@@ -175,13 +175,13 @@ pub fn chosen(
     });
 }
 
-/// Returns the output folder of compiled programs, for one stage.
+/// Returns the output folder for compiled programs of a stage.
 pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     let home = tree.target.join("capi").join(name);
     crate::files::folder(&home).map(|()| home)
 }
 
-/// Returns a program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
+/// Compiles a program of `tests/capi`, linked with the static library of `dist`, and returns its path; `None` on failure.
 fn compiled(
     tree: &Tree,
     ran: &mut Ran,
@@ -196,13 +196,13 @@ fn compiled(
     compiled.count(ran).then_some(program)
 }
 
-/// Runs one program that [`chosen`] has built under valgrind.
+/// Runs the program [`UNDER_VALGRIND`], which [`chosen`] has built, under valgrind.
 pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
     let run = Run::new(tree, VALGRIND).arg(home.join(UNDER_VALGRIND));
     checks(ran, &format!("{UNDER_VALGRIND} under valgrind"), run);
 }
 
-/// Runs the programs that use a GPU through the stand-in driver of the folder `driver`, faults of the driver included.
+/// Runs the programs of [`ON_A_GPU`] on the stand-in driver in the folder `driver`.
 pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path, home: &Path) {
     let sources: BTreeSet<&str> = ON_A_GPU.iter().map(|(source, ..)| *source).collect();
     ran.each(sources.into_iter().collect(), |ran, source| {

@@ -1,12 +1,12 @@
-//! Finds which modules use which, and circles among them.
+//! Finds which modules use each other, and circles among them.
 //!
-//! A module uses another when an import or a path in its code names something that the other defines. A re-exported
-//! item counts for the module that defines it. Four things are no use: `mod child;`, the re-export of an item that a
-//! descendant defines, a method call, and the import of a module, since the paths that start with the module count.
-//! Inside a macro's body that import counts as well, since those paths may be in the body of another macro.
+//! A module uses another if an import or a path in its code names an item that the other defines. A re-exported item
+//! counts for the module that defines it. Four things are not uses: `mod child;`, the re-export of an item that a
+//! descendant defines, a method call, and the import of a module, because the paths that start with that module count.
+//! Inside a macro's body, the import of a module counts as well: the paths may be in the body of another macro.
 //!
-//! `cargo modules --acyclic` does not serve: it reads no paths in function bodies, it does not charge the import of an
-//! item to the item's module, and installing it compiles rust-analyzer.
+//! `cargo modules --acyclic` is no replacement: it does not read paths in function bodies, it does not count the import of
+//! an item as a use of the item's module, and installing it compiles rust-analyzer.
 
 use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,37 +16,37 @@ use std::collections::{BTreeMap, BTreeSet};
 enum Target {
     /// A module.
     Module(usize),
-    /// Something that this module defines.
+    /// An item that this module defines.
     Item(usize),
 }
 
 /// One module's use of another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// The place in the source, as `file:line`.
+    /// First place of the use in the source, as `file:line`.
     pub place: String,
-    /// The path as it is written there.
+    /// The path as written there.
     pub path: String,
 }
 
-/// Uses by the module that names and the module that defines, each with the first place in the file.
+/// Uses, by the indices of the module that names the item and of the module that defines it.
 pub type Uses = BTreeMap<(usize, usize), Use>;
 
-/// Modules that use one another, directly or round about.
+/// Modules that use each other, directly or through others.
 #[derive(Debug)]
 pub struct Circle {
-    /// Their paths.
+    /// Paths of the modules.
     pub modules: Vec<String>,
-    /// A line for each use among them.
+    /// One line for each use between these modules.
     pub uses: Vec<String>,
 }
 
-/// Names that are being looked up; one that comes again is looked up no further.
+/// Names that are being looked up, each with its module; a repeated lookup ends there.
 type Open = Vec<(usize, String)>;
 
 struct Names<'a> {
     modules: &'a [Module],
-    /// The modules that define a macro of a name.
+    /// The modules that define a macro, by the macro's name.
     macros: BTreeMap<&'a str, Vec<usize>>,
 }
 
@@ -74,7 +74,7 @@ impl Names<'_> {
         Some(found)
     }
 
-    /// Resolves a name by the imports of one scope; results by `globs` come second.
+    /// Resolves a name by the imports of one scope; if `globs`, also by glob imports if no other import has the name.
     fn imported(
         &self,
         m: usize,
@@ -109,8 +109,8 @@ impl Names<'_> {
         found
     }
 
-    /// Resolves a path in code. A name that may be a variable counts if all names of a module are imported; other
-    /// imports count independently.
+    /// Resolves a path in code. A name that may be a variable counts only if a glob import brings it into scope; other imports
+    /// count by themselves.
     fn mentioned(&self, m: usize, mention: &Mention) -> Option<Vec<Target>> {
         match &mention.path[..] {
             [name] if mention.variable => {
@@ -166,7 +166,7 @@ impl Names<'_> {
         self.lookup(m, name, open)
     }
 
-    /// Returns the module of a macro that is called without an import of its name.
+    /// Returns the module that defines a macro that is called without an import of its name.
     fn textual(&self, name: &str) -> Option<Vec<Target>> {
         match self.macros.get(name).map(Vec::as_slice) {
             Some(&[only]) => Some(vec![Target::Item(only)]),
@@ -184,7 +184,7 @@ impl Names<'_> {
         false
     }
 
-    /// Returns the modules whose definitions an import names.
+    /// Returns the modules that define the items of an import.
     fn uses_of_import(&self, m: usize, scope: usize, import: &Import) -> Vec<usize> {
         let targets = self.resolve(m, 0, &import.path, &mut Open::new()).unwrap_or_default();
         // If a name is a module, the code shows which of its items are used, or whether a function of that name is

@@ -1,13 +1,13 @@
-//! Checks what documents claim of the source: the places of `unsafe`, names, and one row for each thing.
+//! Checks what documents say about the source: where `unsafe` is, names, and one table row per subject.
 
 use super::files::spans;
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeSet;
 
-/// The heading below which ARCHITECTURE.md lists the rooms of `unsafe`.
+/// The heading below which ARCHITECTURE.md lists the files with `unsafe` code.
 const ROOMS: &str = "## Where unsafe is allowed";
 
-/// Returns whether the code of a file, its attributes and macros included, has the word `unsafe`.
+/// Returns whether the code of a file, including attributes and macros, contains the word `unsafe`.
 fn is_unsafe(stream: TokenStream) -> bool {
     stream.into_iter().any(|token| match token {
         TokenTree::Ident(word) => word == "unsafe",
@@ -16,7 +16,7 @@ fn is_unsafe(stream: TokenStream) -> bool {
     })
 }
 
-/// Finds Rust files with unsafe code outside the rooms that the document lists, and rooms without unsafe code.
+/// Finds Rust files with unsafe code that the document does not list, and listed places without unsafe code.
 pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let below = text.lines().skip_while(|line| *line != ROOMS).skip(1);
     let section = below.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n");
@@ -64,8 +64,8 @@ pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
     files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()
 }
 
-/// Finds names in a document's code spans, `Name`, `module::name` or `name()`, that are neither a word of the sources nor a part of
-/// one between underscores.
+/// Finds names in a document's code spans (`Name`, `module::name` or `name()`) that are neither a word of the sources nor
+/// a part of one between underscores.
 pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();
@@ -90,7 +90,7 @@ pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Ve
     (named, faults)
 }
 
-/// Returns the subjects of a row's first cell; `a function or a field of the interface` has both.
+/// Returns the subjects of a row's first cell; `a function or a field of the interface` has two.
 fn subjects(cell: &str) -> Vec<String> {
     let Some((first, second)) = cell.split_once(" or ") else { return vec![cell.to_owned()] };
     let tail = match (first.contains(" of "), second.find(" of ")) {
@@ -100,7 +100,7 @@ fn subjects(cell: &str) -> Vec<String> {
     vec![format!("{first}{tail}"), second.to_owned()]
 }
 
-/// Finds rows of one table that are about the same thing.
+/// Finds rows of one table that have the same subject.
 pub fn repeated(document: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut known: Vec<(String, usize)> = Vec::new();

@@ -1,11 +1,11 @@
-//! Checks files: their length, whether a crate reads them, and the paths that documents name.
+//! Checks files: their length, whether a crate includes them, and the paths that documents name.
 
 use std::path::Path;
 
-/// Lines that a file of source may have.
+/// Maximum number of lines in a source file.
 const MOST_LINES: usize = 600;
 
-/// Finds files with more lines than allowed, and exceptions for files that are short enough.
+/// Finds files that are too long, and files in the list of exceptions `longer` that are short enough.
 pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<String> {
     let excepted = |path: &str| longer.iter().any(|(longer, _)| *longer == path);
     let long = |text: &str| text.lines().count() > MOST_LINES;
@@ -20,8 +20,8 @@ pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<Strin
     found.chain(stale).collect()
 }
 
-/// Returns files in a folder `src`, or next to the `main.rs` of a test program, that no module declares: the compiler
-/// never sees them.
+/// Returns files in a folder `src`, or next to the `main.rs` of a test program, that no module declares, so that the
+/// compiler never sees them.
 pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     let known = |path: &Path| files.iter().any(|(file, _)| Path::new(file) == path);
     let of_crate = |path: &str| {
@@ -53,7 +53,7 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     faults.map(|(path, _)| format!("{path}: no module declares it; delete it or declare it")).collect()
 }
 
-/// Returns the code spans of a document outside of its blocks of code, with their lines.
+/// Returns the code spans of a document outside its code blocks, each with its line number.
 pub fn spans(text: &str) -> Vec<(usize, &str)> {
     let mut spans = Vec::new();
     let mut fenced = false;

@@ -1,13 +1,13 @@
-//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; no file may be
-//! too long to read or unknown to the compiler; and claims of the documents about the source must hold: paths and names
-//! exist, `unsafe` is where it is listed, no table has two rows for the same subject.
+//! Checks the structure, in the stage `check`: modules of a crate must not use each other in a circle; no file may be too
+//! long or in no crate; and what documents say about the source must be true: paths and names exist, `unsafe` is only in
+//! the listed files, no table has two rows for the same subject.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `read` | the modules of a crate, read from its source |
 //! | `circles` | which module uses which, and the circles |
-//! | `files` | lengths of files, files of no crate, paths in documents |
-//! | `claims` | names in documents, rooms of `unsafe`, rows of tables |
+//! | `files` | lengths of files, files in no crate, paths in documents |
+//! | `claims` | names in documents, places of `unsafe`, rows of tables |
 //! | `shared` | files that operators share, which must name no operator |
 
 mod circles;
@@ -22,10 +22,10 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Extensions of source.
+/// File name extensions of source files.
 const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
 
-/// Files that may be longer, and why.
+/// Files that may be longer, each with the reason.
 const LONGER: [(&str, &str); 5] = [
     ("runtime/python/elsa.py", "one module, which a program may copy"),
     ("runtime/capi/include/elsa/attention.h", "generated"),
@@ -34,7 +34,7 @@ const LONGER: [(&str, &str); 5] = [
     ("tests/standin/driver.cpp", "a whole driver, for tests only"),
 ];
 
-/// The document that lists the rooms of `unsafe`.
+/// The document that lists the places of `unsafe`.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
 /// Documents whose paths and names must exist.
@@ -77,7 +77,7 @@ pub fn house(tree: &Tree) -> Ran {
     })
 }
 
-/// Returns the crates of a workspace, tests left out: their names and root files.
+/// Returns the names and root files of the crates in a workspace, except tests.
 fn roots(tree: &Tree, dir: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let run = Run::new(tree, "cargo metadata --no-deps --format-version 1").dir(dir).quiet();
     let out = run.run();
@@ -112,7 +112,7 @@ fn imports(tree: &Tree, name: &str, root: &Path, ran: &mut Ran) -> Result<(), St
     Ok(())
 }
 
-/// Returns every file of source that git knows or would take, relative to the root.
+/// Returns every source file that git tracks or would track, relative to the root.
 fn sources(tree: &Tree) -> Result<Vec<String>, String> {
     let out = Run::new(tree, "git ls-files --cached --others --exclude-standard").quiet().run();
     let listed = out.text("git ls-files")?;

@@ -1,7 +1,7 @@
 //! Reads the modules of a crate from the tokens of its source: their definitions, imports and mentioned names.
 //!
 //! Code under `#[cfg(test)]` and modules called `tests` are left out. Every other `cfg` counts as true, so that one
-//! machine sees the code of all.
+//! machine checks the code of all targets.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::collections::BTreeSet;
@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 pub struct Import {
     /// Path, with `crate`, `self` and `super` as written in the source.
     pub path: Vec<String>,
-    /// The name that it brings into scope; nothing for a glob.
+    /// The name that the import brings into scope; `None` for a glob.
     pub name: Option<String>,
-    /// `true` if others may import it from here.
+    /// `true` if other modules may import the name from here.
     pub reexport: bool,
-    /// `true` if the `use` stands in the body of a macro.
+    /// `true` if the `use` is in the body of a macro.
     pub expanded: bool,
-    /// The line of the source.
+    /// Line number in the source.
     pub line: usize,
 }
 
 /// A path in code.
 pub struct Mention {
-    /// The scope around it.
+    /// Index of the enclosing scope in the module's scopes.
     pub scope: usize,
     /// The path.
     pub path: Vec<String>,
-    /// `true` if it calls a macro.
+    /// `true` if the path calls a macro.
     pub call: bool,
     /// `true` if the path may be a variable: a single name that begins with a lowercase letter and is not called.
     pub variable: bool,
-    /// The line of the source.
+    /// Line number in the source.
     pub line: usize,
 }
 
@@ -49,29 +49,29 @@ pub struct Scope {
 pub struct Module {
     /// Path, such as `crate::plan::choose`.
     pub path: String,
-    /// The file that holds it.
+    /// The source file of the module.
     pub file: PathBuf,
-    /// The module that declares it.
+    /// Index of the module that declares this one.
     pub parent: Option<usize>,
-    /// The modules that it declares.
+    /// Names and indices of the modules that this one declares.
     pub children: Vec<(String, usize)>,
-    /// The names that it defines.
+    /// Names of the items that the module defines.
     pub items: BTreeSet<String>,
-    /// The macros among them.
+    /// Names of the macros among the items.
     pub macros: BTreeSet<String>,
-    /// The module's own scope first, then those of its items.
+    /// The scope of the module, followed by the scopes of its items.
     pub scopes: Vec<Scope>,
-    /// The paths in its code.
+    /// The paths in the module's code.
     pub mentions: Vec<Mention>,
 }
 
-/// Reads a source file; nothing where it does not exist.
+/// Function that reads a source file; `None` if it does not exist.
 pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// Returns the modules of the crate with this root file, the root first.
 ///
 /// # Errors
-/// Returns an error for a file that is missing or has no tokens of Rust.
+/// Returns an error for a file that is missing or cannot be split into Rust tokens.
 pub fn read(source: Source, root: &Path) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
     let dir = root.parent().unwrap_or(Path::new(""));
@@ -179,7 +179,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the module that a file holds, whose children have files in `dir`.
+    /// Reads the module in `file`, whose child modules have files in `dir`.
     fn file(&mut self, file: &Path, dir: &Path, path: String, parent: Option<usize>) -> Result<(), String> {
         let text = (self.source)(file).ok_or_else(|| format!("{}: no such file", file.display()))?;
         let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| {
@@ -291,7 +291,7 @@ struct Found {
     locals: BTreeSet<String>,
 }
 
-/// Scans an item, or the body of a macro: there `self` and `super` are those of the caller and are left out.
+/// Scans an item, or the body of a macro, in which `self` and `super` refer to the caller's module and are left out.
 fn scan(item: &[TokenTree], body: bool) -> Found {
     let mut found = Found::default();
     walk(item, body, &mut found);
@@ -301,11 +301,11 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
     found
 }
 
-/// Keywords before a name that they declare.
+/// Keywords that precede a name that they declare.
 const DECLARING: [&str; 11] =
     ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// Returns the path that starts at `i`, and the position after it, or after its last `::` if no name follows that.
+/// Returns the path that starts at `i`, and the position after the path and a `::` that no name follows.
 fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(i) {
@@ -380,8 +380,8 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
     }
 }
 
-/// Reads the tokens between `use` and `;`, or those of a part of a group. `of` is the line, and whether the import is a
-/// re-export and comes from a macro.
+/// Reads the tokens between `use` and `;`, or an entry of a group. `of` is the line, and whether the import is a re-export
+/// and whether it comes from a macro.
 fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
     let start = usize::from(is(tokens.first(), '$'));
     let (names, next) = path(tokens, start);

@@ -3,21 +3,21 @@
 use super::files::spans;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// The words with which ARCHITECTURE.md begins the list of files that may name operators.
+/// First words of ARCHITECTURE.md's list of files that may name operators.
 const EXCEPT: &str = "What is shared names no operator, except";
 
-/// Folders of crates that have rooms by operator.
+/// Source folders of crates that have a module per operator.
 const CRATES: [&str; 3] = ["core/src/", "kernels/src/", "runtime/src/"];
 
-/// The rooms, which are modules of the crates.
+/// Names of these modules.
 const OPERATORS: [&str; 3] = ["attention", "linear", "series"];
 
-/// Returns whether a file is in the room of an operator.
+/// Returns whether a file is in the module of an operator.
 fn is_room(path: &str) -> bool {
     path.split('/').any(|part| OPERATORS.contains(&part.trim_end_matches(".rs")))
 }
 
-/// Returns the first path in the code through the module of an operator. Items for tests do not count.
+/// Returns the first operator through whose module a path in the code leads. Items for tests do not count.
 fn named(stream: TokenStream) -> Option<&'static str> {
     let mut tokens = stream.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -57,7 +57,7 @@ fn named(stream: TokenStream) -> Option<&'static str> {
     None
 }
 
-/// Finds shared files that name an operator and that the document does not except, and excepted files that name none.
+/// Finds shared files that name an operator but are not in the document's list, and listed files that name none.
 pub fn shared(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
     let Some((_, list)) = text.split_once(EXCEPT) else {
         return vec![format!("{document}: has no '{EXCEPT}'")];

@@ -1,18 +1,18 @@
-//! Narrow commands of stages, as written in the headers of faults:
+//! Commands that run a part of a stage, as written in the headers of faults:
 //!
 //! | command | effect |
 //! |---|---|
-//! | `test TARGETS -- NAMES` | tests of the workspace on this machine |
-//! | `standin test …` | the same with the stand-in GPU, tests that need one included |
-//! | `address test …`, `thread test …` | the same under a sanitizer, for code that works with memory |
-//! | `aarch64 test …` | the same, built for boards, on an emulated Cortex-A57 |
-//! | `program FILE` | a program of `tests/capi`, by gcc |
-//! | `valgrind program FILE` | the same under valgrind |
-//! | `address program FILE` | the same with library and program under AddressSanitizer |
-//! | `xtask …` | a command of the project, such as a stage that is short on its own |
+//! | `test TARGETS -- NAMES` | runs tests of the workspace on this machine |
+//! | `standin test …` | as `test`, with the stand-in GPU, including tests that need a GPU |
+//! | `address test …`, `thread test …` | as `test`, under a sanitizer, for code that works with memory |
+//! | `aarch64 test …` | as `test`, built for boards, on an emulated Cortex-A57 |
+//! | `program FILE` | runs a program of `tests/capi`, compiled by gcc |
+//! | `valgrind program FILE` | as `program`, under valgrind |
+//! | `address program FILE` | as `program`, with library and program under AddressSanitizer |
+//! | `xtask …` | runs a command of the project, such as a short stage |
 //!
-//! Each has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. Building and
-//! running are separate steps, because no test detects a fault that does not compile.
+//! Each command has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. Building
+//! and running are separate steps, because a fault that does not compile is not detected by a test.
 
 use crate::boards::build::PRODUCTS;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
@@ -25,24 +25,24 @@ use crate::test::cargo::with_standin;
 use crate::test::sanitizers::Sanitizer;
 use std::time::Duration;
 
-/// A command that takes longer has hung.
+/// Time limit of a command; one that takes longer counts as hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
 
 /// Build and run steps of a command.
 pub struct Command {
-    /// Must succeed.
+    /// Commands that must succeed, with and without the fault.
     pub build: Vec<Run>,
-    /// Must succeed without a fault, and fail with one.
+    /// Command that must succeed without the fault, and fail with it.
     pub run: Run,
 }
 
-/// A command, taken apart.
+/// A parsed command.
 #[derive(Debug, PartialEq)]
 enum Kind<'a> {
     Tests(How, &'a str),
     Program(How, &'a str),
     Xtask(&'a str),
-    /// Search of a file for a word, for tests of this module's callers, which build nothing.
+    /// Searches a file for a word and builds nothing; for tests of the modules that use this one.
     #[cfg(test)]
     Check(&'a str),
 }
@@ -86,7 +86,7 @@ impl Kind<'_> {
 }
 
 impl Command {
-    /// Returns whether a line is a command.
+    /// Checks that a line is a command.
     #[cfg(test)]
     pub fn check(line: &str) -> Result<(), String> {
         Kind::parse(line).map(|_| ())
@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// Returns a cargo command that builds the tests first and then runs them.
+/// Returns the commands that build tests and then run them.
 fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     let (targets, which) = words.split_once(" -- ").unwrap_or((words, ""));
     let driver = match how {

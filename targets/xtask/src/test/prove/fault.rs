@@ -1,4 +1,4 @@
-//! A fault of `tests/faults`: a patch behind a header of four lines, which `git apply` passes over.
+//! A fault of `tests/faults`: a patch below a header of four lines, which `git apply` ignores.
 //!
 //! ```text
 //! fault: what is wrong, in a line
@@ -14,26 +14,26 @@ use std::path::PathBuf;
 
 const FOLDER: &str = "tests/faults";
 
-/// A fault that can be planted.
+/// A fault that can be applied to the code.
 pub struct Fault {
-    /// The name of its file.
+    /// Name of the patch file, without its extension.
     pub name: String,
-    /// File.
+    /// Path of the patch file.
     pub patch: PathBuf,
-    /// A hash of its file.
+    /// Hash of the patch file.
     pub digest: String,
     /// Description of the fault.
     pub what: String,
     /// The stage that must turn red.
     pub stage: String,
-    /// The command that shows it.
+    /// The command that fails because of the fault.
     pub run: String,
     /// Expected text of the failure.
     pub red: String,
 }
 
 impl Fault {
-    /// Returns the faults of these names, or all, by name.
+    /// Reads the faults with these names, or all if there are none, sorted by name.
     ///
     /// # Errors
     /// Returns an error if no file has the name, or if the header is not complete.

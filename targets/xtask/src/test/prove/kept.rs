@@ -12,7 +12,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Reads the findings of earlier runs of this commit; empty for another commit.
+    /// Reads the results of earlier runs for this commit; empty if the file is about another commit.
     pub fn read(tree: &Tree, commit: &str) -> Kept {
         let path = tree.target.join("prove/found.json");
         let text = std::fs::read(&path).unwrap_or_default();
@@ -22,7 +22,7 @@ impl Kept {
         Kept { path, commit: commit.to_owned(), all: all.unwrap_or_default() }
     }
 
-    /// Returns the result of `key`: seconds, and the stage that turned red.
+    /// Returns the result of experiment `key`: its seconds, and the stage that turned red.
     pub fn found(&self, key: &str) -> Option<(f64, String)> {
         let found = self.all.get(key)?;
         Some((found["seconds"].as_f64()?, found["red"].as_str()?.to_owned()))

@@ -36,7 +36,7 @@ impl Asked {
     }
 }
 
-/// Environments that tools are installed into, which the copy shares.
+/// Folders of installed tools that the copy shares with the tree.
 const SHARED: [&str; 9] = [
     "venv",
     "deny-venv",
@@ -49,7 +49,7 @@ const SHARED: [&str; 9] = [
     "nvdisasm",
 ];
 
-/// Outcome of a fault.
+/// Row of the table: the result for a fault.
 struct Row {
     name: String,
     stage: String,
@@ -111,7 +111,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Gives the copy the environments of the tree.
+    /// Links the folders [`SHARED`] of the tree into the copy.
     fn share(&self, tree: &Tree) -> Result<(), String> {
         std::fs::create_dir_all(&self.tree.target)
             .map_err(|error| format!("{}: {error}", self.tree.target.display()))?;
@@ -157,7 +157,7 @@ impl Copy {
         row(seconds, found)
     }
 
-    /// Requires that the command of a fault passes without it: red would prove nothing otherwise.
+    /// Requires that the command of a fault passes without the fault. If it failed, a red result would prove nothing.
     fn is_green(&self, fault: &Fault, kept: &mut Kept) -> Result<(), String> {
         let key = format!("without {}", fault.run);
         if kept.found(&key).is_some() {
@@ -173,7 +173,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Plants a fault, runs its command, and takes the fault back.
+    /// Applies a fault, runs its command, and reverts the fault.
     fn planted(&self, fault: &Fault, whole: bool) -> Result<String, String> {
         let apply = |line: &str| {
             let run = Run::new(&self.tree, "git apply").args(line).arg(&fault.patch).quiet();
@@ -186,7 +186,7 @@ impl Copy {
         done
     }
 
-    /// Builds the requirements of a fault's command, and runs it.
+    /// Runs the build steps of a fault's command and then the command.
     fn command(&self, fault: &Fault) -> Result<Output, String> {
         let Command { build, run } = Command::of(&self.tree, &fault.run)?;
         for build in build {
@@ -202,8 +202,7 @@ impl Copy {
         Ok(run.limit(command::LIMIT).quiet().run())
     }
 
-    /// Runs every stage of the short run. The fault's stage must fail with the output that the fault
-    /// declares.
+    /// Runs every stage of the short run. The fault's stage must fail with the text that the fault declares.
     fn whole(&self, fault: &Fault) -> Result<String, String> {
         let out = Run::new(&self.tree, "cargo xtask test").machine().run();
         let line = out.stdout.lines().rfind(|line| {
@@ -295,7 +294,7 @@ mod tests {
         assert!(red(&fault, &out(false, "test z ... FAILED\n")).unwrap_err().contains("without 'x::y'"));
     }
 
-    /// Plants two faults in a repository with one file: one that a command sees, and one that it does not.
+    /// Plants two faults in a repository with one file: one that the command detects, and one that it does not.
     #[test]
     fn a_fault_is_planted_found_and_taken_back() {
         let dir = tempfile::tempdir().unwrap();
