@@ -137,7 +137,7 @@ pub fn describe(root: &Root) -> Description {
     let all = || cores.iter().chain(gpu.as_ref().map(|gpu| &gpu.clock)).chain(emc.as_ref().ok());
     let jetson_clocks = if jetson { clocks::fixed(all()) } else { None };
     if jetson_clocks == Some(true) && emc.is_err() {
-        notes.push("jetson_clocks: told by CPU and GPU alone".to_owned());
+        notes.push("jetson_clocks: determined from CPU and GPU only".to_owned());
     }
     Description {
         board: root.line("proc/device-tree/model"),

@@ -106,7 +106,7 @@ pub enum Error {
         source: PortError,
     },
     /// A serial line that lost or damaged records.
-    #[error("{port}: {what}; what came whole is right, and all that is missing is counted")]
+    #[error("{port}: {what}; complete records are correct, and all missing ones are counted")]
     Line {
         /// The port.
         port: String,

@@ -70,7 +70,7 @@ pub struct DepthCurveArgs {
     /// Keys of the longest length, from 256 to 1048576
     #[arg(long, value_name = "KEYS", default_value = "1048576", allow_negative_numbers = true, value_parser = longest)]
     keys: usize,
-    /// Write the curves as one page that needs nothing but itself
+    /// Write the curves as one self-contained page
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
     /// Permission for the page to replace an input.

@@ -33,7 +33,7 @@ impl ParallelFor for Lent {
     }
 }
 
-/// Computes share `worker` of a task. Safe to call with any number, at any time, on any thread.
+/// Computes share `worker` of a task. May be called with any number, at any time, on any thread.
 unsafe extern "system" fn share(task: *mut c_void, worker: usize) {
     HostTask::from_number(task.addr()).call(worker);
 }

@@ -243,7 +243,7 @@ impl Tuned {
         }
         if document.end.shapes != document.shape.len() {
             let (found, told) = (document.shape.len(), document.end.shapes);
-            return Err(fault(format!("{found} shapes, and its end tells of {told}")));
+            return Err(fault(format!("{found} shapes; the [end] table says {told}")));
         }
         Ok(Tuned { device: document.device, shapes: checked(document.shape)? })
     }

@@ -51,7 +51,7 @@ pub struct EngineArgs {
     /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
-    /// Keys of a block on the CPU [default: 64]. A GPU has its own
+    /// Keys of a block on the CPU [default: 64]. GPU kernels have fixed block sizes
     #[arg(long, allow_negative_numbers = true,
         value_parser = one_of(BLOCK_SIZES.map(|block| (block.to_string(), block))))]
     pub block: Option<usize>,
@@ -141,7 +141,7 @@ impl EngineArgs {
         }
     }
 
-    /// Adds the tuned file to what a call reads.
+    /// Adds the tuned file to the files that a call reads.
     pub fn add_to(&self, reads: &mut Reads) {
         if let Some(path) = self.tuned.clone().flatten().or_else(Tuned::named_path) {
             reads.keep("tuned", &path);

@@ -14,7 +14,7 @@ use elsa_files::{Reads, Source};
 /// Placeholder for a file in help texts.
 pub const FILE: &str = "FILE";
 
-/// Meaning of the placeholder.
+/// Meaning of the placeholder [`FILE`].
 pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
 /// Orders of axes.
@@ -68,10 +68,10 @@ pub struct ProblemArgs {
     /// batch, sequence b uses mask b % n. The last axis is 1 or as long as the keys
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
-    /// float, added in addition to the mask and broadcast likewise; -inf is not attended
+    /// float, added in addition to the mask and broadcast in the same way; -inf is not attended
     #[arg(long, value_name = FILE)]
     pub bias: Option<Source>,
-    /// float [entries, heads], added: the entry of a pair is that of --bias-index, or with --windows that of Swin:
+    /// float [entries, heads], added. --bias-index gives the entry of each pair; with --windows it is Swin's,
     /// (r - r' + H-1) * (2W-1) + (c - c' + W-1) for query token (r, c) and key token (r', c')
     #[arg(long, value_name = FILE, conflicts_with = "bias")]
     pub bias_table: Option<Source>,

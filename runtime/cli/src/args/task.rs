@@ -31,7 +31,7 @@ pub struct TaskArgs {
     /// share
     #[arg(long, value_name = "TEXT", value_parser = run_id)]
     pub run_id: Option<String>,
-    /// With --gathered: number of all tokens; with a comma, of queries and keys
+    /// With --gathered: number of tokens of the whole problem, or QUERIES,KEYS
     #[arg(long, value_name = "N[,N]", allow_hyphen_values = true, value_parser = tokens, requires = "gathered")]
     pub tokens: Option<[usize; 2]>,
 }
@@ -61,7 +61,7 @@ fn number(text: &str) -> Result<Number, String> {
     let number = text
         .split_once('/')
         .and_then(|(i, n)| Some(Number { number: i.parse().ok()?, tasks: n.parse().ok()? }));
-    number.ok_or_else(|| "allowed: I/N, such as 0/7, tasks being counted from 0".into())
+    number.ok_or_else(|| "allowed: I/N, such as 0/7, with tasks numbered from 0".into())
 }
 
 /// Parses the name of a run.
@@ -87,7 +87,7 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
         Some((queries, keys)) => one(queries).zip(one(keys)).map(|(queries, keys)| [queries, keys]),
         None => one(text).map(|n| [n, n]),
     };
-    tokens.ok_or_else(|| "allowed: tokens of the whole, or its queries and keys with a comma".into())
+    tokens.ok_or_else(|| "allowed: the number of tokens of the whole problem, or QUERIES,KEYS".into())
 }
 
 /// Rejects `argument` if it is given, because it needs --task or --task-path.

@@ -48,7 +48,7 @@ pub struct TraversalArgs {
     pub norm_gate: bool,
 }
 
-/// Returns the error of a flag that is given with another.
+/// Builds the error for a flag that excludes the flag `other`.
 fn conflict(argument: &'static str, other: &str) -> Error {
     let found = format!("given with --{other}");
     Error::Argument { argument, found, allowed: "one of the two".into() }

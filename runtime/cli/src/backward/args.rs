@@ -33,7 +33,7 @@ fixed tree, ((0 + 1) + (2 + 3)) + ..., with log2 of their number more roundings.
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
 
-/// What divides the pairs of queries and keys.
+/// Help text of `--quorum`.
 const QUORUM: &str = "Divide the pairs of queries and keys among the tasks of quorums, the chunks of each level as of elsa run; \
     without --task, compute all tasks and add their shares [default with --task: its N]";
 

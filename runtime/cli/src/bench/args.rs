@@ -18,7 +18,7 @@ fn help() -> String {
     format!(
         "\
 Without --shape and --workload: {grid} tokens at head size {DIM}, in f32 and in f16, each plain, with a
-padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
+padded boolean mask and with a bias: the grid of Table 6 of the ELSA paper, and more masks.
 
 {}
 

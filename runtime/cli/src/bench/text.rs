@@ -173,7 +173,7 @@ fn ratio(cell: &Cell) -> String {
     }
 }
 
-/// Formats the medians like table 6 of ELSA, with a row for each number of tokens and a column for each mask. Empty
+/// Formats the medians like Table 6 of the ELSA paper, with a row for each number of tokens and a column for each mask. Empty
 /// unless `cells` include masked cells.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {

@@ -28,14 +28,14 @@ Attention is what leads from a product of queries and keys through a Softmax to 
 masks and changes of layout on the way are taken in. Attention of ONNX and MultiHeadAttention of ONNX Runtime are
 replaced, too. What is read elsewhere, or is not proved, stays, with the reason in its line.
 
-A replacement holds for every size of every free axis. What a free axis decides stays computed: a mask is an input of the
-operator, a scale is multiplied into the queries, and heads are counted when the model runs. Each replacement is also
-computed in f64 beside the nodes that it replaces, on random tensors and masks, with at least five sizes of the free axes,
-over some of the queries where there are many, within 256 MB. Rows that attend no key are not compared: the operator answers zeros where a mask is -inf. The mask of shifted
-windows, -100 or less, becomes an attribute; an answer changes by less than f32 rounds while no masked score lies 78
-above the largest attended one.
+A replacement holds for every size of every dynamic axis. Values that depend on one are still computed at run time: a
+mask is an input of the operator, a scale is multiplied into the queries, and heads are counted when the model runs.
+Each replacement is also computed in f64 beside the nodes that it replaces, on random tensors and masks, with at least
+five sizes of the dynamic axes, over some of the queries where there are many, within 256 MB. Rows that attend no key
+are not compared: the operator answers zeros where a mask is -inf. The mask of shifted windows, -100 or less, becomes an
+attribute; an answer changes by less than f32 rounds while no masked score lies 78 above the largest attended one.
 
-Then both models run in ONNX Runtime, if one is found (--check), on inputs of three sizes of the free axes, for at most a
+Then both models run in ONNX Runtime, if one is found (--check), on inputs of three sizes of the dynamic axes, for at most a
 minute. A file whose answers differ is not written, and the exit status is 4; one that was not checked is named, with the
 reason. Nothing is compared where the original answers NaN.
 
@@ -114,7 +114,7 @@ fn rewrite(args: &RewriteArgs) -> Result<(), Error> {
         && fs::canonicalize(folder(&args.out)).ok() != fs::canonicalize(file.folder()).ok()
     {
         let reason =
-            format!("the weights of IN lie beside it in '{location}', where OUT would not find them");
+            format!("the weights of IN are in '{location}' next to it; OUT would not find them there");
         return Err(FileError::Target { argument: "OUT", path: args.out.clone(), reason }.into());
     }
     let mut reads = args.force.reads();

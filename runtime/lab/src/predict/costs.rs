@@ -9,7 +9,7 @@ const fn part(counts: [u32; 13]) -> GpuPart {
     GpuPart { instructions, pairs, fma, floats, integers, xmad, special, shared, shared_words, global_words, conflicts, stalls, alone }
 }
 
-/// Builds a kernel's parts in their order, and the keys of a tile.
+/// Builds the cost of a kernel from the keys of a tile and the counts of its five parts.
 const fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {
     let [before, plain, edge, flush, after] = parts;
     GpuCost {

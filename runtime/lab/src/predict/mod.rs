@@ -30,7 +30,7 @@ fn help() -> String {
     format!(
         "\
 Without --shape and --workload: tokens {grid}
-at head size {DIM}, in f32 and in f16: the grid of table 6 of ELSA.
+at head size {DIM}, in f32 and in f16: the grid of Table 6 of the ELSA paper.
 {}
 Workloads, which --shape takes by name, too:
   {workloads}

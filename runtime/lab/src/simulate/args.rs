@@ -48,7 +48,7 @@ pub struct Sizes(pub Vec<usize>);
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub struct SimulateArgs {
-    /// Tokens of the whole: 1000000, 1e9, or a number of K, M or G, which are powers of a thousand
+    /// Tokens of the whole problem: 1000000, 1e9, or a number of K, M or G, which are powers of a thousand
     #[arg(long, value_name = "N", default_value = "1e9", allow_negative_numbers = true, value_parser = tokens)]
     pub tokens: Tokens,
     /// Known costs [default: a100]
@@ -71,7 +71,7 @@ pub struct SimulateArgs {
     /// programs matter less
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Run streaming and quorums here at these sizes, within the whole, half and a quarter of the tensors' bytes
+    /// Run streaming and quorums here at these sizes, within all, half and a quarter of the tensors' bytes
     /// [default: 1024,2048,4096]
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, require_equals = true, default_missing_value = BESIDE,
         requires = "measure", value_parser = sizes_of::<1>)]

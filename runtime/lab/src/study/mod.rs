@@ -55,7 +55,7 @@ pub struct StudyArgs {
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     scenario: Option<Scenario>,
-    /// Write sparsity, bounds, errors and pictures as one page that needs nothing but itself
+    /// Write sparsity, bounds, errors and pictures as one self-contained page
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
     /// Permission for the page to replace an input.

@@ -20,7 +20,7 @@ pub enum SeriesCommand {
     Recurrence(Box<RecurrenceArgs>),
     /// Mamba's selective scan
     Selective(Box<SelectiveArgs>),
-    /// Causal convolution per channel: relative decay, or the short one before a scan
+    /// Causal convolution per channel: a relative decay, or the short convolution before a scan
     Conv(Box<ConvolutionArgs>),
 }
 

@@ -44,7 +44,7 @@ pub struct SelectiveArgs {
     /// states, tokens], or without the groups
     #[arg(long, value_name = FILE)]
     b: Source,
-    /// Output coefficients, likewise
+    /// Output coefficients, in one of the shapes of b
     #[arg(long, value_name = FILE)]
     c: Source,
     /// Skip coefficients: d times u is added to the output; f32 [channels]

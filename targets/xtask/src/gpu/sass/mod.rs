@@ -72,16 +72,16 @@ impl Cost {
 /// Renders the costs of kernels, with their names, as the Rust source of the table.
 pub fn table(costs: &[(String, Cost)]) -> String {
     let mut text = String::from(
-        "//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
+        "//! Costs of the kernels on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
          use super::latency::{GpuCost, GpuPart};\n\n",
     );
-    text.push_str("/// A part, from its counts in the order of the fields.\n#[rustfmt::skip]\nconst fn part(counts: [u32; 13]) -> GpuPart {\n");
+    text.push_str("/// Builds a part, from its counts in the order of the fields.\n#[rustfmt::skip]\nconst fn part(counts: [u32; 13]) -> GpuPart {\n");
     text.push_str(&format!(
         "    let [{}] = counts;\n    GpuPart {{ {} }}\n}}\n\n",
         FIELDS.join(", "),
         FIELDS.join(", ")
     ));
-    text.push_str("/// A kernel's parts in their order, and the keys of a tile.\nconst fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {\n");
+    text.push_str("/// Builds the cost of a kernel from the keys of a tile and the counts of its five parts.\nconst fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {\n");
     text.push_str("    let [before, plain, edge, flush, after] = parts;\n    GpuCost {\n        keys,\n");
     for part in ["before", "plain", "edge", "flush", "after"] {
         text.push_str(&format!("        {part}: part({part}),\n"));
