@@ -81,7 +81,7 @@ impl From<std::io::Error> for Error {
 /// Allocates `count` zeros. `what` is their purpose, for the error message.
 ///
 /// # Errors
-/// If the system refuses the memory.
+/// Returns an error if the system refuses the memory.
 pub fn zeros(what: &'static str, count: usize) -> Result<Vec<f32>, Error> {
     let mut data = Vec::new();
     data.try_reserve_exact(count).map_err(|_| Error::Memory { what, bytes: count.saturating_mul(4) })?;

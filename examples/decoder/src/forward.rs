@@ -54,7 +54,7 @@ impl Row {
 /// Computes the output for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
 ///
 /// # Errors
-/// If a layer fails.
+/// Returns an error if a layer fails.
 pub fn in_memory(
     engine: &Engine,
     weights: &Weights,
@@ -73,7 +73,7 @@ pub fn in_memory(
 /// the `buffers` has the size of one layer's weights.
 ///
 /// # Errors
-/// If a layer fails, or weights cannot be read.
+/// Returns an error if a layer fails, or weights cannot be read.
 pub fn streamed(
     engine: &Engine,
     weights: &Weights,
@@ -94,7 +94,7 @@ pub fn streamed(
 /// Allocates two buffers, each for the weights of one layer.
 ///
 /// # Errors
-/// If the system refuses the memory.
+/// Returns an error if the system refuses the memory.
 pub fn buffers(weights: &Weights) -> Result<[Vec<f32>; 2], Error> {
     let elements = weights.sizes().elements();
     Ok([zeros("weights", elements)?, zeros("weights", elements)?])
@@ -103,7 +103,7 @@ pub fn buffers(weights: &Weights) -> Result<[Vec<f32>; 2], Error> {
 /// Reads the weights of every layer into memory.
 ///
 /// # Errors
-/// If the system refuses the memory, or if weights cannot be read.
+/// Returns an error if the system refuses the memory, or if weights cannot be read.
 pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     let read = |layer| {
         let mut data = zeros("weights", weights.sizes().elements())?;

@@ -92,7 +92,7 @@ impl Sizes {
     /// layer has at most 16 GiB.
     ///
     /// # Errors
-    /// If a size does not meet these conditions.
+    /// Returns an error if a size does not meet these conditions.
     pub fn check(self) -> Result<Sizes, Error> {
         let refuse =
             |argument, found: usize, allowed| Error::Argument { argument, found: found.to_string(), allowed };

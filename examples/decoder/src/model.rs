@@ -41,7 +41,7 @@ pub struct Model {
 /// rows.
 ///
 /// # Errors
-/// If the length of a slice does not match these shapes.
+/// Returns an error if the length of a slice does not match these shapes.
 fn product(
     a: &[f32],
     b: &[f32],
@@ -61,7 +61,7 @@ impl Model {
     /// Creates a layer for `tokens` tokens.
     ///
     /// # Errors
-    /// If the sizes do not form an attention problem, a plan cannot be created, or the system refuses memory.
+    /// Returns an error if the sizes are no attention problem, a plan cannot be created, or the system refuses memory.
     pub fn new(engine: &Engine, sizes: Sizes, tokens: usize) -> Result<Model, Error> {
         let Sizes { heads, kv_heads, head_dim, mlp } = sizes;
         let view = |name, heads| View::dense(name, Layout::Bnhd, &[1, tokens, heads, head_dim], None);
@@ -94,7 +94,7 @@ impl Model {
     /// Applies the layer with weights `weights` to `x`, `[tokens, dim]`, in place.
     ///
     /// # Errors
-    /// If attention fails, or if `weights` or `x` has the wrong length.
+    /// Returns an error if attention fails, or if `weights` or `x` has the wrong length.
     pub fn layer(&mut self, weights: &[f32], x: &mut [f32]) -> Result<(), Error> {
         let (sizes, tokens) = (self.sizes, self.tokens);
         let (dim, kv) = (sizes.dim(), sizes.kv_heads * sizes.head_dim);

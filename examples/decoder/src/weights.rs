@@ -20,7 +20,7 @@ pub struct Weights {
 /// Returns `count` random numbers with variance one.
 ///
 /// # Errors
-/// If the system refuses the memory.
+/// Returns an error if the system refuses the memory.
 pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
     let mut random = Random::new(seed);
     let mut data = zeros("tokens", count)?;
@@ -35,7 +35,7 @@ impl Weights {
     /// one.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn random(folder: &Path, sizes: Sizes, layers: usize) -> Result<Weights, Error> {
         let failed = |source| Error::Weights { path: folder.to_path_buf(), source };
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
@@ -78,7 +78,7 @@ impl Weights {
     /// Reads the weights of a layer, and returns their number of bytes.
     ///
     /// # Errors
-    /// If reading fails or the file ends early.
+    /// Returns an error if reading fails or the file ends early.
     pub fn read(&self, layer: usize, to: &mut [f32]) -> Result<u64, Error> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
         let offset = (layer as u64).saturating_mul(self.layer_bytes() as u64);
@@ -91,7 +91,7 @@ impl Weights {
     /// Drops the file from the system's cache, so that the next reads come from the device.
     ///
     /// # Errors
-    /// If the system does not drop the file.
+    /// Returns an error if the system does not drop the file.
     pub fn forget(&self) -> Result<(), Error> {
         let failed = |source: std::io::Error| Error::Weights { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;

@@ -117,7 +117,7 @@ impl<'a> Frame<'a> {
     /// Creates a frame over `data`.
     ///
     /// # Errors
-    /// If `data` has fewer bytes than the geometry requires.
+    /// Returns an error if `data` has fewer bytes than the geometry requires.
     pub fn new(geometry: Geometry, data: &'a [u8]) -> Result<Frame<'a>, BrokenFrame> {
         let needed = geometry.bytes();
         if data.len() < needed {

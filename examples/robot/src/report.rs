@@ -52,7 +52,7 @@ impl Statistics {
     /// Creates statistics with all counters at zero.
     ///
     /// # Errors
-    /// If the histogram does not accept its bounds.
+    /// Returns an error if the histogram does not accept its bounds.
     pub fn new() -> Result<Statistics, hdrhistogram::CreationError> {
         let latency = Histogram::new_with_bounds(1, LONGEST, 3)?;
         Ok(Statistics { latency, late: 0, fallbacks: 0, broken: 0, idle: 0, skipped: 0 })

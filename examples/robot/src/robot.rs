@@ -39,7 +39,7 @@ pub struct Outcome {
 /// only broken frames allocate memory.
 ///
 /// # Errors
-/// If the histogram cannot be created.
+/// Returns an error if the histogram cannot be created.
 pub fn run(
     options: Options,
     source: &mut dyn Source,
@@ -141,7 +141,7 @@ fn drive(
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
 ///
 /// # Errors
-/// If standard output fails. It is no error if the reader has closed it.
+/// Returns an error if standard output fails. It is no error if the reader has closed it.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

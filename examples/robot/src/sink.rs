@@ -96,7 +96,7 @@ impl Sink {
     /// Creates a sink that writes lines to standard output.
     ///
     /// # Errors
-    /// If the system does not start a thread.
+    /// Returns an error if the system does not start a thread.
     pub fn stdout() -> Result<Sink, SinkError> {
         Sink::start(STDOUT, io::stdout())
     }
@@ -105,7 +105,7 @@ impl Sink {
     /// control.
     ///
     /// # Errors
-    /// If the port cannot be opened, or the system does not start a thread.
+    /// Returns an error if the port cannot be opened, or the system does not start a thread.
     pub fn serial(path: &Path, baud: u32) -> Result<Sink, SinkError> {
         let name = path.to_string_lossy();
         let port = serialport::new(name, baud)
@@ -122,7 +122,7 @@ impl Sink {
     /// Creates a sink that writes lines to `to`; `name` is the name of `to` in errors.
     ///
     /// # Errors
-    /// If the system does not start a thread.
+    /// Returns an error if the system does not start a thread.
     pub fn start(name: &'static str, to: impl Write + Send + 'static) -> Result<Sink, SinkError> {
         let lines = vec![Line { bytes: [0; LINE], len: 0 }; LINES].into_boxed_slice();
         let state =

@@ -115,7 +115,7 @@ pub fn read(
 /// checksum of an archive member is not compared.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub fn header(
     mut file: impl Read + Seek,
     length: u64,

@@ -61,7 +61,7 @@ impl Tensor {
     /// Loads one part of the tensor at `source`; `part` computes the part from the tensor's shape.
     ///
     /// # Errors
-    /// As [`Tensor::load`].
+    /// Returns the errors of [`Tensor::load`].
     pub fn load_part(
         argument: &'static str,
         source: &Source,
@@ -78,7 +78,7 @@ impl Tensor {
     /// Returns the shape of the tensor at `source` without reading its elements.
     ///
     /// # Errors
-    /// As [`Tensor::load`].
+    /// Returns the errors of [`Tensor::load`].
     pub fn shape_at(argument: &'static str, source: &Source) -> Result<Vec<usize>, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| part::shape(file.reader(), file.length(), format, name);
@@ -88,7 +88,7 @@ impl Tensor {
     /// Reads the header of the tensor at `source`, and leaves its elements in the file.
     ///
     /// # Errors
-    /// As [`Tensor::load`].
+    /// Returns the errors of [`Tensor::load`].
     pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
@@ -132,7 +132,7 @@ impl Tensor {
     /// killed. `notice` receives a message about the unpacking, which starts with the argument.
     ///
     /// # Errors
-    /// As [`Tensor::load`], and file system errors of the unpacked file.
+    /// Returns the errors of [`Tensor::load`], and file system errors of the unpacked file.
     pub fn in_file(
         &self,
         folder: &Path,

@@ -30,7 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// Reads the header of a file of `length` bytes and leaves `reader` at the first element.
 ///
 /// # Errors
-/// Accepts only a little-endian tensor of a known type whose elements fill its shape exactly.
+/// Returns an error unless the file is a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
     // `length` is the file's length when it was opened; if the file is shorter now, a read fails instead.
     let mut left = length;

@@ -27,8 +27,8 @@ const MAX_RATIO: u64 = 1032;
 /// Calls `read` with a reader for the member `name` and with the member's size in bytes. `file` has `length` bytes.
 ///
 /// # Errors
-/// Returns errors of `read`. Refuses a malformed archive, a name that is not in the archive, and members that are
-/// encrypted or compressed by a method other than deflate.
+/// Returns the errors of `read`, and an error for a malformed archive, a name that is not in the archive, or a member
+/// that is encrypted or compressed by a method other than deflate.
 pub fn member<T>(
     file: impl Read + Seek,
     length: u64,

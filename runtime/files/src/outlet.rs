@@ -139,8 +139,8 @@ impl Place {
     /// Opens a non-regular file directly, and creates a temporary file next to a regular one.
     ///
     /// # Errors
-    /// Refuses a folder, a file without write permission, and a pipe without a reader. Returns errors of the file
-    /// system.
+    /// Returns an error for a folder, a file without write permission, or a pipe without a reader. Returns errors of
+    /// the file system.
     pub fn open(&self) -> Result<Sink, FileError> {
         match &self.existing {
             Some(there) if there.is_dir() => Err(self.refuse("a folder".into())),

@@ -131,8 +131,8 @@ impl Writer {
     /// Prepares a file for the next output, which is a tensor.
     ///
     /// # Errors
-    /// Refuses a path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or file
-    /// that another output already uses, an input of the call, and a `.safetensors` file whose tensors cannot be kept.
+    /// Returns an error for an unwritable path, an extension other than `.npy` or `.safetensors#name`, a name or file that
+    /// another output already uses, an input of the call, or a `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -143,7 +143,7 @@ impl Writer {
     /// Prepares a file for the next output, which is an archive.
     ///
     /// # Errors
-    /// As [`Writer::add`], but the extension must be `.npz`.
+    /// Returns the errors of [`Writer::add`]; the allowed extension is `.npz`.
     pub fn add_archive(&mut self, argument: &'static str, path: &Path) -> Result<(), FileError> {
         self.target(argument, path, Format::Npz, String::new())
     }

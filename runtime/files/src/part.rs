@@ -93,7 +93,7 @@ impl Part {
 /// Returns the shape of the tensor `name` in a file of `length` bytes without reading its elements.
 ///
 /// # Errors
-/// As [`read`](super::read).
+/// Returns the errors of [`read`](super::read).
 pub fn shape(
     mut file: impl Read + Seek,
     length: u64,
@@ -115,7 +115,7 @@ pub fn shape(
 /// deflated member is first unpacked into memory.
 ///
 /// # Errors
-/// As [`read`](super::read).
+/// Returns the errors of [`read`](super::read).
 pub fn read_part(
     mut file: impl Read + Seek,
     length: u64,

@@ -30,7 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 pub struct Directory {
     /// The file's metadata, as JSON text.
     text: Option<Box<RawValue>>,
-    /// Tensors in the order of their bytes.
+    /// Tensors by byte offset, lowest first.
     tensors: Vec<(String, Info)>,
     /// Offset of the elements in the file.
     start: u64,
@@ -40,7 +40,7 @@ impl Directory {
     /// Reads the header of a file of `length` bytes.
     ///
     /// # Errors
-    /// Refuses a header that is malformed or too long, and elements that do not fit a file of this length.
+    /// Returns an error for a header that is malformed or too long, or for elements that do not fit a file of this length.
     pub fn read(reader: &mut impl Read, length: u64) -> Result<Directory, Fault> {
         const ALLOWED: &str = "a header whose offsets and shapes are those of the data";
         if length < LENGTH {
@@ -151,7 +151,7 @@ impl Form {
     /// names, and with the metadata of `kept`.
     ///
     /// # Errors
-    /// Refuses a header of more than ten million bytes, and a shape whose size in bytes overflows.
+    /// Returns an error for a header of more than ten million bytes, or a shape whose size in bytes overflows.
     pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
         let old = kept.into_iter().flat_map(|directory| {
             directory.tensors.iter().map(|(name, info)| {

@@ -329,8 +329,8 @@ impl Description {
     /// shares are read.
     ///
     /// # Errors
-    /// Refuses a malformed file, another version, a description that contradicts itself, runs that differ from the
-    /// task's, and arrays of the wrong shape or type.
+    /// Returns an error for a malformed file, another version, a description that contradicts itself, runs that differ
+    /// from the task's, or arrays of the wrong shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
         let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
@@ -439,7 +439,7 @@ impl Description {
     /// from.
     ///
     /// # Errors
-    /// As [`Description::states`].
+    /// Returns the errors of [`Description::states`].
     pub fn sums(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<Sums, Fault> {
         let mut sums = Sums::default();
         for ((name, count), to) in NAMES.into_iter().zip(self.sums_of(task)).zip(&mut sums.0) {
@@ -473,7 +473,7 @@ impl Description {
     /// Reads the gradient shares of `task`. `file` must be the file that this description and `task` were read from.
     ///
     /// # Errors
-    /// As [`Description::states`].
+    /// Returns the errors of [`Description::states`].
     pub fn shares(
         &self,
         task: &Task,

@@ -103,7 +103,7 @@ impl Model {
     /// Reads the weights of `path` and plans attention on an engine with `options`.
     ///
     /// # Errors
-    /// If the file does not contain such a model, or if the engine is not available.
+    /// Returns an error if the file does not contain such a model, or if the engine is not available.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
         let read = |source| ModelError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(read)?;
@@ -219,7 +219,7 @@ impl Model {
     /// Classifies a frame.
     ///
     /// # Errors
-    /// If attention fails; the next frame may still succeed.
+    /// Returns an error if attention fails; the next frame may still succeed.
     pub fn classify(&mut self, frame: &Frame<'_>) -> Result<Class, ModelError> {
         reduce::reduce(frame, &mut self.buffers.cells);
         self.forward()

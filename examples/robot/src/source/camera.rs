@@ -19,7 +19,7 @@ impl Camera {
     /// can be set, it is set to `rate` per second.
     ///
     /// # Errors
-    /// If the device cannot be opened or does not support the mode, or if the system refuses memory or a thread.
+    /// Returns an error if the device cannot be opened or lacks the mode, or if the system refuses memory or a thread.
     pub fn open(
         path: &Path,
         size: Size,

@@ -27,7 +27,7 @@ impl Folder {
     /// Reads the folder. With `repeat`, the first picture follows the last one.
     ///
     /// # Errors
-    /// If the folder cannot be read, has no readable picture, or its pixels exceed 2^30 bytes.
+    /// Returns an error if the folder cannot be read, has no readable picture, or its pixels exceed 2^30 bytes.
     pub fn open(path: &Path, repeat: bool) -> Result<Folder, SourceError> {
         let fault = |source| SourceError::Folder { path: path.to_owned(), source };
         let mut files = Vec::new();

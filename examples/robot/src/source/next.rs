@@ -21,7 +21,7 @@ pub trait Source {
     /// Returns the next frame, if it has arrived.
     ///
     /// # Errors
-    /// If the source has failed permanently.
+    /// Returns an error if the source has failed permanently.
     fn next(&mut self) -> Result<Next<'_>, SourceError>;
 
     /// Returns the number of frames that were replaced by newer ones before the loop took them.

@@ -17,7 +17,7 @@ impl Pipe {
     /// writer.
     ///
     /// # Errors
-    /// If the path cannot be read, or the system refuses memory or a thread.
+    /// Returns an error if the path cannot be read, or the system refuses memory or a thread.
     pub fn open(
         path: &Path,
         geometry: Geometry,

@@ -133,7 +133,7 @@ impl Queue {
     /// size of a frame.
     ///
     /// # Errors
-    /// If the system refuses memory or a thread.
+    /// Returns an error if the system refuses memory or a thread.
     pub fn start(
         geometry: Geometry,
         keep: Keep,
