@@ -14,7 +14,7 @@
 // u = v.
 //
 //  1. A warp has eight columns of the state in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. With COUNT =
-//     2 a warp has four columns and a lane two, which changes no bit and gives the blocks of few states twice the SMs. A lane is
+//     2 a warp has four columns and a lane two, with the same bits, and a call with few states uses twice the SMs. A lane is
 //     slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and nothing
 //     else.
 //  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token j ^ s in

@@ -30,8 +30,8 @@ INLINE float exp_of(float x) {
 // Largest logarithm whose e^x is certainly an f32 number.
 constexpr float MOST_LOG = 88.7f;
 
-// The factor of a logarithm. Above MOST_LOG, where an infinite factor could create NaN, the result is the negative square root of
-// the factor, which is then applied twice. The logarithm of infinity makes NaN.
+// Returns the factor e^x of a logarithm x. Above MOST_LOG, where an infinite factor could create NaN, the result is the negative
+// square root of the factor, which is then applied twice. A logarithm of infinity gives NaN.
 INLINE float gate_of(float x) {
   const bool beyond = x > MOST_LOG;
   const float y = exp_of(!beyond ? x : x < 2.f * MOST_LOG ? 0.5f * x : MOST_LOG);
