@@ -135,7 +135,7 @@ impl RowDrift {
 /// The six measures, of a row or of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metrics {
-    /// Largest absolute difference between a probability and that of the reference.
+    /// Largest absolute difference between a probability and the reference's probability.
     pub max_abs_p: f64,
     /// L2 norm of the difference of the probabilities, relative to the norm of the reference.
     pub rel_l2_p: f64,
@@ -145,7 +145,7 @@ pub struct Metrics {
     pub argmax: f64,
     /// Share of rows whose first computed argmax is not the first argmax of the reference.
     pub argmax_strict: f64,
-    /// Largest absolute difference between an output element and that of the reference.
+    /// Largest absolute difference between an output element and the reference's element.
     pub max_abs_y: f64,
     /// L2 norm of the difference of the outputs, relative to the norm of the reference.
     pub rel_l2_y: f64,

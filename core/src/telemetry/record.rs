@@ -176,7 +176,7 @@ pub struct Cell {
     pub power_readings: u32,
     /// Energy per call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,
-    /// Energy per call without that of the board's idle power.
+    /// Energy per call, minus the energy that the idle board uses in the same time.
     pub energy_net_mj: Option<f64>,
     /// Temperature of the hottest thermal zone.
     pub temp_c: Option<f64>,

@@ -52,7 +52,7 @@ impl Band {
         }
     }
 
-    /// Returns the band shifted by `by`: its ends grow by `by`.
+    /// Returns the band with `by` added to both ends.
     fn moved(&self, by: &Size) -> Option<Band> {
         let end = |end: &Option<Size>| match end {
             Some(end) => Some(Some(end.plus(by)?)),

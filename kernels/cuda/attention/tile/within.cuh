@@ -16,8 +16,8 @@
 //  2. Otherwise all rows are summed. The number of lanes that share a row is the number of rows per lane, or twice that, so
 //     each lane votes for one row: sums are exchanged across lanes in steps that each halve a lane's share. Between votes a
 //     lane only has D of its row; S is that of the state.
-//  3. The sums of the state and the output are the same as without a budget, so that if every tile stays no bit differs. D only
-//     has the sums of the votes.
+//  3. The sums of the state and the output are the same as without a budget, so that the bits are the same if every tile stays.
+//     D only has the sums of the votes.
 //  4. The vote replaces the barrier before the values of a tile, whose first stage is in transit by then. So are the next keys
 //     while the values are searched for a NaN or an infinity; a tile with one is never left out.
 //  5. Counts are in memory, not in registers: they start with all tiles of the block, and tiles that no row attends are
