@@ -1704,7 +1704,7 @@ def _sdpa_mapped(info, axes, query, key, value, attn_mask=None, is_causal=False,
     return out.squeeze(1) if max(ranks) == 2 else out, 0
 
 
-# Torch's functions that tell whether it is compiling or exporting, and which transform of torch.func is active, or None.
+# Torch's functions that return whether it is compiling or exporting, and the active transform of torch.func, or None.
 # Calls that it records must use the operator. Without the operator, both functions return None.
 _compiling = _transform = lambda: None
 # The patches whose blocks are open, the innermost last, and the function that they replace.

@@ -46,13 +46,13 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Time for which idle workers, and callers that wait for workers, spin before they sleep.
     pub spin: Spin,
-    /// The cores of the standing threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
+    /// The cores of the worker threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
     /// list. If the list is empty, the system chooses the cores. The caller's thread is never pinned.
     pub cores: Vec<usize>,
-    /// The real-time priority (`SCHED_FIFO`) of the standing threads, on Linux. `None` inherits the policy of the
+    /// The real-time priority (`SCHED_FIFO`) of the worker threads, on Linux. `None` inherits the policy of the
     /// thread that creates the engine. The caller's thread keeps its priority.
     pub priority: Option<u8>,
-    /// Threads that the host lends. The engine then has no standing threads.
+    /// Threads that the host lends. The engine then has no worker threads.
     pub host: Option<HostThreads>,
     /// Behaviour if the GPU is missing or fails.
     pub fallback: Fallback,
@@ -70,7 +70,7 @@ setters! {
 }
 
 /// A back end with its workers. Clones share them. Calls from several threads run concurrently, except that calls that
-/// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a
+/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a
 /// call needs.
 ///
 /// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same

@@ -17,7 +17,7 @@ struct AttentionOptions {
     bool fallback = true;
     /// True if probabilities are computed too.
     bool probabilities = false;
-    /// Real-time priority (SCHED_FIFO) of the standing threads; 0 is the priority of the thread that creates them.
+    /// Real-time priority (SCHED_FIFO) of the worker threads; 0 is the priority of the thread that creates them.
     int priority = 0;
 };
 

@@ -1,6 +1,6 @@
 //! Runs the workers of a call on threads that the host program lends, as tasks of its own thread pool.
 //!
-//! A program often has a thread pool already, which computes the other layers of its network. Standing threads of an
+//! A program often has a thread pool already, which computes the other layers of its network. Worker threads of an
 //! engine would compete with that pool for the cores. Instead, a host lends its threads through a function that calls a
 //! task once for every number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!

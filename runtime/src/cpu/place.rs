@@ -1,4 +1,4 @@
-//! Places the standing threads: sets their cores and priority.
+//! Places the worker threads: sets their cores and priority.
 
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
@@ -8,7 +8,7 @@ const MAX_CORES: usize = 1024;
 /// Range of the priorities of `SCHED_FIFO`.
 const PRIORITIES: std::ops::RangeInclusive<u8> = 1..=99;
 
-/// The cores and the priority of standing threads.
+/// The cores and the priority of worker threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     cores: Vec<usize>,
@@ -44,7 +44,7 @@ impl Placement {
         }
     }
 
-    /// Places the calling thread, which is standing thread number `index`, counted from one.
+    /// Places the calling thread, which is worker thread number `index`, counted from one.
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.

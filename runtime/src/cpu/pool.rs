@@ -1,4 +1,4 @@
-//! The workers of an engine: the caller, and standing threads ([`Standing`]) or threads that the host lends
+//! The workers of an engine: the caller, and worker threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
 //! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data,
@@ -29,7 +29,7 @@ enum Others {
     Host(HostThreads),
 }
 
-/// The workers of an engine. Dropping the pool ends its standing threads. In a forked child of the process that created
+/// The workers of an engine. Dropping the pool ends its worker threads. In a forked child of the process that created
 /// the pool, the caller is the only worker.
 pub struct Pool {
     /// Process to which the workers belong.
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Creates a pool of `workers` workers with standing threads, and starts `workers − 1` of them.
+    /// Creates a pool of `workers` workers: the caller, and `workers − 1` worker threads, which it starts.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread, or refuses the requested core or priority.
@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Calls `task(i)` once for every `i` below `workers`, which is clamped to the number of threads, and waits for all
-    /// calls. Callers on several threads queue if they need several standing threads.
+    /// calls. Callers on several threads queue if they need several worker threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.

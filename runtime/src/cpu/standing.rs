@@ -1,4 +1,4 @@
-//! Standing threads that wake for a job and share it with the caller.
+//! Worker threads that persist between calls: they wake for a job and share it with the caller.
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
@@ -33,7 +33,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Stack size of a standing thread in bytes.
+/// Stack size of a worker thread in bytes.
 const STACK: usize = 256 << 10;
 
 type Task = *const (dyn Fn(usize) + Sync);
@@ -63,7 +63,7 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// Standing threads. Dropping the value ends them. They do not exist in a forked child of the process that created
+/// Worker threads. Dropping the value ends them. They do not exist in a forked child of the process that created
 /// them.
 pub struct Standing {
     /// Process to which the threads belong.

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask test` installs its requirements, runs the stages of the short run, and ends with one line per stage
 //! and a line `N passed, N failed`. `--all` runs every stage; `--list` lists them (`test/stages.rs`). `--prove` plants
-//! the faults of `tests/faults`, each of which must turn its stage red. A stage fails when one of its commands fails
+//! the faults of `tests/faults` and requires that each turns its stage red. A stage fails when one of its commands fails
 //! or runs nothing. Its log has each command in repeatable form, with the relevant variables.
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`, `neon` or `scalar`);

@@ -3,7 +3,7 @@
 //! Every 32 bytes contain a control word and three instructions of 64 bits. The control word has 21 bits for each
 //! instruction; the lowest 21 are for the first one:
 //!
-//! | bits | what the scheduler does |
+//! | bits | action of the scheduler |
 //! |---|---|
 //! | 0 to 3 | waits this number of cycles before the next instruction of the warp; zero issues both in the same cycle |
 //! | 4 | zero: prefers another warp next |

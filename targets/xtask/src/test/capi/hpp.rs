@@ -1,5 +1,5 @@
-//! Tests `elsa.hpp`: compiles programs that use it in later C++ standards, and lines that must not compile, each of which a
-//! compiler must reject by its number.
+//! Tests `elsa.hpp`: compiles programs that use it in later C++ standards, and lines that must not compile. The error of a
+//! compiler must name the number of the line.
 
 use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;
@@ -9,7 +9,7 @@ use std::path::Path;
 const COMPILERS: [&str; 2] = ["g++", "clang++-19"];
 /// Standards after C++14, with `[[nodiscard]]` or `std::span`.
 const LATER: [&str; 2] = ["c++17", "c++20"];
-/// Program of which `CASE` selects one line that must not compile.
+/// Program in which `CASE` selects one line that must not compile.
 const REFUSED: &str = "tests/capi/refused.cpp";
 /// Mark at the end of a line that must not compile.
 const MARK: &str = "// refused: ";

@@ -110,7 +110,7 @@ impl Names<'_> {
     }
 
     /// Resolves a path in code. A name that may be a variable counts only if a glob import brings it into scope; other imports
-    /// count by themselves.
+    /// always count.
     fn mentioned(&self, m: usize, mention: &Mention) -> Option<Vec<Target>> {
         match &mention.path[..] {
             [name] if mention.variable => {

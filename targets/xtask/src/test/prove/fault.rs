@@ -33,7 +33,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Reads the faults with these names, or all if there are none, sorted by name.
+    /// Reads the faults with these names, or all faults if `names` is empty, sorted by name.
     ///
     /// # Errors
     /// Returns an error if no file has the name, or if the header is not complete.
