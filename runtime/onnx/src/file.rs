@@ -114,7 +114,7 @@ impl Rewrite<'_> {
     /// Returns the bytes of the rewritten model.
     ///
     /// # Errors
-    /// Never fails for a model that was parsed.
+    /// Returns no error for a model that was parsed.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         Ok(write::write(&self.of.model, &self.changes)?)
     }

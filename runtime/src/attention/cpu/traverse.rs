@@ -1,7 +1,7 @@
 //! Executes schedules with frozen references and skipped blocks through the scalar implementation in
 //! [`traversal`](elsa_core::attention::traversal), with the tile sizes of the kernel.
 //!
-//! A task passes each of its tiles to the core with the worker's scratch memory, and writes the returned rows. Keys and
+//! A task passes each of its tiles to that implementation with scratch memory, and writes the returned rows. Keys and
 //! values are read in place, in their element type; nothing is copied to a staging buffer.
 
 use super::context::{Context, Task, TileRows};

@@ -95,7 +95,7 @@ fn read(
 
 impl GpuStream {
     /// Returns the number of units of [`GpuStream::run_between`], and the number of parts from unit `from` on. The sink
-    /// is told when a unit is finished. If there are present tensors, the first units copy keys and values to them;
+    /// is notified of every finished unit. If there are present tensors, the first units copy keys and values to them;
     /// every other unit is a block of queries.
     ///
     /// # Errors

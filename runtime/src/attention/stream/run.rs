@@ -65,7 +65,7 @@ impl StreamPlan {
     }
 
     /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. The sink
-    /// is told when a unit is finished. If there are present tensors, the first units copy keys and values to them.
+    /// is notified of every finished unit. If there are present tensors, the first units copy keys and values to them.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
