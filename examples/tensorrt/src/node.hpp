@@ -221,7 +221,8 @@ inline Stored read(const void *data, std::size_t size) {
     };
     std::uint32_t mark = 0, form = 0;
     take(mark), take(form);
-    require(mark == MARK && form == FORM, "serialised plugin", "form " + std::to_string(form), "form 1 of ElsaAttention");
+    require(mark == MARK && form == FORM, "serialised plugin", "form " + std::to_string(form),
+            ("form " + std::to_string(FORM) + " of ElsaAttention").c_str());
     walk(stored, take);
     check(stored.attributes);
     require(stored.inputs >= 0 && stored.inputs <= MOST_INPUTS, "inputs", std::to_string(stored.inputs), "0 to 5");
