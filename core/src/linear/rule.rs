@@ -96,8 +96,7 @@ pub enum Form {
     /// One pass over chunks of tokens, which computes the outputs of a chunk and the state after it together.
     FusedChunk,
     /// Products of every token with every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the number of
-    /// tokens. A GPU supports it for [`Rule::Linear`] and for [`Rule::Gated`] with a gate per head: a delta rule would
-    /// have to invert a matrix over all tokens.
+    /// tokens. Delta rules solve a triangular system over all tokens.
     Parallel,
     /// Two levels: each part of the sequence is reduced to an affine map `(A, b)`, a scan over the maps computes the
     /// state before each part, and the outputs of each part are computed from that state.

@@ -36,10 +36,10 @@ to C order. f64 is rounded to f32, and a notice says so. A .safetensors file may
 output replaces the tensor of its name and keeps the others and the file's metadata. .npy has no bf16, so bf16 outputs
 are written as f32. Without --force no output replaces a tensor that the command reads, by any name or link.
 
-The range is that of f32: weights are exact down to 2^-126 of a row's largest and zero below. Scores, and queries times
-the scale, must stay below 1.1e38, and keys * 2^8 * max |v| below 3.4e38; beyond that a row is infinite or NaN. Finite
-masks and biases count as at least -1.18e38. A row that is masked completely is the mean of its values if the masks are
-finite, and zero if they are -inf.
+The range is that of f32: weights below 2^-126 of a row's largest are zero or too small. Scores, and queries times the
+scale, must stay below 1.1e38, and keys * 2^8 * max |v| below 3.4e38; beyond that a row is infinite or NaN, or a key
+whose score overflows to -inf is not attended. Finite masks and biases count as at least -1.18e38. A row that is masked
+completely is the mean of its values if the masks are finite, and zero if they are -inf.
 
 With --host-budget tensors stay in their files, even if they are larger than memory, and the process stays within the
 budget. If the system refuses memory, fewer rows are kept, with the same bits, and a line and the field refused of

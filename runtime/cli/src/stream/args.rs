@@ -10,8 +10,8 @@ use clap::Args;
 #[command(next_help_heading = "Streaming")]
 pub struct StreamArgs {
     /// Hard limit of the process's peak memory. Bytes, or a number of KiB, MiB or GiB. Tensors stay in their files:
-    /// keys and values are read in chunks, and outputs are written part by part. Results are bit-identical to an
-    /// in-memory run
+    /// keys and values are read in chunks, and outputs are written part by part. On the CPU the
+    /// results have the bits of an in-memory run
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, conflicts_with = "budget")]
     pub host_budget: Option<usize>,
     /// Hard limit of the GPU memory of a run. If the GPU shares the host's memory, the smaller of both limits holds
