@@ -61,6 +61,5 @@ mod schedules_unseen;
 mod small_calls;
 mod streamed;
 mod tasks;
-mod ulp;
 mod windows;
 mod workspaces;

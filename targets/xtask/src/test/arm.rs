@@ -20,7 +20,7 @@ pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p els
 
 /// Modules of the crossing tests that an emulator may run in addition to [`KERNELS`]. The rest calls only `core`, whose
 /// code is the same on every processor, or a GPU.
-const AS_WELL: [&str; 17] = [
+const AS_WELL: [&str; 16] = [
     "backward_tasks::",
     "bounds::",
     "certificate::",
@@ -37,7 +37,6 @@ const AS_WELL: [&str; 17] = [
     "schedules_unseen::",
     "streamed::",
     "tasks::",
-    "ulp::",
 ];
 
 /// Modules of the tool's tests that compute. The rest asks about files, flags, refusals, ports and statistics.
