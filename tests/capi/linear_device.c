@@ -26,7 +26,8 @@ static void restart(const tensors *t) {
 }
 
 /* Refuses a call before its launch, with a message that begins with a part. */
-static void refused(elsa_plan plan, elsa_workspace room, const elsa_linear_inputs *in, const elsa_linear_outputs *to, const char *part) {
+static void refused(elsa_plan plan, elsa_workspace room, const elsa_linear_inputs *in, const elsa_linear_outputs *to,
+                    const char *part) {
     CHECK(elsa_linear_run_device(plan, room, in, to, NULL, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strncmp(elsa_last_error(), part, strlen(part)) == 0);
 }
