@@ -190,7 +190,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
 fn a_nan_outlives_whatever_decays() {
     for engine in &engines(1) {
         for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
-            for gate in [-4.0, -1000.0] {
+            for (gate, tokens) in [(-4.0, 70), (-1000.0, 70), (-90.0, 1), (f32::MIN, 1)] {
                 for options in forms() {
                     let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [8, 16]) };
                     let mut case = params.build();
@@ -198,7 +198,7 @@ fn a_nan_outlives_whatever_decays() {
                         past[..16].fill(f32::NAN);
                     }
                     if let Some(decay) = &mut case.decay {
-                        (0..decay.len()).for_each(|i| decay.set(i, gate));
+                        (0..decay.len() / 70 * tokens).for_each(|i| decay.set(i, gate));
                     }
                     let states = run(engine, &case, &options).states(&case);
                     assert!(states[..16].iter().all(|x| x.is_nan()), "{options:?} {gate} {rule:?}");

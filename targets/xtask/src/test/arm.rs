@@ -20,7 +20,7 @@ pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p els
 
 /// Modules of the crossing tests that an emulator may run in addition to [`KERNELS`]. The rest calls only `core`, whose
 /// code is the same on every processor, or a GPU.
-const AS_WELL: [&str; 16] = [
+const AS_WELL: [&str; 17] = [
     "backward_tasks::",
     "bounds::",
     "certificate::",
@@ -28,6 +28,7 @@ const AS_WELL: [&str; 16] = [
     "drift::",
     "error_growth::",
     "laws::",
+    "linear_recurrence_range::",
     "linear_vim::",
     "refusals::",
     "schedules_gate::",

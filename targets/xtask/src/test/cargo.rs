@@ -10,7 +10,7 @@ pub const JSON: &str = "--message-format=json-render-diagnostics";
 
 /// Modules of the crossing tests that ask whether kernels are right, for every form of a call, and that an emulator and a
 /// sanitizer answer in seconds.
-pub const KERNELS: [&str; 15] = [
+pub const KERNELS: [&str; 16] = [
     "append::",
     "backward::",
     "certified::",
@@ -21,6 +21,7 @@ pub const KERNELS: [&str; 15] = [
     "hostile::",
     "linear::",
     "linear_convolution::",
+    "linear_poison::",
     "linear_recurrence::",
     "linear_selective::",
     "masks::",
