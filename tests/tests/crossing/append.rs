@@ -1,9 +1,6 @@
 //! Tests caches that are appended to in place, on every back end. The output has the bits of a run with a copied cache
 //! and matches the definition, and no byte of the cache changes except in the new rows.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;

@@ -2,9 +2,6 @@
 //! end later calls: the next call has the bits of an undisturbed one. The calls themselves request the cancellation, so
 //! that no test depends on time.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use super::linear_recurrence::Case as RecurrenceCase;
 use elsa_core::attention::{Operand, StateOut};
 use elsa_core::dtype::DType;

@@ -1,7 +1,5 @@
 //! Parses the JSON form of a certificate and compares it with the certificate.
 
-#![forbid(unsafe_code)]
-
 use elsa_core::attention::certificate::{Certificate, Executed, Order};
 use elsa_core::dtype::DType;
 

@@ -1,9 +1,6 @@
 //! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the
 //! errors of the outputs with the certified bound.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};

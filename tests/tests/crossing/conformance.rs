@@ -1,9 +1,6 @@
 //! Compares every back end that this machine can execute with the definition in f64, on all hard cases and on random
 //! problems, and proves that every mask and flag matters.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::state::NaturalMerge;
 use elsa_oracle::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
 use elsa_oracle::naive::Answer;

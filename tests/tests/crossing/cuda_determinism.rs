@@ -1,8 +1,5 @@
 //! Tests that a GPU computes the same bits for any batch size and any repetition, and keeps memory budgets.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::Alignment;
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;

@@ -3,9 +3,6 @@
 //!
 //! Every fault occurs in a child process, which plans, binds and runs one problem several times and prints the results.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::Alignment;
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_oracle::cases::{Buffers, Case, Data, Params};

@@ -1,8 +1,5 @@
 //! Tests GPU streams that are fitted to memory budgets, and the smaller divisions used when the driver refuses memory.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::cuda_stream::{bits, run};
 use elsa_core::attention::Alignment;
 use elsa_oracle::cases::{Case, Params};

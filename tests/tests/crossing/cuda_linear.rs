@@ -1,9 +1,6 @@
 //! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions and options. Also
 //! tests states that are replaced in place.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::linear_poison::{gates_follow, padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};

@@ -1,9 +1,6 @@
 //! Tests the quadratic form on the GPU back end for rules that need a factor for each pair of tokens: delta rules, and
 //! rules with a gate per dim.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
 use elsa_core::linear::{Direction, Form, Rule};

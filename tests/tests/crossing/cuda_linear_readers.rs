@@ -1,9 +1,6 @@
 //! Tests several query heads (readers) per state on the GPU back end: a block computes the state once, and every output
 //! has the bits that it has when the state is computed separately for each reader.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::cases::Data;

@@ -2,9 +2,6 @@
 //! workspace, and a context is lost between any two driver calls. Every call returns the correct output, from the GPU
 //! or from the CPU, and none is refused.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::ElementsMut;
 use elsa_oracle::cases::{Case, Data, Params};
 use elsa_oracle::standin::{child, folder, is_child, said};

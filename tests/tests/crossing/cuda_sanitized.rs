@@ -1,9 +1,6 @@
 //! Runs some of the small hard cases on the stand-in driver, with and without states, and calls from several threads at
 //! once, so that the sanitizers can check them.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_oracle::cases::{Case, hard_cases};
 use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions};

@@ -1,8 +1,5 @@
 //! Tests a real GPU on problems that are large enough to reveal growing errors or memory.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, Params};

@@ -1,9 +1,6 @@
 //! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
 //! the schedules that the CPU computes instead.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};

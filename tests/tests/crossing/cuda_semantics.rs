@@ -1,9 +1,6 @@
 //! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
 //! arrives with each chunk of keys has the bits of the run in memory, and the output agrees with f64.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;

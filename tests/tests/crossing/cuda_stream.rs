@@ -2,9 +2,6 @@
 //! the run in memory with the same division, for any chunks, any number of resident queries and any location of the
 //! keys.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Alignment, BiasView, MaskView, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};

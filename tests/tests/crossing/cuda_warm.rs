@@ -2,9 +2,6 @@
 //! driver counts the calls, in a child process with a separate log. Also tests faults while warming up, and page-locked
 //! buffers.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_oracle::cases::{Case, Data, Params, hard_cases};

@@ -1,9 +1,6 @@
 //! Checks that outputs have the same bits for any number of threads, batch size, memory budget, neighbours and
 //! repetitions.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;

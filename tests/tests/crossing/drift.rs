@@ -1,8 +1,6 @@
 //! Compares the six measures of drift with values computed by hand, for ties, for NaN and in chunks. Also tests
 //! percentiles.
 
-#![forbid(unsafe_code)]
-
 use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::{Alignment, reference};
 use elsa_core::drift::percentile;

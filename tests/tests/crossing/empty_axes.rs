@@ -1,9 +1,6 @@
 //! Tests axes without elements. Every axis except the head size may be empty; the output is then a tensor without
 //! elements, or contains zeros for rows without a key.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
 use elsa_core::linear::{Form, Rule};

@@ -1,8 +1,5 @@
 //! Compares linear attention on every back end with the recurrence in f64: rules, forms, directions and options.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};

@@ -1,6 +1,9 @@
 //! Tests that span crates, built as one program, so that shared code is compiled and linked once. Tests that count
 //! allocations are a separate program.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
 mod append;
 mod backward;
 mod backward_tasks;

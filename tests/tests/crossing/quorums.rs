@@ -1,8 +1,5 @@
 //! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts every pair of a query and a key.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;
 

@@ -1,7 +1,5 @@
 //! Compares the oracle with a naive implementation of the definition, over random problems with every feature.
 
-#![forbid(unsafe_code)]
-
 use elsa_core::attention::reference;
 use elsa_oracle::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;

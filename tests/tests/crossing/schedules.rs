@@ -1,9 +1,6 @@
 //! Tests the scalar run of schedules with frozen references and skipped blocks: compares every output with the f64
 //! oracle and its bound, and every sum of skipped weights with sums in f64.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{

@@ -1,9 +1,6 @@
 //! Tests runs that skip blocks within an error budget: compares their sums with sums in f64, and covers random states
 //! and runs that split the keys.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::bound::left_out;
 use elsa_core::attention::traversal::scalar::run;
 use elsa_core::attention::traversal::{

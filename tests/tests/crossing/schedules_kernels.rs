@@ -1,9 +1,6 @@
 //! Tests schedules on every CPU back end: kernels execute error budgets, and the scalar run of core executes all other
 //! schedules.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::bound::left_out;
 use elsa_core::attention::certificate::Executed;

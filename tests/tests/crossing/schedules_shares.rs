@@ -1,8 +1,5 @@
 //! Tests what CPU runs report about skipped keys, and certificates of runs whose reference is zero.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::reference;
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_oracle::cpu_engines;

@@ -1,9 +1,6 @@
 //! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
 //! all features.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;

@@ -1,8 +1,5 @@
 //! Checks that one workspace works for every plan that needs at most its bytes, for any shapes and in any order.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::Alignment;
 use elsa_core::linear::Rule;
 use elsa_core::random::Random;

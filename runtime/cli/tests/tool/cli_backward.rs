@@ -1,5 +1,4 @@
 //! Tests `elsa backward` through the binary, against gradients in f64.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, noise};
 use serde_json::Value;

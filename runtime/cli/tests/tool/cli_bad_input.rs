@@ -1,6 +1,5 @@
 //! Sends bad requests. Each request ends with the correct exit status and one line that names the argument and the
 //! allowed values, and creates or changes no output.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, noise, npy};
 

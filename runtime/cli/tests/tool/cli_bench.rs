@@ -1,6 +1,5 @@
 //! Tests `elsa bench` through the binary. Cells are measured with `--force`, because tests run concurrently and the
 //! machine is therefore not quiet.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};
 use serde_json::Value;

@@ -1,6 +1,5 @@
 //! Tests `elsa run --host-budget`: the budget that a refusal names is sufficient for the same command.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_stream::{needed, said};
 use crate::common::{Desk, elsa_with, emulated, noise};

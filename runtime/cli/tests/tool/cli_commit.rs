@@ -1,7 +1,6 @@
 //! Kills the tool before every change that it makes to the file system. The next run completes the work of the killed
 //! run, and no extra file is left behind.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_stream::said;
 use crate::common::{Desk, elsa_with, emulated, noise};

@@ -1,7 +1,6 @@
 //! Runs streams in control groups. Linux kills a process that exceeds its group's limit, instead of refusing memory.
 //! Therefore a budget beyond the limit is refused before any allocation, and a run within the limit stays within it.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise, wait_for};
 use std::path::{Path, PathBuf};

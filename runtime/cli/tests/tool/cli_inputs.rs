@@ -1,6 +1,5 @@
 //! Tests that no command overwrites its inputs, either by name or through a link, unless `--force` permits it.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise};
 use std::collections::BTreeMap;

@@ -1,6 +1,5 @@
 //! Tests `elsa linear run` through the binary. Every flag is compared with the recurrence in f64, and must make a
 //! difference.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;

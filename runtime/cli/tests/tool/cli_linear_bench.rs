@@ -1,5 +1,4 @@
 //! Tests `elsa linear` through the binary: refused requests, and its benchmark.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, desk, flags};
 use crate::common::{Desk, elsa, noise};

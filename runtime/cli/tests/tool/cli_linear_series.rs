@@ -1,5 +1,4 @@
 //! Tests `elsa linear recurrence`, `selective` and `conv` through the binary.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise};
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! Tests `elsa linear verify` through the binary.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};
 use crate::common::emulated;

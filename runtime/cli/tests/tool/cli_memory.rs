@@ -1,6 +1,5 @@
 //! Tests the peak memory of `elsa run`.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, emulated, noise};
 use safetensors::{Dtype, tensor::TensorView};

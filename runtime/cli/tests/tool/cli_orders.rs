@@ -1,6 +1,5 @@
 //! Tests files that other programs write: Fortran order, headers of Python 2, and tensors of unsupported types next to
 //! supported ones.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise, npy};
 

@@ -1,7 +1,6 @@
 //! Tests the origin of task files through the binary. Files that are left over from another frame are refused, because
 //! the name of the run or the checksums of the tokens differ. States that no run produces, and sizes that do not match
 //! the arrays, are refused too.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, noise};

@@ -1,7 +1,6 @@
 //! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and is not resumed by a run that
 //! differs from it.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_stream::{INPUTS, desk, said, same, same_states, smallest};
 use crate::common::{elsa_with, emulated, noise};

@@ -1,6 +1,5 @@
 //! Tests `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and
 //! must make a difference.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
 use elsa_core::drift::larger;

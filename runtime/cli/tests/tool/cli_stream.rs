@@ -1,7 +1,6 @@
 //! Tests `elsa run --host-budget`: a streamed run has the bits of a run in memory and stays within the budget, even
 //! after kills.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, emulated, noise, wait_for};
 use std::io::{Read, Write};

@@ -1,6 +1,5 @@
 //! Tests `elsa bench --compare` and `--spot` with hostile tables, and with closed outputs.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_stream::said;
 use crate::common::{Desk, noise};

@@ -1,6 +1,5 @@
 //! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the result of
 //! attention in f64, and files that do not form a complete problem are refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
 use half::{bf16, f16};

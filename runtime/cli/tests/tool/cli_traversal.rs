@@ -1,5 +1,4 @@
 //! Tests schedules and error budgets on the command line: skipped blocks, their report, and refused requests.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, bench, cells, elsa};
 use serde_json::Value;

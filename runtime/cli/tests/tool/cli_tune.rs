@@ -1,5 +1,4 @@
 //! Tests `elsa tune`, `--tuned`, and the report of `elsa info` on a tuned file.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa_with};
 use std::process::Output;

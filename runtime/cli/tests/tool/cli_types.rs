@@ -1,5 +1,4 @@
 //! Tests element types and formats other than f32 in `.npy`: each yields the output of the same numbers in f32.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, count, noise};
 use std::io::{Cursor, Write};

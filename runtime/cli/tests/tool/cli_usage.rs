@@ -1,6 +1,5 @@
 //! Tests messages about wrong command lines, about flags without an effect, and about an output that cannot be printed.
 //! Also runs the examples in the help.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
 use std::ffi::OsStr;

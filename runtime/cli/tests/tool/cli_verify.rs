@@ -1,5 +1,4 @@
 //! Tests `elsa verify`: every verdict with its exit status, outputs of other programs, audits, curves and pages.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, elsa, noise};
 use serde_json::Value;

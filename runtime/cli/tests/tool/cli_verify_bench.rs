@@ -1,5 +1,4 @@
 //! Tests `elsa verify` and `elsa info` through the binary, and the back end that both and `elsa bench` use.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, elsa, noise};
 use serde_json::Value;

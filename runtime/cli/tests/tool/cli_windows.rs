@@ -1,6 +1,5 @@
 //! Tests windows of an image, biases, and tables of relative positions through the binary. Outputs are compared with
 //! attention in f64 with explicit masks and biases, and with each other; some requests must be refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
 use half::bf16;

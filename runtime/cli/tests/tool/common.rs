@@ -1,5 +1,5 @@
 //! Shared code of the tool's tests: calls, files, and attention in f64 from its definition.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use elsa_core::random;
 use std::path::{Path, PathBuf};
