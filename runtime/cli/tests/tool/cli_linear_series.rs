@@ -113,10 +113,6 @@ fn bad_input_is_told_in_one_line_and_nothing_written() {
         (format!("{SELECTIVE} --parts 2"), "--parts: unexpected argument"),
         (RECURRENCE.replace("--b @u.npy", ""), "--b: missing"),
     ] {
-        let output = desk.call(&line);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
-        assert!(said.contains(message), "{line}: {said}");
-        assert!(!desk.path("h.npy").exists(), "{line}");
+        desk.refuses(&line, &[message]);
     }
 }

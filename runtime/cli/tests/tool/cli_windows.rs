@@ -272,14 +272,7 @@ fn what_does_not_fit_is_refused_by_flag() {
     let (step, verbs) = if emulated() { (6, 1) } else { (1, 2) };
     for (flags, words) in cases.into_iter().step_by(step) {
         for verb in [format!("run {FILES} --out @y.npy"), format!("verify {FILES}")].iter().take(verbs) {
-            let output = desk.call(&format!("{verb} {flags}"));
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{verb} {flags}: {text}");
-            for word in words.split('|') {
-                assert!(text.contains(word), "{verb} {flags}: '{word}' is missing in: {text}");
-            }
-            assert!(output.stdout.is_empty(), "{flags}");
-            assert_eq!(std::fs::read(desk.path("y.npy")).unwrap(), b"an earlier answer", "{flags}");
+            desk.refuses(&format!("{verb} {flags}"), &words.split('|').collect::<Vec<_>>());
         }
     }
     let output = desk.call("verify --scenario stress --windows 2x3");

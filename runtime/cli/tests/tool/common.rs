@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use elsa_core::random;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -118,6 +118,16 @@ impl Desk {
         }
         assert!(before == self.contents(), "{line}: files changed");
         text
+    }
+
+    /// Requires that each call is refused as by [`Desk::refuses`], and that its line begins with the first word. Bars
+    /// separate the words.
+    pub fn refuse_all<'a, L: AsRef<str>>(&self, calls: impl IntoIterator<Item = (L, &'a str)>) {
+        for (line, words) in calls {
+            let (line, words): (&str, Vec<&str>) = (line.as_ref(), words.split('|').collect());
+            let text = self.refuses(line, &words);
+            assert!(text.starts_with(&format!("elsa: {}", words[0])), "{line}: {text}");
+        }
     }
 
     /// Lists the files in the folder, with the bytes of each readable file.
@@ -275,8 +285,4 @@ pub fn swap_heads(x: &[f32], [b, h, n, d]: [usize; 4]) -> Vec<f32> {
         }
     }
     y
-}
-
-pub fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
 }
