@@ -272,15 +272,6 @@ fn outputs_that_cannot_be_written() {
     desk.refuses(&to("@y.npy"), &["--out", "read-only", "allowed"]);
 }
 
-#[cfg(unix)]
-#[test]
-fn a_link_that_leads_to_itself_is_no_output() {
-    let desk = desk();
-    std::os::unix::fs::symlink(desk.path("loop.npy"), desk.path("loop.npy")).unwrap();
-    desk.refuses(&FILES.replace("@y.npy", "@loop.npy"), &["--out", "loop.npy", "cannot be written"]);
-    assert!(desk.path("loop.npy").symlink_metadata().unwrap().is_symlink());
-}
-
 #[test]
 fn a_name_with_a_line_break_stays_on_one_line() {
     let desk = desk();

@@ -410,22 +410,6 @@ fn types_and_shared_rates() {
 }
 
 #[test]
-fn the_example_of_the_article() {
-    let desk = Desk::new();
-    let half = 0.5f32.ln();
-    desk.f32("one.npy", &[4, 1], &[1.0; 4]);
-    desk.f32("v.npy", &[4, 1], &[1.0, 2.0, 3.0, 4.0]);
-    desk.f32("g.npy", &[4], &[half; 4]);
-    for form in FORMS {
-        desk.ok(&format!(
-            "linear run --rule gated --q @one.npy --k @one.npy --v @v.npy --decay @g.npy --out @y.npy --form {form}"
-        ));
-        let (_, y) = desk.read("y.npy");
-        assert!(distance(&y, &[1.0, 2.5, 4.25, 6.125]) < 1e-6, "{form}: {y:?}");
-    }
-}
-
-#[test]
 fn threads_and_repetition_keep_every_bit_and_options_are_reported() {
     let (desk, _) = desk(N);
     let line = format!("linear run {} --out @y.npy --json", flags("gated-delta"));

@@ -49,6 +49,7 @@ fn what_was_probably_meant_is_named() {
         ("bench --json=yes", "--json: 'yes'; allowed: --json without a value"),
         ("run --scale", "--scale: no value; allowed: --scale <X>"),
         ("run --q a.npy --q b.npy", "--q: given twice; allowed: once"),
+        ("verify --scenario short", "--scenario: |short|allowed: "),
         ("verify --scenario stress --scale 2", "--scenario: given with --scale; allowed: one of the two"),
     ] {
         wrong_line(line, words);
@@ -62,6 +63,7 @@ fn everything_that_is_missing_is_named_at_once() {
         "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy, path.npz#name or",
     );
     wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
+    wrong_line("verify", "--q|: missing");
     wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
     let text = stderr(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
     assert!(text.starts_with("elsa: --out: missing"), "{text}");

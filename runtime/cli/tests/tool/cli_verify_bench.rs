@@ -83,21 +83,6 @@ fn the_stress_scenario_is_verified() {
 }
 
 #[test]
-fn verify_refuses_what_run_refuses() {
-    for (args, word) in [
-        (&["verify"][..], "--q"),
-        (&["verify", "--scenario", "short"], "--scenario"),
-        (&["verify", "--scenario", "stress", "--scale", "2"], "--scenario"),
-        (&["verify", "--scenario", "stress", "--backend", "gpu"], "--backend"),
-    ] {
-        let output = elsa(args);
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
-        assert!(text.contains(word), "{text}");
-    }
-}
-
-#[test]
 fn info_reports_what_would_be_chosen() {
     let info = lines(&elsa(&["info", "--json"]).stdout).remove(0);
     let backends = info["backends"].as_array().unwrap();
