@@ -149,18 +149,10 @@ fn examples_of_the_help_run() {
     desk.ok(
         "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --state-out @y.npz --causal",
     );
-    let help = desk.ok("backward --help").replace("\\\n", "");
-    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
-    assert_eq!(examples.len(), 4, "{help}");
+    let examples = desk.examples("backward");
+    assert_eq!(examples.len(), 4, "{examples:?}");
     for example in examples {
-        let file = |word: &str| {
-            if word.ends_with(".npy") || word.ends_with(".npz") {
-                format!("@{word}")
-            } else {
-                word.to_owned()
-            }
-        };
-        desk.ok(&example.split_whitespace().map(file).collect::<Vec<String>>().join(" "));
+        desk.ok(&example);
         for name in WRITTEN {
             let _ = std::fs::remove_file(desk.path(name));
         }

@@ -5,39 +5,20 @@ use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, count, swap_heads};
 use serde_json::Value;
-use std::process::{Command, Stdio};
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRADIENTS: &str = "--dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy";
 
-/// Runs each of `lines` in its own process, all concurrently, and requires success.
-fn together(desk: &Desk, lines: impl Iterator<Item = String>) {
-    let words = common::tool();
-    let folder = format!("{}/", desk.0.path().to_str().unwrap());
-    let children: Vec<_> = lines
-        .map(|line| {
-            let mut command = Command::new(&words[0]);
-            let line = line.replace('@', &folder);
-            command.args(&words[1..]).args(line.split_whitespace()).args(["--threads", "1"]);
-            command.stderr(Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
 /// Runs the forward and the backward pass of the tasks `paths`, each in its own process, and merges the shares.
 fn by_tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[&str]) {
     let task = |path: &str| format!("{FILES} {flags} --quorum {quorum} --task-path {path}");
-    together(desk, paths.iter().map(|path| format!("run {} --state-out @s{path}.npz", task(path))));
+    desk.together(paths.iter().map(|path| format!("run {} --state-out @s{path}.npz", task(path))));
     let states: String = paths.iter().map(|path| format!("@s{path}.npz ")).collect();
     desk.ok(&format!("merge {states} --state-out @y.npz --out @y.npy --lse-out @lse.npy"));
     let backward = |path: &&str| {
         format!("backward {} --d-out @dy.npy --state @y.npz --shares-out @g{path}.npz", task(path))
     };
-    together(desk, paths.iter().map(backward));
+    desk.together(paths.iter().map(backward));
     let shares: String = paths.iter().rev().map(|path| format!("@g{path}.npz ")).collect();
     desk.ok(&format!("merge {shares} {GRADIENTS}"));
 }

@@ -463,14 +463,7 @@ fn a_certificate_bounds_what_it_measures() {
 #[test]
 fn examples_of_the_help_run() {
     let (desk, _) = desk(N);
-    let help = desk.ok("linear run --help").replace("\\\n", "");
-    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
-    assert_eq!(examples.len(), 4, "{help}");
-    for example in examples {
-        desk.ok(&example
-            .split_whitespace()
-            .map(|word| if word.ends_with(".npy") { format!("@{word}") } else { word.to_owned() })
-            .collect::<Vec<String>>()
-            .join(" "));
-    }
+    let examples = desk.examples("linear run");
+    assert_eq!(examples.len(), 4, "{examples:?}");
+    examples.iter().for_each(|example| drop(desk.ok(example)));
 }

@@ -23,9 +23,7 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
     desk.ok(&format!("{line} {}", into("a")));
     let budget = smallest(&desk, &format!("{line} {} --resume", into("b")), 1_600_000);
     let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> =
-        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let words = desk.words(&line);
     let target = desk.path("b.safetensors");
     for at in ["1", "4"] {
         std::fs::write(&target, &before).unwrap();
@@ -61,11 +59,7 @@ fn a_run_goes_on_where_it_was_killed() {
         report["parts"].as_u64().unwrap()
     };
     let step = (parts / 4 + 2).to_string();
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> = format!("{line} --json")
-        .split_whitespace()
-        .map(|word| word.replace('@', &format!("{folder}/")))
-        .collect();
+    let words = desk.words(&format!("{line} --json"));
     let mut killed_at = 0;
     for at in 1..=parts {
         for name in ["y.npy", "s.npz"] {
@@ -108,9 +102,7 @@ fn foreign_journals_are_refused() {
     let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
     let budget = smallest(&desk, &line, 1_600_000);
     let line = format!("{line} --host-budget {budget}");
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> =
-        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let words = desk.words(&line);
     let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "5")]).status.success());
     kill();
     let refused = |line: &str, word: &str| {

@@ -5,7 +5,6 @@ use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_h
 use half::{bf16, f16};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::process::Command;
 
 /// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
 /// much cancellation.
@@ -31,23 +30,8 @@ fn scale(n: Sizes) -> f64 {
 
 /// Runs the tasks `paths`, each in its own process, all concurrently. Returns the names of their files as arguments.
 fn tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[String]) -> String {
-    let words = common::tool();
-    let folder = format!("{}/", desk.0.path().to_str().unwrap());
-    let children: Vec<_> = paths
-        .iter()
-        .map(|path| {
-            let line =
-                format!("{FILES} {flags} --quorum {quorum} --task-path {path} --state-out @{path}.npz");
-            let line = line.replace('@', &folder);
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).args(line.split_whitespace()).args(["--threads", "1"]);
-            command.stderr(std::process::Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    let line = |path| format!("{FILES} {flags} --quorum {quorum} --task-path {path} --state-out @{path}.npz");
+    desk.together(paths.iter().map(line));
     // The files are listed in the reverse order of the tasks.
     paths.iter().rev().map(|path| format!("@{path}.npz ")).collect()
 }

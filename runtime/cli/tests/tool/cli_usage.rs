@@ -213,9 +213,7 @@ const PRINTING: [&str; 8] = [
 
 /// Runs the shell script `script`, in which `$0` and `$@` are the tool and its arguments.
 fn by_shell(desk: &Desk, script: &str, line: &str) -> Output {
-    let folder = format!("{}/", desk.0.path().display());
-    let words = line.split_whitespace().map(|word| word.replace('@', &folder));
-    Command::new("sh").args(["-c", script]).args(common::tool()).args(words).output().unwrap()
+    Command::new("sh").args(["-c", script]).args(common::tool()).args(desk.words(line)).output().unwrap()
 }
 
 #[test]
@@ -244,11 +242,9 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         // The reader of this pipe is gone before the tool starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let folder = format!("{}/", desk.0.path().display());
-        let words = line.split_whitespace().map(|word| word.replace('@', &folder));
         let tool = common::tool();
         let mut command = Command::new(&tool[0]);
-        command.args(&tool[1..]).args(words).stdout(writer).stderr(Stdio::piped());
+        command.args(&tool[1..]).args(desk.words(line)).stdout(writer).stderr(Stdio::piped());
         let output = command.spawn().unwrap().wait_with_output().unwrap();
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
     }

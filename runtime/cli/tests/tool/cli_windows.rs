@@ -159,11 +159,7 @@ fn windows_are_verified() {
     assert_eq!((verdict["rows"].as_u64(), verdict["p_rows"].as_u64()), (Some(144), Some(144)));
     let drift = verdict["p_rel_l2"]["total"].as_f64().unwrap();
     assert!(drift > 1e-9 && drift < 1e-6, "{drift:e}");
-    let words: Vec<String> = format!("verify {flags}")
-        .split(' ')
-        .map(|word| word.replace('@', &format!("{}/", case.desk.0.path().display())))
-        .collect();
-    let scalar = elsa_with(&words, &[("ELSA_BACKEND", "scalar")]);
+    let scalar = elsa_with(&case.desk.words(&format!("verify {flags}")), &[("ELSA_BACKEND", "scalar")]);
     assert!(scalar.status.success(), "{}", String::from_utf8_lossy(&scalar.stderr));
 }
 

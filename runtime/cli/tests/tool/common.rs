@@ -98,6 +98,29 @@ impl Desk {
             .unwrap()
     }
 
+    /// Runs each of `lines`, as in [`Desk::call`], in a process with one thread, all concurrently, and requires success.
+    pub fn together(&self, lines: impl Iterator<Item = String>) {
+        let tool = tool();
+        let start = |line: String| {
+            let mut command = Command::new(&tool[0]);
+            command.args(&tool[1..]).args(self.words(&line)).args(["--threads", "1"]);
+            (command.stderr(Stdio::piped()).spawn().unwrap(), line)
+        };
+        for (child, line) in lines.map(start).collect::<Vec<_>>() {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// Returns the examples in the help of a command, as lines for [`Desk::call`].
+    pub fn examples(&self, verb: &str) -> Vec<String> {
+        let help = self.ok(&format!("{verb} --help")).replace("\\\n", "");
+        let is_file = |word: &str| word.ends_with(".npy") || word.ends_with(".npz");
+        let word = |word: &str| if is_file(word) { format!("@{word}") } else { word.to_owned() };
+        let examples = help.lines().filter_map(|line| line.strip_prefix("  elsa "));
+        examples.map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")).collect()
+    }
+
     /// Calls the tool like [`Desk::call`] and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
