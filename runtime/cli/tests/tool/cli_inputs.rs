@@ -132,10 +132,7 @@ fn no_verb_overwrites_what_it_reads() {
     assert!(desk.path("link.npy").symlink_metadata().unwrap().is_symlink());
     // The inputs are members of an archive, and tensors of one file.
     let q = fs::read(desk.path("q.npy")).unwrap();
-    let mut zip = zip::ZipWriter::new(fs::File::create(desk.path("in.npz")).unwrap());
-    zip.start_file("q.npy", zip::write::SimpleFileOptions::default()).unwrap();
-    std::io::Write::write_all(&mut zip, &q).unwrap();
-    zip.finish().unwrap();
+    desk.npz("in.npz", &[("q", q)], zip::CompressionMethod::Deflated);
     refused(&desk, "run --q @in.npz#q --k @k.npy --v @v.npy --out @y.npy --state-out @in.npz");
     refused(&desk, "run --q @in.npz#q --k @k.npy --v @v.npy --quorum 3 --task 0/3 --state-out @in.npz");
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");

@@ -14,12 +14,10 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
     let desk = desk(1300, 600);
     let line = format!("run {INPUTS} --causal");
     let into = |name: &str| format!("--out @{name}.safetensors#y --lse-out @{name}.safetensors#lse");
-    let old = [7u8; 24];
-    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![3], &old).unwrap();
-    let before = safetensors::serialize([("old", view)], None).unwrap();
-    for name in ["a", "b"] {
-        std::fs::write(desk.path(&format!("{name}.safetensors")), &before).unwrap();
+    for name in ["a.safetensors", "b.safetensors"] {
+        desk.safetensors(name, &[("old", safetensors::Dtype::F64, &[3], &[7; 24])]);
     }
+    let before = std::fs::read(desk.path("b.safetensors")).unwrap();
     desk.ok(&format!("{line} {}", into("a")));
     let budget = smallest(&desk, &format!("{line} {} --resume", into("b")), 1_600_000);
     let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));

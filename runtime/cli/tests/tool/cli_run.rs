@@ -5,7 +5,6 @@ use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, noise, 
 use elsa_core::drift::larger;
 use half::{bf16, f16};
 use serde_json::Value;
-use std::io::Read;
 
 /// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
 /// much cancellation.
@@ -217,12 +216,7 @@ fn a_padded_layer_of_twelve_heads() {
 
 /// Reads the shapes and elements of m, S and W from `state.npz`.
 fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
-    let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
-    ["m", "S", "W"].map(|name| {
-        let mut bytes = Vec::new();
-        zip.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-        common::read_f32(&bytes)
-    })
+    ["m", "S", "W"].map(|name| common::read_f32(&desk.array("state.npz", name)))
 }
 
 /// Checks the states of rows with two keys and scores from 2e7 to 3e22. The second key's score is equal to the first
@@ -366,16 +360,15 @@ fn f16_and_bf16_keep_their_type() {
     let near = distance(&y, &expected);
     assert!(near < 2f64.powi(-11), "{near:e}");
 
-    let tensors =
-        [("q", N.q(), &bf16s[0]), ("k", N.k(), &bf16s[1]), ("v", N.v(), &bf16s[2])].map(|(n, s, x)| {
-            let view = safetensors::tensor::TensorView::new(
-                safetensors::Dtype::BF16,
-                s.to_vec(),
-                bytemuck::cast_slice(x),
-            );
-            (n, view.unwrap())
-        });
-    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let bytes = |i: usize| bytemuck::cast_slice(&bf16s[i]);
+    desk.safetensors(
+        "in.safetensors",
+        &[
+            ("q", safetensors::Dtype::BF16, &N.q(), bytes(0)),
+            ("k", safetensors::Dtype::BF16, &N.k(), bytes(1)),
+            ("v", safetensors::Dtype::BF16, &N.v(), bytes(2)),
+        ],
+    );
     let inputs = "run --q @in.safetensors#q --k @in.safetensors#k --v @in.safetensors#v";
     desk.ok(&format!("{inputs} --out @out.safetensors#y.0 --lse-out @out.safetensors#lse"));
     let bytes = std::fs::read(desk.path("out.safetensors")).unwrap();

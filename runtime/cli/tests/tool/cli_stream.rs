@@ -3,7 +3,6 @@
 #![cfg(target_os = "linux")]
 
 use crate::common::{Desk, emulated, noise, wait_for};
-use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
@@ -62,14 +61,7 @@ pub fn same(desk: &Desk, one: &str, other: &str) {
 /// Requires that two files contain the same states. Their checksums may differ, because only a run in memory writes
 /// them.
 pub fn same_states(desk: &Desk, one: &str, other: &str) {
-    let arrays = |name: &str| {
-        let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path(name)).unwrap()).unwrap();
-        ["m", "S", "W"].map(|array| {
-            let mut bytes = Vec::new();
-            archive.by_name(&format!("{array}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-            bytes
-        })
-    };
+    let arrays = |name: &str| ["m", "S", "W"].map(|array| desk.array(name, array));
     assert!(arrays(one) == arrays(other), "{one} {other}");
 }
 
@@ -133,17 +125,15 @@ fn types_of_files_are_those_of_runs_in_memory() {
     let bf16 = |seed, n: usize| -> Vec<u8> {
         noise(seed, n).iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
     };
-    let tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = vec![
-        ("q", vec![1, 4, 5, 16], bf16(1, 320)),
-        ("k", vec![1, 2, 700, 16], bf16(2, 2 * 700 * 16)),
-        ("v", vec![1, 2, 700, 8], bf16(3, 2 * 700 * 8)),
-    ];
-    let views = tensors.iter().map(|(name, shape, data)| {
-        let view =
-            safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.clone(), data).unwrap();
-        (*name, view)
-    });
-    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    let dtype = safetensors::Dtype::BF16;
+    desk.safetensors(
+        "in.safetensors",
+        &[
+            ("q", dtype, &[1, 4, 5, 16], &bf16(1, 320)),
+            ("k", dtype, &[1, 2, 700, 16], &bf16(2, 2 * 700 * 16)),
+            ("v", dtype, &[1, 2, 700, 8], &bf16(3, 2 * 700 * 8)),
+        ],
+    );
     let line = "run --q @in.safetensors#q --k @in.safetensors#k --v @in.safetensors#v";
     desk.ok(&format!("{line} --out @y0.npy"));
     desk.ok(&format!("{line} --out @y1.npy --host-budget 64MiB"));
@@ -163,24 +153,13 @@ fn types_of_files_are_those_of_runs_in_memory() {
     );
 }
 
-/// Writes an archive with the given arrays.
-fn archive(desk: &Desk, name: &str, arrays: &[&str], method: zip::CompressionMethod) {
-    let file = std::fs::File::create(desk.path(name)).unwrap();
-    let mut zip = zip::ZipWriter::new(file);
-    for array in arrays {
-        let options = zip::write::SimpleFileOptions::default().compression_method(method);
-        zip.start_file(format!("{array}.npy"), options).unwrap();
-        zip.write_all(&std::fs::read(desk.path(&format!("{array}.npy"))).unwrap()).unwrap();
-    }
-    zip.finish().unwrap();
-}
-
 #[test]
 fn members_of_archives_are_read_by_range_or_unpacked() {
     let desk = desk(300, 1700);
-    let names = ["q", "k", "v"];
-    archive(&desk, "stored.npz", &names, zip::CompressionMethod::Stored);
-    archive(&desk, "deflated.npz", &names, zip::CompressionMethod::Deflated);
+    let arrays =
+        ["q", "k", "v"].map(|name| (name, std::fs::read(desk.path(&format!("{name}.npy"))).unwrap()));
+    desk.npz("stored.npz", &arrays, zip::CompressionMethod::Stored);
+    desk.npz("deflated.npz", &arrays, zip::CompressionMethod::Deflated);
     desk.ok(&format!("run {INPUTS} --out @y0.npy"));
     let line = |name: &str| {
         format!(

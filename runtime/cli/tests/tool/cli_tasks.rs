@@ -87,10 +87,7 @@ fn seven_processes_merge_to_the_answer_in_memory() {
     // The order of the files does not change any bit.
     desk.ok("merge @0.npz @3.npz @1.npz @6.npz @2.npz @5.npz @4.npz --out @again.npy --state-out @whole.npz");
     assert_eq!(desk.read("again.npy").1, merged);
-    let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("whole.npz")).unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    archive.by_name("S.npy").unwrap().read_to_end(&mut bytes).unwrap();
-    assert_eq!(common::read_f32(&bytes).0, [2, 4, 45]);
+    assert_eq!(common::read_f32(&desk.array("whole.npz", "S")).0, [2, 4, 45]);
     desk.ok("merge @0.npz @3.npz @1.npz @6.npz @2.npz @5.npz @4.npz --out @n.npy --layout bnhd");
     assert_eq!(desk.read("n.npy"), (vec![2, 45, 4, 8], swap_heads(&merged, N.out())));
 }
@@ -179,12 +176,12 @@ fn every_layout_and_type_is_gathered_from_its_file() {
         desk.npy(&format!("{name}h.npy"), "<f2", &s, bytemuck::cast_slice(&half));
     }
     let brain: Vec<Vec<bf16>> = data.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
-    let view = |i: usize, shape: [usize; 4]| {
-        let bytes = bytemuck::cast_slice(&brain[i]);
-        safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.to_vec(), bytes).unwrap()
-    };
-    let tensors = [("q", view(0, N.q())), ("k", view(1, N.k())), ("v", view(2, N.v()))];
-    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let bytes = |i: usize| bytemuck::cast_slice(&brain[i]);
+    let dtype = safetensors::Dtype::BF16;
+    desk.safetensors(
+        "in.safetensors",
+        &[("q", dtype, &N.q(), bytes(0)), ("k", dtype, &N.k(), bytes(1)), ("v", dtype, &N.v(), bytes(2))],
+    );
     let task = "--task 5/7 --causal --state-out";
     desk.ok(&format!("{FILES} {task} @plain.npz"));
     let plain = std::fs::read(desk.path("plain.npz")).unwrap();
@@ -393,16 +390,11 @@ fn tasks_that_do_not_exist_are_refused() {
 fn the_file_says_what_it_is() {
     let (desk, _) = desk(N, 1.0);
     desk.ok(&format!("{FILES} --causal --quorum 7,3 --task 17/21 --state-out @t.npz"));
-    let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("t.npz")).unwrap()).unwrap();
-    let mut bytes = |name: &str| {
-        let mut bytes = Vec::new();
-        archive.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-        bytes
-    };
-    let mut list = |name: &str| npyz::NpyFile::new(&bytes(name)[..]).unwrap().into_vec::<i64>().unwrap();
+    let list =
+        |name: &str| npyz::NpyFile::new(&desk.array("t.npz", name)[..]).unwrap().into_vec::<i64>().unwrap();
     assert_eq!((list("version"), list("quorum"), list("path")), (vec![2], vec![7, 3], vec![5, 2]));
     assert_eq!((list("shape"), list("rules")), (vec![2, 4, 2, 45, 45, 16, 8], vec![0, 1, -1, -1, 0, 0]));
     let rows: i64 = list("runs").chunks(2).map(|run| run[1]).sum();
-    let (shape, _) = common::read_f32(&bytes("m"));
+    let (shape, _) = common::read_f32(&desk.array("t.npz", "m"));
     assert_eq!(shape, [2, 4, rows as usize]);
 }

@@ -286,12 +286,9 @@ fn examples_of_the_help_run() {
     desk.f32("packed.npy", &[n, h, d], &noise(3, n * h * d));
     desk.i64("bounds.npy", &[0, 11, n as i64]);
     let data = noise(4, b * n * h * d);
-    let view = || {
-        let bytes = bytemuck::cast_slice(&data);
-        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![b, n, h * d], bytes).unwrap()
-    };
-    let file = safetensors::serialize(["q", "k", "v"].map(|name| (name, view())), None).unwrap();
-    std::fs::write(desk.path("in.safetensors"), file).unwrap();
+    let (shape, bytes): (_, &[u8]) = ([b, n, h * d], bytemuck::cast_slice(&data));
+    let tensors = ["q", "k", "v"].map(|name| (name, safetensors::Dtype::F32, &shape[..], bytes));
+    desk.safetensors("in.safetensors", &tensors);
 
     let help = String::from_utf8(elsa(&["run", "--help"]).stdout).unwrap().replace("\\\n", "");
     let examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  elsa run ")).collect();

@@ -2,9 +2,14 @@
 #![allow(dead_code)]
 
 use elsa_core::random;
+use safetensors::{Dtype, tensor::TensorView};
+use std::fs::File;
+use std::io::{Cursor, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 /// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if no emulator is
 /// needed. Cargo reads the same environment variable to run the tests themselves.
@@ -174,6 +179,30 @@ impl Desk {
         std::fs::write(self.path(name), npy(descr, "False", shape, bytes)).unwrap();
     }
 
+    /// Writes a `.safetensors` file. A tensor has a name, a type, a shape and the bytes of its elements.
+    pub fn safetensors(&self, name: &str, tensors: &[(&str, Dtype, &[usize], &[u8])]) {
+        let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+            (*name, TensorView::new(*dtype, shape.to_vec(), bytes).unwrap())
+        });
+        std::fs::write(self.path(name), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    /// Writes an archive of `.npy` files, each with the name of its array.
+    pub fn npz(&self, name: &str, arrays: &[(&str, Vec<u8>)], method: CompressionMethod) {
+        let mut zip = ZipWriter::new(File::create(self.path(name)).unwrap());
+        for (array, bytes) in arrays {
+            let options = SimpleFileOptions::default().compression_method(method);
+            zip.start_file(format!("{array}.npy"), options).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
+        zip.finish().unwrap();
+    }
+
+    /// Returns the `.npy` file of an array in an archive.
+    pub fn array(&self, name: &str, array: &str) -> Vec<u8> {
+        array_of(&std::fs::read(self.path(name)).unwrap(), array)
+    }
+
     /// Reads the shape and elements of an f32 `.npy` file without the tool's own reader.
     pub fn read(&self, name: &str) -> (Vec<usize>, Vec<f32>) {
         read_f32(&std::fs::read(self.path(name)).unwrap())
@@ -200,6 +229,14 @@ pub fn npy(descr: &str, fortran: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8>
     file.extend(header.as_bytes());
     file.extend(bytes);
     file
+}
+
+/// Returns the `.npy` file of an array in the bytes of an archive.
+pub fn array_of(archive: &[u8], array: &str) -> Vec<u8> {
+    let mut zip = ZipArchive::new(Cursor::new(archive)).unwrap();
+    let mut bytes = Vec::new();
+    zip.by_name(&format!("{array}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
