@@ -11,18 +11,10 @@ pub const WRITTEN: [&str; 3] = ["dq.npy", "dk.npy", "dv.npy"];
 
 pub fn desk() -> (Desk, [Vec<f32>; 4]) {
     let desk = Desk::new();
-    let data = [
-        noise(1, count(&N.q())).iter().map(|x| x * 3.0).collect(),
-        noise(2, count(&N.k())),
-        noise(3, count(&N.v())),
-        noise(4, count(&N.out())),
-    ];
-    for (name, shape, data) in
-        [("q", N.q(), &data[0]), ("k", N.k(), &data[1]), ("v", N.v(), &data[2]), ("dy", N.out(), &data[3])]
-    {
-        desk.f32(&format!("{name}.npy"), &shape, data);
-    }
-    (desk, data)
+    let [q, k, v] = desk.qkv(N, 3.0);
+    let dy = noise(4, count(&N.out()));
+    desk.f32("dy.npy", &N.out(), &dy);
+    (desk, [q, k, v, dy])
 }
 
 /// Computes gradients in f64. `score` turns a scaled dot product into a score, and `slope` is its derivative.

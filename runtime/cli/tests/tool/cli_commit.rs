@@ -2,8 +2,7 @@
 //! run, and no extra file is left behind.
 #![cfg(target_os = "linux")]
 
-use crate::cli_stream::said;
-use crate::common::{Desk, elsa_with, emulated, noise};
+use crate::common::{Desk, elsa_with, emulated, noise, said};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;

@@ -2,8 +2,8 @@
 //! differs from it.
 #![cfg(target_os = "linux")]
 
-use crate::cli_stream::{INPUTS, desk, said, same, same_states, smallest};
-use crate::common::{elsa_with, emulated, noise};
+use crate::cli_stream::{INPUTS, desk, same, same_states, smallest};
+use crate::common::{elsa_with, emulated, noise, said};
 use std::os::unix::process::ExitStatusExt;
 
 #[test]

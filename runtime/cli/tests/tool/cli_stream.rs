@@ -2,9 +2,8 @@
 //! after kills.
 #![cfg(target_os = "linux")]
 
-use crate::common::{Desk, emulated, noise, wait_for};
+use crate::common::{Desk, emulated, noise, said, wait_for};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
 
 /// Creates a folder with `n` queries in four heads, and `m` keys and values in two heads.
 pub fn desk(n: usize, m: usize) -> Desk {
@@ -16,10 +15,6 @@ pub fn desk(n: usize, m: usize) -> Desk {
 }
 
 pub const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
-
-pub fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 /// Bytes that a refusal adds to the smallest budget, because the next process may need more.
 const MARGIN: usize = 3 << 20;

@@ -1,8 +1,7 @@
 //! Tests `elsa bench --compare` and `--spot` with hostile tables, and with closed outputs.
 #![cfg(target_os = "linux")]
 
-use crate::cli_stream::said;
-use crate::common::{Desk, noise};
+use crate::common::{Desk, noise, said};
 use std::fmt::Write;
 
 const NAMES: &str = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean";

@@ -1,7 +1,7 @@
 //! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the result of
 //! attention in f64, and files that do not form a complete problem are refused.
 
-use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
+use crate::common::{self, Desk, Sizes, attention, count, distance, keep, noise, swap_heads};
 use half::{bf16, f16};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -14,19 +14,11 @@ const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
 
 fn desk(n: Sizes, gain: f32) -> (Desk, [Vec<f32>; 3]) {
     let desk = Desk::new();
-    let q = noise(1, count(&n.q())).iter().map(|x| x * gain).collect();
-    let data = [q, noise(2, count(&n.k())), noise(3, count(&n.v()))];
-    for (name, shape, x) in [("q", n.q(), &data[0]), ("k", n.k(), &data[1]), ("v", n.v(), &data[2])] {
-        desk.f32(&format!("{name}.npy"), &shape, x);
-    }
+    let data = desk.qkv(n, gain);
     (desk, data)
 }
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy";
-
-fn scale(n: Sizes) -> f64 {
-    f64::from((1.0 / (n.d as f64).sqrt()) as f32)
-}
 
 /// Runs the tasks `paths`, each in its own process, all concurrently. Returns the names of their files as arguments.
 fn tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[String]) -> String {
@@ -53,7 +45,7 @@ fn agrees(
     desk.ok(&format!("merge {files} --out @y.npy --lse-out @lse.npy"));
     let (shape, y) = desk.read("y.npy");
     assert_eq!(shape, n.out());
-    let answer = attention(n, scale(n), [&data[0], &data[1], &data[2]], score);
+    let answer = attention(n, n.scale(), [&data[0], &data[1], &data[2]], score);
     let near = distance(&y, &answer.y);
     assert!(near < CLOSE || y.is_empty(), "{flags}: {near:e}");
     let (shape, lse) = desk.read("lse.npy");
@@ -62,10 +54,6 @@ fn agrees(
         let same = f64::from(*lse) == *want || (f64::from(*lse) - want).abs() <= 2e-6 * want.abs().max(1.0);
         assert!(same, "{flags}: {lse} {want}");
     }
-}
-
-fn keep(yes: bool, s: f64) -> f64 {
-    if yes { s } else { f64::NEG_INFINITY }
 }
 
 fn plain(_: usize, _: usize, _: usize, _: usize, s: f64) -> f64 {
@@ -142,7 +130,7 @@ fn ragged_lengths_down_to_none() {
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };
     let (desk, mut data) = desk(n, 1000.0);
-    let scores = attention(n, scale(n), [&data[0], &data[1], &data[2]], plain);
+    let scores = attention(n, n.scale(), [&data[0], &data[1], &data[2]], plain);
     assert!(scores.lse.iter().any(|lse| *lse > 900.0) && scores.lse.iter().any(|lse| *lse < 600.0));
     // The rounding of f32 scores near 1000 limits the accuracy of their exponentials.
     let files = tasks(&desk, "", "7", &numbers(7));

@@ -1,21 +1,17 @@
 //! Tests messages about wrong command lines, about flags without an effect, and about an output that cannot be printed.
 //! Also runs the examples in the help.
 
-use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
+use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy, said};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 /// Requires exit status 2, nothing on standard output, and one line that contains every part of `words`. Bars separate
 /// the parts.
 fn wrong<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], words: &str) {
     let output = elsa(args);
-    let text = stderr(&output);
+    let text = said(&output);
     assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{args:?}: {text}");
     assert!(output.stdout.is_empty() && text.starts_with("elsa: "), "{args:?}: {text}");
     for word in words.split('|') {
@@ -65,7 +61,7 @@ fn everything_that_is_missing_is_named_at_once() {
     wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
     wrong_line("verify", "--q|: missing");
     wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
-    let text = stderr(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
+    let text = said(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
     assert!(text.starts_with("elsa: --out: missing"), "{text}");
 }
 
@@ -100,26 +96,22 @@ fn help_is_a_command_too() {
 #[test]
 fn a_variable_has_its_name_in_the_message() {
     let output = elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", "foo")]);
-    let text = stderr(&output);
+    let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.starts_with("elsa: ELSA_BACKEND: 'foo'; allowed: auto, scalar, neon"), "{text}");
     let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
-    let text = stderr(&elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", absent)]));
+    let text = said(&elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", absent)]));
     assert!(text.starts_with(&format!("elsa: ELSA_BACKEND: {absent} is absent; allowed here: ")), "{text}");
     let output = elsa_with(&["info"], &[("ELSA_LOG", "verbose")]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("ELSA_LOG: 'verbose'; allowed: off, error, warn"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("ELSA_LOG: 'verbose'; allowed: off, error, warn"), "{}", said(&output));
 }
 
 /// Checks that the limits in the help are those of the library.
 #[test]
 fn limits_in_the_help_are_those_that_hold() {
     let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
-    let refused = stderr(&elsa(&["bench", "--threads", "100000000"]));
+    let refused = said(&elsa(&["bench", "--threads", "100000000"]));
     let threads = refused.split_once("allowed: ").unwrap().1.trim();
     assert!(
         threads.starts_with("1 to ") && help.contains(&format!("of the CPU, {threads} ")),
@@ -157,13 +149,13 @@ fn flags_that_nothing_heeds_are_refused() {
     for flag in ["--half-scores", "--device 0"] {
         let output = cpu(flag);
         let name = flag.split(' ').next().unwrap();
-        assert!(matches!(output.status.code(), Some(0 | 5)), "{}", stderr(&output));
-        assert!(stderr(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{}", said(&output));
+        assert!(said(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
     }
     let output = cpu("--fallback fail");
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
-    assert!(!stderr(&cpu("")).contains("has no effect"), "{}", stderr(&cpu("")));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
+    assert!(!said(&cpu("")).contains("has no effect"), "{}", said(&cpu("")));
 }
 
 #[test]
@@ -178,14 +170,14 @@ fn a_budget_counts_for_the_methods_that_are_measured() {
     for (flags, warns) in [("--method elsa", false), ("", true)] {
         let output = bench(flags);
         let rows = common::cells(&output.stdout);
-        assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {}", stderr(&output));
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {}", said(&output));
         assert!(rows.len() == 1 && rows[0]["method"] == "elsa", "{flags}: {rows:?}");
-        assert_eq!(stderr(&output).contains("--budget has no room for math"), warns, "{}", stderr(&output));
+        assert_eq!(said(&output).contains("--budget has no room for math"), warns, "{}", said(&output));
     }
     for flags in ["--method math", "--method both"] {
         let output = bench(flags);
-        assert_eq!(output.status.code(), Some(2), "{flags}: {}", stderr(&output));
-        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{flags}: {}", said(&output));
+        let text = said(&output);
         assert!(
             text.contains("--budget: 98304 bytes; allowed: at least ") && text.contains("the method math"),
             "{text}"
@@ -227,14 +219,14 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
             output.status.success() || line.starts_with("bench") && output.status.code() == Some(5)
         };
         let full = by_shell(&desk, "\"$0\" \"$@\" > /dev/full", line);
-        let text = stderr(&full);
+        let text = said(&full);
         assert_eq!((full.status.code(), text.lines().count()), (Some(3), 1), "{line}: {text}");
         assert!(text.starts_with("elsa: standard output: "), "{line}: {text}");
 
         // An emulator's own files may take the place of a closed standard output.
         let nowhere = if emulated() { "\"$0\" \"$@\" > /dev/null" } else { "\"$0\" \"$@\" >&-" };
         let closed = by_shell(&desk, nowhere, line);
-        assert!(done(&closed), "{line}: {}", stderr(&closed));
+        assert!(done(&closed), "{line}: {}", said(&closed));
 
         let silent = by_shell(&desk, "\"$0\" \"$@\" > /dev/null 2> /dev/full", line);
         assert!(done(&silent), "{line}");
@@ -246,7 +238,7 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         let mut command = Command::new(&tool[0]);
         command.args(&tool[1..]).args(desk.words(line)).stdout(writer).stderr(Stdio::piped());
         let output = command.spawn().unwrap().wait_with_output().unwrap();
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(141), ""), "{line}");
     }
     // A wrong request has its exit status even if standard output or standard error fails.
     for script in ["\"$0\" \"$@\" > /dev/full", "\"$0\" \"$@\" 2> /dev/full", "\"$0\" \"$@\" 2>&-"] {
@@ -299,7 +291,7 @@ fn examples_of_the_help_run() {
         let tool = common::tool();
         let script = script.replace("\"$0\" \"$@\"", &format!("{} \"$@\"", tool.join(" "))) + example;
         let output = Command::new("sh").args(["-c", &script]).env("FOLDER", desk.0.path()).output().unwrap();
-        assert!(output.status.success(), "{example}: {}", stderr(&output));
+        assert!(output.status.success(), "{example}: {}", said(&output));
         // Every output of the example must exist.
         let after = desk.list();
         let words: Vec<&str> = example.split_whitespace().collect();
@@ -418,6 +410,6 @@ fn shapes_are_told_whole_with_their_files() {
         assert!(!text.contains(without), "{line}: '{without}' in: {text}");
     }
     let packed = "run --q @past.npy --k @past.npy --v @past.npy --out @y.npy --layout bhnd";
-    let text = stderr(&desk.call(&format!("{packed} --cu-seqlens-q @lens.npy --cu-seqlens-k @lens.npy")));
+    let text = said(&desk.call(&format!("{packed} --cu-seqlens-q @lens.npy --cu-seqlens-k @lens.npy")));
     assert!(text.contains("--layout: bhnd with --cu-seqlens-q; allowed: bnhd"), "{text}");
 }

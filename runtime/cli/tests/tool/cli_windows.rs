@@ -50,12 +50,11 @@ impl Case {
     /// Computes the output for a table and a shift from the definition.
     fn expected(&self, table: &[f32], shift: [usize; 2]) -> Vec<f64> {
         let [q, k, v] = &self.data;
-        let scale = f64::from((1.0 / (N.d as f64).sqrt()) as f32);
         let score = |b: usize, h: usize, i: usize, j: usize, s: f64| {
             let same = region(b % WINDOWS, i, shift) == region(b % WINDOWS, j, shift);
             if same { s + f64::from(table[entry(i, j) * HEADS + h]) } else { f64::NEG_INFINITY }
         };
-        attention(N, scale, [q, k, v], score).y
+        attention(N, N.scale(), [q, k, v], score).y
     }
 
     fn run(&self, flags: &str) -> Vec<f32> {

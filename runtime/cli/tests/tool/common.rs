@@ -41,6 +41,11 @@ pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str
     command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
+/// Returns what a call printed on standard error.
+pub fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
 /// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows,
 /// which concurrent tests may do.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
@@ -167,6 +172,16 @@ impl Desk {
         self.npy(name, "<f4", shape, bytemuck::cast_slice(data));
     }
 
+    /// Writes `q.npy`, `k.npy` and `v.npy`; the queries are noise times `gain`. Returns their elements.
+    pub fn qkv(&self, n: Sizes, gain: f32) -> [Vec<f32>; 3] {
+        let q = noise(1, count(&n.q())).iter().map(|x| x * gain).collect();
+        let data = [q, noise(2, count(&n.k())), noise(3, count(&n.v()))];
+        for ((name, shape), x) in [("q", n.q()), ("k", n.k()), ("v", n.v())].into_iter().zip(&data) {
+            self.f32(&format!("{name}.npy"), &shape, x);
+        }
+        data
+    }
+
     pub fn i64(&self, name: &str, data: &[i64]) {
         self.npy(name, "<i8", &[data.len()], bytemuck::cast_slice(data));
     }
@@ -275,6 +290,16 @@ impl Sizes {
     pub fn out(&self) -> [usize; 4] {
         [self.b, self.h, self.nq, self.dv]
     }
+
+    /// Returns the default scale of the scores, rounded to f32.
+    pub fn scale(&self) -> f64 {
+        f64::from((1.0 / (self.d as f64).sqrt()) as f32)
+    }
+}
+
+/// Returns the score of a key that is attended if `yes`.
+pub fn keep(yes: bool, s: f64) -> f64 {
+    if yes { s } else { f64::NEG_INFINITY }
 }
 
 pub fn count(shape: &[usize]) -> usize {
