@@ -1,7 +1,6 @@
 //! Tests `elsa backward` through the binary, against gradients in f64.
 
 use crate::common::{Desk, Sizes, attention, count, distance, noise};
-use serde_json::Value;
 
 pub const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 19, nk: 45, d: 16, dv: 12 };
 
@@ -92,8 +91,7 @@ fn the_output_of_an_earlier_run_and_quorums_give_the_same() {
     let (desk, data) = desk();
     let want = gradients(views(&data), |_, _, s| s, |_| 1.0);
     desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy");
-    let line = desk.ok(&format!("{FILES} --out @y.npy --lse @lse.npy --json"));
-    let report: Value = serde_json::from_str(&line).unwrap();
+    let report = desk.json(&format!("{FILES} --out @y.npy --lse @lse.npy --json"));
     assert_eq!((&report["what"], &report["forward"]), (&"backward".into(), &false.into()));
     assert_eq!(report["shape"], serde_json::json!([2, 4, 2, 19, 45, 16, 12]));
     assert!(report["kernel"].as_str().unwrap().starts_with("backward_f32_"));
@@ -103,8 +101,7 @@ fn the_output_of_an_earlier_run_and_quorums_give_the_same() {
     desk.ok(&format!("{FILES} --out @y.npy --lse @lse.npy"));
     assert!(distance(&desk.read("dq.npy").1, &want[0]) > 1e-2);
 
-    let line = desk.ok(&format!("{FILES} --quorum 7 --json"));
-    let report: Value = serde_json::from_str(&line).unwrap();
+    let report = desk.json(&format!("{FILES} --quorum 7 --json"));
     assert_eq!((&report["tasks"], &report["forward"]), (&7.into(), &true.into()));
     close(&desk, "quorum", &want);
 }

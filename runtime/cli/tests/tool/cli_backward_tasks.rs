@@ -4,7 +4,6 @@
 use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, count, swap_heads};
-use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRADIENTS: &str = "--dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy";
@@ -36,16 +35,14 @@ fn seven_processes_add_up_to_the_gradients() {
     close(&desk, "seven tasks", &want);
     let merged = bits(&desk);
     // A single process that computes all tasks adds the same numbers in the same order.
-    let line = desk.ok(&format!(
+    let said = desk.json(&format!(
         "backward {FILES} --d-out @dy.npy --causal --state @y.npz --quorum 7 {GRADIENTS} --json"
     ));
-    let said: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&said["tasks"], &said["forward"]), (&7.into(), &false.into()));
     assert_eq!(bits(&desk), merged);
     // Merges again in another layout, and writes one gradient only.
     let files = "@g0.npz @g1.npz @g2.npz @g3.npz @g4.npz @g5.npz @g6.npz";
-    let line = desk.ok(&format!("merge {files} --dk-out @other.npy --layout bnhd --json"));
-    let said: Value = serde_json::from_str(&line).unwrap();
+    let said = desk.json(&format!("merge {files} --dk-out @other.npy --layout bnhd --json"));
     assert_eq!((&said["what"], &said["tasks"]), (&"merge of gradients".into(), &7.into()));
     let swapped = swap_heads(&desk.read("dk.npy").1, N.k());
     assert_eq!(desk.read("other.npy"), (vec![2, 45, 2, 16], swapped));
@@ -75,9 +72,8 @@ fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk();
     desk.ok(&format!("run {FILES} --causal --state-out @y.npz --out @y.npy --lse-out @lse.npy"));
     let flags = "--causal --task 5/7 --json --shares-out";
-    let line =
-        desk.ok(&format!("backward {FILES} --d-out @dy.npy --out @y.npy --lse @lse.npy {flags} @a.npz"));
-    let said: Value = serde_json::from_str(&line).unwrap();
+    let said =
+        desk.json(&format!("backward {FILES} --d-out @dy.npy --out @y.npy --lse @lse.npy {flags} @a.npz"));
     assert_eq!((&said["what"], &said["task"]), (&"backward task".into(), &"5".into()));
     // Task 5 has chunks 5, 6 and 1, both of the 19 queries and of the 45 keys.
     let (rows, columns): (Vec<usize>, Vec<usize>) =

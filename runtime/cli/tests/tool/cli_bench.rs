@@ -1,12 +1,8 @@
 //! Tests `elsa bench` through the binary. Cells are measured with `--force`, because tests run concurrently and the
 //! machine is therefore not quiet.
 
-use crate::common::{Desk, bench, cells, elsa};
+use crate::common::{Desk, bench, cells, elsa, lines};
 use serde_json::Value;
-
-fn lines(text: &[u8]) -> Vec<Value> {
-    std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 const FIELDS: [&str; 31] = [
     "what",
@@ -436,9 +432,7 @@ fn both_methods_have_a_ratio_wherever_they_run() {
     let shape =
         ["bench", "--force", "--shape", "1,2,70,70,8", "--seconds", "0.01", "--warmup", "0", "--json"];
     let out = elsa(&shape);
-    let lines = String::from_utf8(out.stdout).unwrap();
-    let rows = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let rows: Vec<Value> = rows.filter(|row| row["what"] == "bench").collect();
+    let rows = cells(&out.stdout);
     assert_eq!(rows.iter().map(|row| row["method"].as_str().unwrap()).collect::<Vec<_>>(), ["elsa", "math"]);
     assert_eq!(rows[0]["backend"], rows[1]["backend"]);
     for row in &rows {

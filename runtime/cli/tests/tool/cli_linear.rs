@@ -3,7 +3,6 @@
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
-use serde_json::Value;
 
 /// Maximum relative distance of a correct output from the reference: the rounding of a few hundred f32 operations.
 const CLOSE: f64 = 2e-6;
@@ -201,8 +200,7 @@ fn every_rule_in_every_form_is_the_recurrence() {
         for form in FORMS {
             let line = format!("{} --form {form}", flags(rule));
             agrees(&desk, N, &data, &line, asked(rule), asked(other));
-            let report = desk.ok(&format!("linear run {line} --out @y.npy --json"));
-            let report: Value = serde_json::from_str(&report).unwrap();
+            let report = desk.json(&format!("linear run {line} --out @y.npy --json"));
             assert_eq!((&report["form"], &report["rule"]), (&form.into(), &rule.into()));
         }
         agrees(&desk, N, &data, &flags(rule), asked(rule), asked(other));
@@ -413,7 +411,7 @@ fn types_and_shared_rates() {
 fn threads_and_repetition_keep_every_bit_and_options_are_reported() {
     let (desk, _) = desk(N);
     let line = format!("linear run {} --out @y.npy --json", flags("gated-delta"));
-    let report = |more: &str| -> Value { serde_json::from_str(&desk.ok(&format!("{line} {more}"))).unwrap() };
+    let report = |more: &str| desk.json(&format!("{line} {more}"));
     let bits = || std::fs::read(desk.path("y.npy")).unwrap();
     for form in FORMS {
         let first = report(&format!("--form {form} --threads 1"));
@@ -440,23 +438,20 @@ fn a_certificate_bounds_what_it_measures() {
     let (desk, _) = desk(N);
     for rule in RULES {
         let line = format!("linear run {} --out @y.npy --present-state @last.npy --certificate", flags(rule));
-        let text = desk.ok(&line);
-        let told: Value = serde_json::from_str(&text).unwrap();
+        let told = desk.json(&line);
         let number = |name: &str| told[name].as_f64().unwrap();
-        assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{text}");
+        assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{told}");
         assert!(
             number("measured_absolute") > 0.0 && number("measured_absolute") <= number("absolute"),
-            "{text}"
+            "{told}"
         );
-        assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{text}");
-        assert!(number("gain") <= 1.0, "{text}");
+        assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{told}");
+        assert!(number("gain") <= 1.0, "{told}");
         let lines = desk.ok(&format!("{line} --json"));
         assert_eq!(lines.lines().count(), 2, "{lines}");
     }
     desk.f32("g.npy", &[2, 2, 37], &[f32::NAN; 148]);
-    let told: Value =
-        serde_json::from_str(&desk.ok(&format!("linear run {} --out @y.npy --certificate", flags("gated"))))
-            .unwrap();
+    let told = desk.json(&format!("linear run {} --out @y.npy --certificate", flags("gated")));
     assert_eq!((&told["claim"], told["not_finite"].as_u64()), (&"none".into(), Some(2 * 2 * 37 * 6)));
 }
 

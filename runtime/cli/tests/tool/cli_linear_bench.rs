@@ -1,8 +1,7 @@
 //! Tests `elsa linear` through the binary: refused requests, and its benchmark.
 
 use crate::cli_linear::{N, desk, flags};
-use crate::common::{Desk, elsa, noise};
-use serde_json::Value;
+use crate::common::{self, Desk, elsa, noise};
 
 #[test]
 fn bad_requests_name_the_argument_and_write_nothing() {
@@ -115,7 +114,7 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     let lines = desk.ok(
         "linear bench --rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --picture @p.svg",
     );
-    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows = common::lines(&lines);
     let of = |tokens: u64| rows.iter().filter(move |row| row["tokens"] == tokens);
     for tokens in [1, 5, 40] {
         assert_eq!(of(tokens).filter(|row| row["chosen"] == true).count(), 1, "{lines}");

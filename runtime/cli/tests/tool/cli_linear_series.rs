@@ -1,7 +1,6 @@
 //! Tests `elsa linear recurrence`, `selective` and `conv` through the binary.
 
 use crate::common::{Desk, noise};
-use serde_json::Value;
 
 /// Creates a folder with the inputs of all three commands: two sequences, 70 tokens, 6 channels, 4 states.
 fn desk() -> Desk {
@@ -33,8 +32,7 @@ fn answers_verify_and_continue_from_their_states() {
     let desk = desk();
     for line in [RECURRENCE, SELECTIVE, CONV] {
         for more in ["", " --reverse", " --threads 2 --budget 1MiB"] {
-            let text = desk.ok(&format!("{line}{more} --verify --json"));
-            let report: Value = serde_json::from_str(&text).unwrap();
+            let report = desk.json(&format!("{line}{more} --verify --json"));
             let worst = report["worst"].as_f64().unwrap();
             assert!(worst > 0.0 && worst <= 1.0, "{report}");
             assert_eq!(report["shape"], serde_json::json!([2, 70, 6]));

@@ -1,12 +1,12 @@
 //! Tests `elsa linear verify` through the binary.
 
 use crate::cli_linear::{N, RULES, asked, desk, flags, recurrence};
-use crate::common::emulated;
+use crate::common::{emulated, lines};
 use serde_json::Value;
 
 /// Parses the objects that `--json` prints: one per form, then the summary.
-fn objects(lines: &str) -> (Vec<Value>, Value) {
-    let mut all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+fn objects(text: &str) -> (Vec<Value>, Value) {
+    let mut all = lines(text);
     let summary = all.pop().unwrap();
     assert_eq!(summary["what"], "summary");
     assert!(all.iter().all(|case| case["what"] == "linear verify"));

@@ -51,9 +51,8 @@ fn a_run_goes_on_where_it_was_killed() {
     let budget = smallest(&desk, &format!("{line} --out @y.npy --resume"), 1_600_000);
     let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
     let parts = {
-        let json = desk.ok(&format!("{line} --json"));
-        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert!(report["units"].as_u64().unwrap() >= 4, "{json}");
+        let report = desk.json(&format!("{line} --json"));
+        assert!(report["units"].as_u64().unwrap() >= 4, "{report}");
         report["parts"].as_u64().unwrap()
     };
     let step = (parts / 4 + 2).to_string();
@@ -140,7 +139,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
         "run {INPUTS} --past-k @pk.npy --past-v @pv.npy --causal=bottom-right --backend cuda --fallback fail --out @y.npy \
          --present-k @p.npy --state-out @s.npz --host-budget 8GiB --device-budget 400000 --resume --json"
     );
-    let report: serde_json::Value = serde_json::from_str(desk.ok(&line).trim()).unwrap();
+    let report = desk.json(&line);
     let (units, parts) = (report["units"].as_u64().unwrap(), report["parts"].as_u64().unwrap());
     // Both key heads are copied to the present tensor, chunk by chunk, before the first block is computed.
     let copied = 2 * 1600u64.div_ceil(report["chunk_keys"].as_u64().unwrap());

@@ -466,8 +466,7 @@ fn bits_do_not_depend_on_threads_and_answers_not_on_block_or_back_end() {
 fn reports_are_json_and_name_what_ran() {
     let (desk, _) = desk(N);
     let text = desk.ok(&format!("{FILES} --json --certificate --threads 1 --backend scalar"));
-    let lines: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = common::lines(&text);
     assert_eq!(lines.len(), 2, "{text}");
     // The published depth is L(45, 64) = 6 + 0 + 3.
     let published = &lines[0]["published"];
@@ -500,7 +499,7 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     let (desk, data) = desk(N);
     // No machine has a device with this index, whether a driver is installed or not.
     let flags = format!("{FILES} --backend cuda --device 4096 --json");
-    let report: serde_json::Value = serde_json::from_str(&desk.ok(&flags)).unwrap();
+    let report = desk.json(&flags);
     assert_ne!(report["backend"], "cuda");
     assert!(report["fallback"].as_str().unwrap().starts_with("backend: cuda: "), "{report}");
     let (_, y) = desk.read("y.npy");
@@ -511,8 +510,7 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(matches!(output.status.code(), Some(2 | 3)), "{said}");
     assert!(said.contains("--backend: cuda cannot be used: "), "{said}");
     assert!(!desk.path("y.npy").exists());
-    let plain: serde_json::Value =
-        serde_json::from_str(&desk.ok(&format!("{FILES} --backend scalar --json"))).unwrap();
+    let plain = desk.json(&format!("{FILES} --backend scalar --json"));
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 

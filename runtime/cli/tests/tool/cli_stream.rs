@@ -279,7 +279,7 @@ fn the_peak_is_within_the_budget() {
         let line = format!(
             "run --q @q.npy --k @k.npy --v @k.npy --out @y.npy --threads {threads} --host-budget {mebibytes}MiB --json"
         );
-        let report: serde_json::Value = serde_json::from_str(&desk.ok(&line)).unwrap();
+        let report = desk.json(&line);
         let (peak, budget) = (report["peak_rss_bytes"].as_u64().unwrap(), mebibytes << 20);
         assert!(report["units"].as_u64().unwrap() > 1, "{report}");
         assert!(peak <= budget && peak * 100 >= budget * 90, "{peak} of {budget}: {report}");
@@ -292,10 +292,9 @@ fn the_account_is_printed() {
     let desk = Desk::new();
     let text = desk.ok("info --budget 64MiB --shape 1,8,100000,100000,64");
     assert!(text.contains("resident") && text.contains("rows") && text.contains("total"), "{text}");
-    let json = desk.ok("info --budget 64MiB --shape 1,8,100000,100000,64 --dtype f16 --json");
-    let account: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let account = desk.json("info --budget 64MiB --shape 1,8,100000,100000,64 --dtype f16 --json");
     let total = account["account"]["total"].as_u64().unwrap();
-    assert!((60 << 20..=64 << 20).contains(&total), "{json}");
+    assert!((60 << 20..=64 << 20).contains(&total), "{account}");
     let output = desk.call("info --budget 1KiB --shape 1,8,100000,100000,64");
     assert!(output.status.code() == Some(2) && said(&output).contains("at least"), "{}", said(&output));
     let output = desk.call("info --budget 64MiB");
@@ -372,16 +371,15 @@ fn a_gpu_streams_within_its_budget() {
              --state-out @s{number}.npz --json"
         )
     };
-    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text.trim()).unwrap();
     desk.ok(&run("", 0));
-    let wide = json(&desk.ok(&run("--host-budget 8GiB --fallback fail", 1)));
+    let wide = desk.json(&run("--host-budget 8GiB --fallback fail", 1));
     // The stand-in's device shares the host's memory, so one budget limits device and page-locked memory together.
     let taken = |report: &serde_json::Value| {
         ["device", "pinned"].iter().map(|name| report["account"][name].as_u64().unwrap()).sum::<u64>()
     };
     let budget = taken(&wide) * 7 / 10;
     let tight = run(&format!("--host-budget 8GiB --device-budget {budget} --fallback fail"), 2);
-    let tight = json(&desk.ok(&tight));
+    let tight = desk.json(&tight);
     assert_eq!((&tight["backend"], &tight["fallback"]), (&"cuda".into(), &serde_json::Value::Null));
     assert!(taken(&tight) <= budget, "{tight}");
     assert!(tight["resident_rows"].as_u64() < wide["resident_rows"].as_u64(), "{tight} {wide}");

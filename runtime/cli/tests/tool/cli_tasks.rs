@@ -218,8 +218,7 @@ fn gathered_tokens_give_the_same_file() {
     let mask: Vec<bool> = (0..N.nq * N.nk).map(|x| (x * x) % 5 < 4).collect();
     desk.bool("mask.npy", &[N.nq, N.nk], &mask);
     let flags = "--causal --mask @mask.npy --json";
-    let said: Value =
-        serde_json::from_str(&desk.ok(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"))).unwrap();
+    let said = desk.json(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"));
     // Task 5 has chunks 5, 6 and 1 of the 45 tokens, which have 6, 6 and 7 tokens.
     let held: Vec<usize> = (33..45).chain(7..14).collect();
     assert_eq!(

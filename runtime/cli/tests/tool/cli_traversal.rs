@@ -31,8 +31,8 @@ fn near(found: &Value, wanted: f64) -> bool {
 fn a_run_says_what_it_left_out() {
     let desk = desk();
     let run = |flags: &str| -> (Value, Vec<f32>, Vec<f32>) {
-        let said = desk.ok(&format!("run {FILES} --out @y.npy --lse-out @lse.npy --json {flags}"));
-        (serde_json::from_str(&said).unwrap(), desk.read("y.npy").1, desk.read("lse.npy").1)
+        let said = desk.json(&format!("run {FILES} --out @y.npy --lse-out @lse.npy --json {flags}"));
+        (said, desk.read("y.npy").1, desk.read("lse.npy").1)
     };
     let (exact, y, lse) = run("");
     assert!(exact["left_out"].is_null() && y.iter().all(|y| *y > 31.5), "{exact}");
@@ -91,8 +91,7 @@ fn blocks_that_go_before_their_first_product_are_named() {
     let mask: Vec<f32> = (0..70 * 192).map(|n| -30.0 * (n % 192 / 64) as f32).collect();
     desk.f32("mask.npy", &[70, 192], &mask);
     let words = "--mask @mask.npy --error-budget 1e-3";
-    let said = desk.ok(&format!("run {FILES} --out @y.npy --json {words}"));
-    let left = &serde_json::from_str::<Value>(&said).unwrap()["left_out"];
+    let left = &desk.json(&format!("run {FILES} --out @y.npy --json {words}"))["left_out"];
     assert!(near(&left["unseen"], 2.0 / 3.0) && near(&left["block_sparsity"], 2.0 / 3.0), "{left}");
     // The norms bound the scores of −20 only by 20, and the mask lowers all scores of the second block by 30 log2 e.
     let block = (20.0 - 30.0 * std::f64::consts::LOG2_E).exp2();

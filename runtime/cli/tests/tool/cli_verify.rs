@@ -1,6 +1,6 @@
 //! Tests `elsa verify`: every verdict with its exit status, outputs of other programs, audits, curves and pages.
 
-use crate::common::{Desk, Sizes, attention, elsa, noise};
+use crate::common::{Desk, Sizes, attention, elsa, lines, noise};
 use serde_json::Value;
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
@@ -9,7 +9,7 @@ const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 fn judged(desk: &Desk, line: &str) -> (Value, Value, Option<i32>) {
     let output = desk.call(&format!("verify {line} --json"));
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = lines(&text);
     assert_eq!(lines.len(), 2, "{line}: {text} {}", String::from_utf8_lossy(&output.stderr));
     assert_eq!((&lines[0]["what"], &lines[1]["what"]), (&"verify".into(), &"summary".into()));
     assert_eq!(lines[0]["verdict"], lines[1]["verdict"]);

@@ -1,11 +1,6 @@
 //! Tests `elsa verify` and `elsa info` through the binary, and the back end that both and `elsa bench` use.
 
-use crate::common::{self, Desk, elsa, noise};
-use serde_json::Value;
-
-fn lines(text: &[u8]) -> Vec<Value> {
-    std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use crate::common::{self, Desk, elsa, lines, noise};
 
 const METRICS: [&str; 6] = ["p_max_abs", "p_rel_l2", "js", "argmax", "y_max_abs", "y_rel_l2"];
 

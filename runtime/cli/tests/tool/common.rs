@@ -3,6 +3,7 @@
 
 use elsa_core::random;
 use safetensors::{Dtype, tensor::TensorView};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::PathBuf;
@@ -57,11 +58,15 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     output
 }
 
+/// Parses each line of `text`.
+pub fn lines(text: impl AsRef<[u8]>) -> Vec<Value> {
+    let text = std::str::from_utf8(text.as_ref()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// Parses the rows that `elsa bench --json` prints.
-pub fn cells(text: &[u8]) -> Vec<serde_json::Value> {
-    let lines = std::str::from_utf8(text).unwrap().lines();
-    let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    lines.filter(|line| line["what"] == "bench").collect()
+pub fn cells(text: &[u8]) -> Vec<Value> {
+    lines(text).into_iter().filter(|line| line["what"] == "bench").collect()
 }
 
 /// Waits until `holds` returns `true`; panics with `what` after a minute.
@@ -136,6 +141,11 @@ impl Desk {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Calls the tool like [`Desk::ok`], and parses what it prints.
+    pub fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.ok(line)).unwrap()
     }
 
     /// Requires that a call is refused with exit status 2 and one line that contains all `words`, and that no file
