@@ -65,13 +65,7 @@ fn linear_attention_answers_where_axes_are_empty() {
                 for form in Form::ALL.into_iter().map(Some).chain([None]) {
                     let plain = linear::Params::plain(rule, tokens, [8, 12]);
                     let params = linear::Params { batch, heads: [heads; 3], present: true, ..plain };
-                    let case = params.build();
-                    let options = LinearPlanOptions::default().form(form);
-                    let plan = engine.linear_plan(&case.problem, &options).unwrap();
-                    let (mut found, mut workspace) = (case.room(), plan.workspace().unwrap());
-                    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-                    let choice = plan.choice().unwrap();
-                    found.check(&case, &case.answer(|tokens| choice.executed(&case.problem, tokens)));
+                    params.build().check_on(&engine, &LinearPlanOptions::default().form(form));
                 }
             }
         }

@@ -103,10 +103,8 @@ fn any_sequence_of_linear_calls_passes_through_one_workspace() {
             let all: Vec<&LinearPlan> = plans.iter().map(|(_, plan)| plan).collect();
             for mut workspace in [LinearWorkspace::shared(&all).unwrap(), largest.workspace().unwrap()] {
                 for (case, plan) in &plans {
-                    let mut found = case.room();
-                    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-                    let choice = plan.choice().unwrap();
-                    found.check(case, &case.answer(|tokens| choice.executed(&case.problem, tokens)));
+                    let (found, report) = case.run(plan, &mut workspace);
+                    found.check(case, &case.answer(|tokens| plan.executed_of(report.backend, tokens)));
                 }
             }
         }
