@@ -167,10 +167,7 @@ fn a_budget_is_kept() {
                     divided += usize::from(bytes > 0);
                     // States are not requested, because they need more memory than the budget of this plan.
                     let mut workspace = plan.workspace().unwrap();
-                    let mut buffers = case.buffers();
-                    let mut outputs = buffers.outputs();
-                    outputs.state = None;
-                    plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+                    let (buffers, _) = case.run_with(&plan, &mut workspace, |outputs| outputs.state = None);
                     case.naive().check(&buffers.output, Some(&buffers.lse), 5000).unwrap();
                     if bytes == 0 {
                         break 0;

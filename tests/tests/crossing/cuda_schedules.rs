@@ -4,10 +4,10 @@
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};
-use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
+use elsa_core::attention::{Alignment, MaskKind, Window, reference};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
-use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_oracle::gpu_engine;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
@@ -73,8 +73,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
         DType::F16 => 2f32.powi(-10),
         DType::Bf16 => 2f32.powi(-7),
     };
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), output_only(&mut buffers), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run_with(&plan, &mut workspace, |outputs| outputs.state = None);
     let finite = (0..buffers.output.len()).map(|i| buffers.output.get(i).abs()).filter(|y| y.is_finite());
     let room = step * finite.fold(0.0, f32::max);
     let alike = |i: usize| {
@@ -87,13 +86,6 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let budget = options.error_budget.unwrap();
     assert!(first.share.iter().all(|share| *share <= budget), "{budget}");
     (first, plan.certificate().executed, tile, choice.chunk)
-}
-
-/// Returns the outputs without the states; requesting states would make the kernels write partial states.
-fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
-    let mut outputs = buffers.outputs();
-    outputs.state = None;
-    outputs
 }
 
 /// Splits `queries` into blocks of `rows` rows.
@@ -504,9 +496,9 @@ fn packed_sequences_count_their_own_blocks() {
             assert!(plan.gpu_choice().unwrap().kernel.name.ends_with("_within"));
             let workspace = workspace.get_or_insert_with(|| plan.workspace().unwrap());
             for states in [true, false] {
-                let mut buffers = case.buffers();
-                let outputs = if states { buffers.outputs() } else { output_only(&mut buffers) };
-                plan.bind(case.inputs(), outputs, workspace).unwrap().run().unwrap();
+                let (buffers, _) = case.run_with(&plan, workspace, |outputs| {
+                    outputs.state = outputs.state.take().filter(|_| states);
+                });
                 let found = workspace.traversed().unwrap();
                 let (report, tile) = (found.report, found.tile);
                 let mut want = [0u64; 4];
