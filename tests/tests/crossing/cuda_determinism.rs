@@ -19,13 +19,6 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
-fn bits(b: &Buffers) -> Vec<u32> {
-    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-    let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
-    rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
-}
-
 /// Panics unless the buffers contain the correct outputs of the case, which equal bits alone do not prove.
 fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
@@ -45,7 +38,7 @@ fn plans_share_a_workspace() {
     for (case, plan) in cases.iter().zip(&plans) {
         let (buffers, report) = case.run(plan, &mut workspace);
         assert_eq!(report.backend, Backend::Cuda);
-        assert_eq!(bits(&buffers), bits(&run(&engine, case, None)), "{case:?}");
+        assert_eq!(buffers.bits(), run(&engine, case, None).bits(), "{case:?}");
     }
     let of_one = |plan: &Plan| {
         let mut own = plan.workspace().unwrap();
@@ -71,7 +64,7 @@ fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
         for _ in 0..*times {
             let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
             assert_eq!(report.backend, Backend::Cuda);
-            let found = bits(&buffers);
+            let found = buffers.bits();
             if want.is_none() {
                 check(case, &buffers);
             }

@@ -184,13 +184,6 @@ pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: Ke
     buffers
 }
 
-/// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
-pub fn bits(b: &Buffers) -> Vec<u32> {
-    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-    let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
-    rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
-}
-
 /// Returns cases with various ranges, types and shapes, most with enough keys for several chunks.
 fn cases() -> Vec<Case> {
     let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
@@ -252,7 +245,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
             let division = StreamDivision { rows, keys: 64 * splits, splits };
             let from = [KeysFrom::Function, KeysFrom::Host][i % 2];
             let found = streamed(&engine, &case, division, from);
-            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+            assert_eq!(found.bits(), want.bits(), "{case:?}: {division:?} {from:?}");
         }
     }
 }
@@ -275,7 +268,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
         for splits in [1, 2] {
             let division = StreamDivision { rows: 1 << 20, keys: choice.chunk * splits, splits };
             let found = streamed(&engine, &case, division, KeysFrom::Function);
-            assert_eq!(bits(&found), bits(&buffers), "{case:?}: {division:?}");
+            assert_eq!(found.bits(), buffers.bits(), "{case:?}: {division:?}");
         }
         compared += 1;
     }
@@ -295,7 +288,7 @@ fn runs_repeat_and_are_accounted_for() {
         let mut stream = GpuStream::new(&engine, &case.problem(), &options(division, from)).unwrap();
         let first = run(&mut stream, &engine, &case, from);
         let second = run(&mut stream, &engine, &case, from);
-        assert_eq!(bits(&first.0), bits(&second.0));
+        assert_eq!(first.0.bits(), second.0.bits());
         let times = second.1;
         let blocks = 130usize.div_ceil(rows) as u64;
         assert_eq!(times.chunks, blocks * 5);

@@ -35,6 +35,14 @@ impl Buffers {
         }
         outputs
     }
+
+    /// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        let output = (0..self.output.len()).map(|i| self.output.get(i));
+        let rows = [&self.lse, &self.m, &self.s, &self.w].into_iter().flatten().copied();
+        output.chain(rows).map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+    }
 }
 
 impl Case {
