@@ -334,7 +334,6 @@ fn a_run_that_may_fail() {
     if !is_child() {
         return;
     }
-    println!();
     let options = EngineOptions::default().backend(Backend::Cuda).threads(2);
     let engine = Engine::new(&options).unwrap();
     let case = Params::plain(70, 90, 24, 24).build("faults");

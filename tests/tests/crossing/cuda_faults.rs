@@ -80,7 +80,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     log::set_logger(&Counter).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();

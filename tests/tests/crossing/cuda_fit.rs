@@ -72,7 +72,6 @@ fn child_fits() {
     if !is_child() {
         return;
     }
-    println!();
     let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
     let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(fallback);
     let engine = Engine::new(&options).unwrap();
@@ -149,7 +148,6 @@ fn child_fits_again() {
     if !is_child() {
         return;
     }
-    println!();
     let (engine, case) = (gpu_engine(Fallback::Fail), long());
     let times = std::env::var("ELSA_TEST_FITS").unwrap().parse().unwrap();
     let mut last = None;

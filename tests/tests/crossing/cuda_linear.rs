@@ -475,7 +475,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.linear_plan(&case.problem, &LinearPlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

@@ -62,7 +62,6 @@ fn sharing() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = engine();
     // Unlike the large problem, this one needs a table of sequences and room for three sequences.
     let both = Params { batch: 3, lengths: true, ..large().params }.build("both");
@@ -87,7 +86,6 @@ fn twice() {
     if !is_child() {
         return;
     }
-    println!();
     let (engine, case) = (engine(), small());
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -123,7 +121,6 @@ fn logging() {
     if !is_child() {
         return;
     }
-    println!();
     log::set_logger(&Nosy).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     let engine = WATCHED.get_or_init(engine);
@@ -142,7 +139,6 @@ fn resident() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = engine();
     let case = large();
     let problem = case.problem();

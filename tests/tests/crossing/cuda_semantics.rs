@@ -203,7 +203,6 @@ fn child_checks() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = gpu_engine(Fallback::Fail);
     check(&engine, added().into_iter().skip(8).collect());
     check(&engine, past().into_iter().skip(3).take(1).collect());

@@ -233,7 +233,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.recurrence_plan(&case.problem, &RecurrenceOptions::default()).unwrap();
     let (found, report) = case.report(&plan);

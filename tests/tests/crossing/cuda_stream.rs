@@ -437,7 +437,6 @@ fn child_streams() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(1).step_by(4) {
         for from in [KeysFrom::Function, KeysFrom::Host] {
