@@ -1,7 +1,7 @@
 //! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
 //! arrives with each chunk of keys has the bits of the run in memory, and the output agrees with f64.
 
-use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
+use crate::cuda_stream::{bytes_of, options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_oracle::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
@@ -135,11 +135,11 @@ fn check(engine: &Engine, cases: Vec<Case>) {
             // In memory, a large device splits the keys of a window. A stream never does, so its bits may differ.
             case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
         } else {
-            assert!(bits(&want) == bits(&memory), "{case:?}: splits of {split}");
+            assert!(want.bits() == memory.bits(), "{case:?}: splits of {split}");
         }
         if case.spec.windows.is_some() {
             let placed = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Host);
-            assert_eq!(bits(&placed), bits(&want), "{case:?}");
+            assert_eq!(placed.bits(), want.bits(), "{case:?}");
             continue;
         }
         let rows = unit(engine, &case);
@@ -150,7 +150,7 @@ fn check(engine: &Engine, cases: Vec<Case>) {
             let from = if past { KeysFrom::Function } else { [KeysFrom::Function, KeysFrom::Host][i] };
             let division = divided(&case, rows, 64, splits);
             let found = streamed(engine, &case, division, from);
-            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+            assert_eq!(found.bits(), want.bits(), "{case:?}: {division:?} {from:?}");
         }
     }
 }
