@@ -14,15 +14,6 @@ use elsa_runtime::{
 };
 use std::io;
 
-/// Returns the bytes of elements.
-pub fn bytes_of(data: &Data) -> Vec<u8> {
-    match data.elements() {
-        Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        Elements::F16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        Elements::Bf16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-    }
-}
-
 /// Copies the rows of `tokens` from any layout to `to`, without gaps; past rows, if any, come before the new ones.
 fn gather(
     past: Option<(&[u8], &View)>,
@@ -134,7 +125,7 @@ pub fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
 /// Runs a case in a stream, and checks that it delivers every block once, in order.
 pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
     let size = case.spec.dtype.size();
-    let [q, k, v] = [&case.q, &case.k, &case.v].map(bytes_of);
+    let [q, k, v] = [&case.q, &case.k, &case.v].map(Data::bytes);
     let len = |bytes: &Vec<u8>| if from == KeysFrom::Host { bytes.len() } else { 0 };
     let mut pinned = [&k, &v].map(|bytes| engine.host_buffer::<u8>(len(bytes)).unwrap());
     for (to, from) in pinned.iter_mut().zip([&k, &v]) {
@@ -152,7 +143,7 @@ pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom)
         gather(None, (&q, &case.spec.query), size, tokens, to);
         Ok(())
     };
-    let past = case.past.as_ref().map(|(k, v)| [bytes_of(k), bytes_of(v)]);
+    let past = case.past.as_ref().map(|(k, v)| [k.bytes(), v.bytes()]);
     let [past_k, past_v] = [0, 1].map(|which| {
         let view = [&case.spec.past_key, &case.spec.past_value][which];
         past.as_ref().zip(view.as_ref()).map(|(bytes, view)| (&bytes[which][..], view))
@@ -313,7 +304,7 @@ fn sources_and_sinks_have_the_same_bits() {
     for case in cases().into_iter().skip(2).step_by(3) {
         let division = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
         let want = streamed(&engine, &case, division, KeysFrom::Function);
-        let files = [&case.q, &case.k, &case.v].map(bytes_of);
+        let files = [&case.q, &case.k, &case.v].map(Data::bytes);
         let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
             let file = match operand {
                 Operand::Query => &files[0],
@@ -324,7 +315,7 @@ fn sources_and_sinks_have_the_same_bits() {
             Ok(())
         };
         let rows: [Vec<u8>; 4] = [&want.lse, &want.m, &want.s, &want.w].map(|x| vec![0xee; 4 * x.len()]);
-        let outputs = std::cell::RefCell::new((vec![0xee; bytes_of(&want.output).len()], rows));
+        let outputs = std::cell::RefCell::new((vec![0xee; want.output.bytes().len()], rows));
         let mut sink = |operand: Operand, offset: u64, from: &[u8]| {
             let (output, [lse, m, s, w]) = &mut *outputs.borrow_mut();
             let file = match operand {
@@ -344,7 +335,7 @@ fn sources_and_sinks_have_the_same_bits() {
         let mut padded = vec![0xee; output.len()];
         let (view, size) = (case.spec.output, case.spec.dtype.size());
         let [batch, heads, tokens, dim] = view.shape();
-        let bytes = bytes_of(&want.output);
+        let bytes = want.output.bytes();
         for row in 0..batch * heads * tokens {
             let at = view.row(row / (heads * tokens), row / tokens % heads, row % tokens) * size;
             padded[at..at + dim * size].copy_from_slice(&bytes[at..at + dim * size]);
