@@ -43,6 +43,7 @@ mod laws;
 mod layout;
 mod linear;
 mod linear_convolution;
+mod linear_core;
 mod linear_poison;
 mod linear_recurrence;
 mod linear_recurrence_range;

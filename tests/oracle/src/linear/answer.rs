@@ -4,6 +4,7 @@ use super::build::Case;
 use crate::cases::{Data, each_row};
 use elsa_core::linear::Outputs;
 use elsa_core::linear::bound::{self, Executed, Judgement};
+use elsa_core::linear::scalar::{self, Walk};
 use elsa_runtime::{Engine, LinearPlan, LinearPlanOptions, LinearWorkspace, Report};
 
 /// Exact states and outputs from the oracle, with the allowed errors of a run. Rows are stored in the order of the
@@ -88,6 +89,19 @@ impl Case {
             _ => vec![f32::NAN; view.extent()],
         });
         Found { output: Data::filled(spec.dtype, spec.output.extent(), f32::NAN), present }
+    }
+
+    /// Runs core's scalar fallback. Returns all outputs.
+    ///
+    /// # Panics
+    /// Panics if the call is refused.
+    #[must_use]
+    pub fn scalar(&self, walk: &Walk) -> Found {
+        let mut found = self.room();
+        let len = scalar::scratch_len(&self.problem, walk).expect("the length of the scratch");
+        let (inputs, mut outputs) = (self.inputs(), found.outputs());
+        scalar::run(&self.problem, walk, &inputs, &mut outputs, &mut vec![f32::NAN; len]).expect("a call");
+        found
     }
 
     /// Runs a plan of the case in `workspace`. Returns all outputs and the report.
