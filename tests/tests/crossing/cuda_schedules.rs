@@ -1,10 +1,11 @@
 //! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
 //! the schedules that the CPU computes instead.
 
+use crate::schedules_kernels::{is_counted, little_left};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};
-use elsa_core::attention::{Alignment, MaskKind, Window, reference};
+use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
@@ -57,15 +58,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let choice = *plan.gpu_choice().unwrap();
     assert!(choice.kernel.name.ends_with("_within"), "{}", choice.kernel.name);
     let mut workspace = plan.workspace().unwrap();
-    let mut once = || {
-        let (buffers, _) = case.run(&plan, &mut workspace);
-        let traversed = workspace.traversed().unwrap();
-        let again = (traversed.d.to_vec(), traversed.share.to_vec());
-        (Ran { buffers, report: traversed.report, d: again.0, share: again.1 }, traversed.tile)
-    };
-    let (first, tile) = once();
-    let (again, _) = once();
-    assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
+    let (first, tile) = Ran::twice(case, &plan, &mut workspace);
     // A kernel may write the output itself if no states are requested. A 16-bit output cannot store sums, so its chains
     // are longer and bits may differ.
     let step = match case.spec.dtype {
@@ -440,28 +433,11 @@ fn half_of_the_tiles_go() {
     }
 }
 
-/// Checks that the certificate of a run inside a budget counts the skipped tiles.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
-    let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
-    let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
-    let (engine, case) = (gpu_engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
-    let options = options(&engine, &case, 0.1, 1).certify(true);
-    let plan = engine.plan(&case.problem(), &options).unwrap();
-    let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-    let shares = workspace.traversed().unwrap().shares;
-    let certified = workspace.certified().unwrap();
-    assert_eq!(certified.left_out, Some((Schedule::within(0.1), shares)));
-    assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
-    let bound = certified.largest_absolute().unwrap();
-    let mut y = [0.0];
-    for i in 0..3 {
-        reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
-        let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
-        assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
-    }
+    let (engine, case) = (gpu_engine(Fallback::Fail), little_left());
+    is_counted(&engine, &case, &options(&engine, &case, 0.1, 1), Schedule::within(0.1));
 }
 
 /// Checks that every block of packed sequences has separate counts, and that the remaining counts are zero, even after
