@@ -21,7 +21,7 @@
 //! | attention divided into independent tasks | [`quorum`] |
 //! | layout of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
-//! | measures of error, and the double-double arithmetic that checks the oracle | [`drift`], [`ulp`], [`double`] |
+//! | measures of error, and the double-double arithmetic that checks the oracle | [`drift`], [`double`] |
 //!
 //! The feature `telemetry` adds the module `telemetry`: the records that a benchmark reports while it runs, and
 //! their framing on a serial line.
@@ -51,6 +51,5 @@ mod setters;
 pub mod state;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;
-pub mod ulp;
 pub mod view;
 mod workers;

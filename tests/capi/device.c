@@ -191,6 +191,10 @@ static void refusals(elsa_engine engine) {
     bad = d;
     bad.to.out.data = out;
     refused(&bad, NULL, argument, "out: address");
+    bad = d;
+    bad.to.lse.data = (void *)(size_t)freed;
+    refused(&bad, NULL, argument, "lse: address");
+    bad = d;
     bad.to.out.data = (void *)(size_t)t.v;
     refused(&bad, NULL, argument, "overlap");
     bad = d;

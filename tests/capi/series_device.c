@@ -2,7 +2,7 @@
    the bits of a run on host tensors, states in place in device memory, the caller's stream and the null stream; and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #define H 1
-#define N 75
+#define N 1100
 #define D 6
 #include "common.h"
 #include "driver.h"
@@ -115,10 +115,15 @@ static void run_all(elsa_engine engine, int of) {
     const series on_host = tensors(0);
     series x = tensors(1);
     const elsa_plan plan = plan_of(engine, of), other = plan_of(engine, (of + 1) % OPERATORS);
+    const address brief = upload(host[IN_B], counts[IN_B] * sizeof(float) / 2);
     elsa_workspace room;
     elsa_report report;
+    elsa_series_info chosen;
     void *stream = NULL;
     elsa_report_init(&report);
+    elsa_series_info_init(&chosen);
+    OK(elsa_series_plan_describe(plan, &chosen));
+    CHECK(of == CONVOLUTION ? chosen.parts == 1 : chosen.parts > 1);
     OK(elsa_workspace_create(plan, &room));
     memset(host[Y], 0xff, sizeof host[Y]);
     memcpy(host[PRESENT], past, sizeof past);
@@ -137,7 +142,8 @@ static void run_all(elsa_engine engine, int of) {
     OK(run_device(of, plan, room, &x, stream, NULL));
     CHECK(cuStreamSynchronize(stream) == 0);
     same();
-    /* A past in another tensor, an output over an input, host memory, and the plan of another operator: nothing is written. */
+    /* A past in another tensor, an output over an input, host memory, no states for a call in place, a tensor in a shorter
+       allocation, and the plan of another operator: nothing is written. */
     restart();
     x.r.past_state = x.s.past_state = x.c.past_state = reads(U, 1);
     CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
@@ -147,10 +153,25 @@ static void run_all(elsa_engine engine, int of) {
     CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strstr(elsa_last_error(), "overlap") != NULL);
     x = tensors(1);
+    x.to.out = writes(Y, 0);
+    CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
+    CHECK(strstr(elsa_last_error(), "out: address") != NULL);
+    x = tensors(1);
+    x.to.present_state = output(NULL, 0);
+    CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
+    CHECK(strstr(elsa_last_error(), "in_place") != NULL);
+    if (of == SELECTIVE) {
+        /* An output that follows the allocation counts as overlapping. */
+        x = tensors(1);
+        x.s.b.data = (const void *)(size_t)brief;
+        CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
+        CHECK(strncmp(elsa_last_error(), "b: ", 3) == 0 || strstr(elsa_last_error(), " overlap b at ") != NULL);
+    }
+    x = tensors(1);
     CHECK(run_device(of, other, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strstr(elsa_last_error(), "plan: of ") != NULL);
     CHECK(cuMemcpyDtoH(found, device[PRESENT], sizeof past) == 0 && memcmp(found, past, sizeof past) == 0);
-    CHECK(cuStreamDestroy(stream) == 0);
+    CHECK(cuStreamDestroy(stream) == 0 && cuMemFree(brief) == 0);
     OK(elsa_workspace_destroy(room));
     OK(elsa_plan_destroy(other));
     OK(elsa_plan_destroy(plan));

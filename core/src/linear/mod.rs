@@ -42,7 +42,7 @@ mod problem;
 pub mod reference;
 mod rule;
 pub mod scalar;
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests;
 mod token;
 

@@ -1,8 +1,6 @@
 //! Tests of the exponential of every kernel: the largest error that its arithmetic can have, computed step by step, and
 //! its measured error. `kernels/src/exp2.rs` derives the formulas.
 
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::drift::larger;
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::WEIGHT_FLOOR;

@@ -1,7 +1,5 @@
 //! Compares the table of GPU kernels with the modules and the manifest that `cargo xtask ptx` writes.
 
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role, registers};

@@ -1,5 +1,7 @@
 //! The tests of the kernels, in one program, so that shared code is compiled and linked once.
 
+#![allow(clippy::unwrap_used)]
+
 mod backward;
 mod exponential;
 // Miri looks for faults in unsafe code. The tests of GPU kernels have no such code, and inflating the modules takes

@@ -1,8 +1,6 @@
 //! Tests of the bias of a tile against its definition, for every instruction set of this machine and every kind of
 //! mask.
 
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::random::Random;

@@ -47,3 +47,53 @@ pub fn check_outputs(outputs: &SeriesDeviceOutputs, in_place: bool) -> Result<()
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SelectiveDeviceInputs;
+    use crate::problem::Problem as _;
+    use crate::tensors::{places, types};
+    use elsa_core::series::Series;
+    use elsa_core::series::selective::{Coefficient, Operand, Spec};
+
+    #[test]
+    fn calls_without_the_outputs_that_they_need_are_refused() {
+        let none = SeriesDeviceOutputs::default();
+        let out = SeriesDeviceOutputs { out: Some(DeviceElements::default()), ..none };
+        let state = SeriesDeviceOutputs { present_state: Some(64), ..none };
+        let absent = ArgumentError::NoOutput { argument: "out" };
+        let no_state = ArgumentError::Needs { argument: "in_place", other: "present_state" };
+        for (outputs, apart, in_place) in
+            [(none, Err(absent), Err(no_state)), (out, Ok(()), Err(no_state)), (state, Ok(()), Ok(()))]
+        {
+            assert_eq!(check_outputs(&outputs, false), apart, "{outputs:?}");
+            assert_eq!(check_outputs(&outputs, true), in_place, "{outputs:?}");
+        }
+    }
+
+    /// Checks that the types that a call states, and not f32, determine the memory of its tensors.
+    #[test]
+    fn the_types_of_a_call_size_its_tensors() {
+        let u = Series::channels_first("u", [1, 6, 70]).unwrap();
+        let b = Coefficient::Token(Series::channels_first("b", [1, 5, 70]).unwrap());
+        let problem = Spec::new(u, u, 5, b, Coefficient::Channel, u).check().unwrap();
+        for dtype in [DType::F32, DType::F16] {
+            let of = DeviceElements { address: 64, dtype };
+            let mut inputs = SelectiveDeviceInputs {
+                u: of,
+                delta: of,
+                a: 64,
+                b: of,
+                c: of,
+                d: None,
+                z: None,
+                delta_bias: None,
+                past_state: None,
+            };
+            let mut outputs = SeriesDeviceOutputs { out: Some(of), present_state: None };
+            let tensors = problem.tensors_of(&types(&places(&mut inputs, &mut outputs)));
+            assert_eq!(tensors[Operand::IntoState].bytes(), 5 * 70 * dtype.size());
+        }
+    }
+}

@@ -23,10 +23,14 @@ pub fn folder() -> PathBuf {
     folder
 }
 
-/// Returns `true` in a child process.
+/// Returns `true` in a child process. There, it also ends the line that the test harness has begun to print.
 #[must_use]
 pub fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
+    let child = std::env::var_os(CHILD).is_some();
+    if child {
+        println!();
+    }
+    child
 }
 
 /// Runs one test of this program, named with its module, in a child process that loads libcuda from the folder

@@ -1,8 +1,5 @@
 //! Compares gradients of the scalar fallback and of every CPU back end with f64.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::backward_tasks::of_seven_tasks;
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, BackwardSpec, Statistics, scalar};

@@ -1,9 +1,6 @@
 //! Tests the backward pass of quorum tasks. The gradient shares of all tasks must add up to the gradients of the entire
 //! problem, within the bound. Each share is computed from the tokens of its task alone.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::tasks::{all, gathered, places};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{

@@ -1,7 +1,5 @@
 //! Compares error bounds with the errors of outputs for hard problems.
 
-#![forbid(unsafe_code)]
-
 use elsa_core::attention::certificate::Certificate;
 use elsa_kernels::registry;
 use elsa_oracle::bounds::{Drawn, Found, Judge, Judged, hunters};

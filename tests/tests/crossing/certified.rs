@@ -1,9 +1,6 @@
 //! Tests certificates of runs, for every hard case on every back end: compares the measurements with f64, and the
 //! errors of the outputs with the certified bound.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
@@ -337,7 +334,6 @@ fn a_run_that_may_fail() {
     if !is_child() {
         return;
     }
-    println!();
     let options = EngineOptions::default().backend(Backend::Cuda).threads(2);
     let engine = Engine::new(&options).unwrap();
     let case = Params::plain(70, 90, 24, 24).build("faults");

@@ -1,9 +1,6 @@
 //! Tests chunks of keys on every back end. The states of chunks that cover all keys merge into the state of the entire
 //! sequence, with its causal diagonals, windows and lengths. Also tests calls without an output.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
     Alignment, Chunk, Inputs, MaskKind, MaskView, Operand, Outputs, Problem, Spec, StateOut, Window,

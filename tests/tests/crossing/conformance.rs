@@ -1,9 +1,6 @@
 //! Compares every back end that this machine can execute with the definition in f64, on all hard cases and on random
 //! problems, and proves that every mask and flag matters.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::state::NaturalMerge;
 use elsa_oracle::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
 use elsa_oracle::naive::Answer;
@@ -132,6 +129,29 @@ fn every_flag_and_every_mask_element_matters() {
             ("top-left", Params { causal: Some(Alignment::TopLeft), ..plain.clone() }),
             ("left", Params { window: Window { left: Some(9), right: None }, ..plain.clone() }),
             ("right", Params { window: Window { left: None, right: Some(9) }, ..plain.clone() }),
+            (
+                "one key more to the left",
+                Params { window: Window { left: Some(10), right: None }, ..plain.clone() },
+            ),
+            (
+                "one key more to the right",
+                Params { window: Window { left: None, right: Some(10) }, ..plain.clone() },
+            ),
+            (
+                "left of the causal diagonal",
+                Params {
+                    causal: Some(Alignment::TopLeft),
+                    window: Window { left: Some(9), right: None },
+                    ..plain.clone()
+                },
+            ),
+            (
+                "mask shorter than the keys",
+                Params {
+                    mask: Some(MaskParams { kind: MaskKind::Bool, dims: vec![70, 89], density: 1.0 }),
+                    ..plain.clone()
+                },
+            ),
             ("softcap", Params { softcap: Some(0.7), ..plain.clone() }),
             ("scale", Params { scale: Some(0.2), ..plain.clone() }),
         ];
@@ -167,22 +187,42 @@ fn every_flag_and_every_mask_element_matters() {
                 }
             }
         }
-        // The length of a sequence and the key head of a query head must matter.
+        // The soft cap applies to the scores, not to the mask that is added to them.
+        let added = MaskKind::Additive(elsa_core::dtype::DType::F32);
+        let mask = Some(MaskParams { kind: added, dims: vec![70, 90], density: 1.0 });
+        let capped = Params { softcap: Some(1.0), mask, ..plain.clone() }.build("capped").run_on(&engine, &o);
+        assert!(capped.lse.iter().any(|lse| *lse > 1.0 + 90f32.ln()), "{}", engine.kernel());
+        // The length of a sequence must matter. It also moves the diagonal: the shorter length alone removes no key of
+        // the first row.
         let mut case = Params { batch: 2, lengths: true, ..plain.clone() }.build("lengths");
         case.lengths = Some(vec![80, 40]);
         let before = case.run_on(&engine, &o);
         case.lengths = Some(vec![80, 41]);
         assert!(differs(&before, &case.run_on(&engine, &o)));
-        let mut grouped = Params { heads: 4, kv_heads: 2, ..plain.clone() }.build("groups");
-        let before = grouped.run_on(&engine, &o);
-        let at = grouped.spec.key.row(0, 1, 5);
-        grouped.k.set(at, 3.0);
-        let after = grouped.run_on(&engine, &o);
-        for h in 0..4 {
-            let at = grouped.spec.output.row(0, h, 0);
-            let same = (0..70 * 32)
-                .all(|x| before.output.get(at + x).to_bits() == after.output.get(at + x).to_bits());
-            assert_eq!(same, h < 2, "head {h} on {}", engine.kernel());
+        let causal = Some(Alignment::BottomRight);
+        let mut case = Params { lengths: true, causal, ..plain.clone() }.build("diagonal");
+        let mut first = |keys| {
+            case.lengths = Some(vec![keys]);
+            let found = case.run_on(&engine, &o);
+            let at = case.spec.output.row(0, 0, 0);
+            (0..32).map(|x| found.output.get(at + x).to_bits()).collect::<Vec<_>>()
+        };
+        assert_ne!(first(90), first(80), "{}", engine.kernel());
+        // The key head of a query head must matter, for a key of the call and for a value of the past.
+        for past in [None, Some(6)] {
+            let mut grouped = Params { heads: 4, kv_heads: 2, past, ..plain.clone() }.build("groups");
+            let before = grouped.run_on(&engine, &o);
+            match (&mut grouped.past, grouped.spec.past_value) {
+                (Some((_, values)), Some(view)) => values.set(view.row(0, 1, 2), 3.0),
+                _ => grouped.k.set(grouped.spec.key.row(0, 1, 5), 3.0),
+            }
+            let after = grouped.run_on(&engine, &o);
+            for h in 0..4 {
+                let at = grouped.spec.output.row(0, h, 0);
+                let same = (0..70 * 32)
+                    .all(|x| before.output.get(at + x).to_bits() == after.output.get(at + x).to_bits());
+                assert_eq!(same, h < 2, "head {h}, past {past:?} on {}", engine.kernel());
+            }
         }
     }
 }

@@ -1,9 +1,6 @@
 //! Tests calls on a GPU that request only the output, as most callers do. Without states and without splits of the
 //! keys, the attention kernel writes the output itself, which `conformance` does not cover.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::MaskKind;
 use elsa_core::attention::plan::{GpuKernelSpec, Summation};
 use elsa_core::attention::{Alignment, Window};

@@ -3,9 +3,6 @@
 //!
 //! Every fault occurs in a child process, which plans, binds and runs one problem several times and prints the results.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::Alignment;
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_oracle::cases::{Buffers, Case, Data, Params};
@@ -83,7 +80,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     log::set_logger(&Counter).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
     let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();

@@ -1,9 +1,6 @@
 //! Tests GPU streams that are fitted to memory budgets, and the smaller divisions used when the driver refuses memory.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
-use crate::cuda_stream::{bits, run};
+use crate::cuda_stream::run;
 use elsa_core::attention::Alignment;
 use elsa_oracle::cases::{Case, Params};
 use elsa_oracle::gpu_engine;
@@ -38,7 +35,7 @@ fn budgets_are_kept_and_used() {
     let case = long();
     let (mut all, fit) = fitted(&engine, &case, &StreamBudget::default());
     assert!(all.division().rows == 400 && fit.n_cap * fit.task_rows >= 400 && fit.refused == 0, "{fit:?}");
-    let want = bits(&run(&mut all, &engine, &case, KeysFrom::Function).0);
+    let want = run(&mut all, &engine, &case, KeysFrom::Function).0.bits();
     let [device, pinned] = all.bytes();
     let integrated = engine.device().unwrap().profile.integrated;
     let whole = if integrated { device + pinned } else { device };
@@ -54,7 +51,7 @@ fn budgets_are_kept_and_used() {
         let division = stream.division();
         assert!(division.rows < 400 && division.keys / division.splits == 1024, "{division:?}");
         divisions.insert(division.rows);
-        assert_eq!(bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0), want, "{percent} %");
+        assert_eq!(run(&mut stream, &engine, &case, KeysFrom::Function).0.bits(), want, "{percent} %");
     }
     assert!(divisions.len() >= 2, "{divisions:?}");
     // Splits become finer if there is less memory; if there is almost none, fitting is refused.
@@ -75,7 +72,6 @@ fn child_fits() {
     if !is_child() {
         return;
     }
-    println!();
     let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
     let options = EngineOptions::default().backend(Backend::Cuda).threads(1).fallback(fallback);
     let engine = Engine::new(&options).unwrap();
@@ -86,7 +82,7 @@ fn child_fits() {
             if fit.refused == 0 || stream.division().keys < 1024 {
                 case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
             }
-            let hash = bits(&found).iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
+            let hash = found.bits().iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
             println!("bits: {hash:x}");
             println!("fit: {} {}", fit.n_cap, fit.refused);
         }
@@ -152,7 +148,6 @@ fn child_fits_again() {
     if !is_child() {
         return;
     }
-    println!();
     let (engine, case) = (gpu_engine(Fallback::Fail), long());
     let times = std::env::var("ELSA_TEST_FITS").unwrap().parse().unwrap();
     let mut last = None;
@@ -162,7 +157,7 @@ fn child_fits_again() {
         println!("fit: {} {}", fit.n_cap, fit.refused);
         last = Some(stream);
     }
-    let found = last.map(|mut stream| bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0));
+    let found = last.map(|mut stream| run(&mut stream, &engine, &case, KeysFrom::Function).0.bits());
     let bits = found.unwrap_or_default();
     let hash = bits.iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
     println!("bits: {hash:x}");

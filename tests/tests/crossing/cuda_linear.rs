@@ -1,9 +1,6 @@
 //! Compares linear attention on the GPU back end with the recurrence in f64: rules, forms, directions and options. Also
 //! tests states that are replaced in place.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use crate::linear_poison::{gates_follow, padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
@@ -11,36 +8,17 @@ use elsa_core::monoid::Monoid;
 use elsa_core::scan::blelloch;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params, RULES};
+use elsa_oracle::linear::{Case, Found, GateKind, Packing, Params, RULES};
 use elsa_oracle::standin::{child, is_child, said};
 use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions, PlanError, Reason};
 
-/// Runs a case on the GPU.
-fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
-    run_times::<1>(engine, case, options)
-}
-
-/// Runs a case on the GPU several times in one workspace, and checks that every run has the same bits.
-fn run_times<const TIMES: usize>(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
+/// Runs a case twice in one workspace, and checks that both runs have the same bits.
+fn run_twice(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    let mut of = || {
-        let mut found = case.room();
-        let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-        assert_eq!((report.backend, report.fallback), (Backend::Cuda, None), "{}", case.name);
-        found
-    };
-    let first = of();
-    (1..TIMES).for_each(|_| assert_eq!(first.bits(), of().bits(), "{options:?} {}", case.name));
+    let [first, second] = [0, 1].map(|_| case.run(&plan, &mut workspace).0);
+    assert_eq!(first.bits(), second.bits(), "{options:?} {}", case.name);
     first
-}
-
-/// Runs a case on the GPU and compares it with the recurrence in f64, within the bound of the executed plan.
-fn check(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Answer {
-    let plan = engine.linear_plan(&case.problem, options).unwrap();
-    let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
-    run(engine, case, options).check(case, &answer);
-    answer
 }
 
 fn of(form: Form, chunk: Option<usize>, parts: Option<usize>) -> LinearPlanOptions {
@@ -66,7 +44,7 @@ fn check_all(engine: &Engine, params: &Params, forms: &[LinearPlanOptions]) {
     let case = params.build();
     for options in forms {
         let named = Case { name: format!("{options:?} {}", case.name), ..case.clone() };
-        check(engine, &named, options);
+        named.check_on(engine, options);
     }
 }
 
@@ -87,7 +65,7 @@ fn every_rule_form_and_direction() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_loop_poisons_and_nothing_else() {
     let engine = gpu_engine(Fallback::Fail);
-    poisons_as_the_loop(40, &forms()[1..], |case, options| run(&engine, case, options));
+    poisons_as_the_loop(40, &forms()[1..], |case, options| case.run_on(&engine, options));
     padding_is_nothing(&engine);
 }
 
@@ -178,7 +156,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
             if let Some(past) = &mut case.past {
                 past[..16].copy_from_slice(&[f32::NAN; 16]);
             }
-            let found = run(&engine, &case, &options);
+            let found = case.run_on(&engine, &options);
             let any_nan = |rows: &[f64]| rows.iter().any(|x| x.is_nan());
             assert!(any_nan(&found.rows(&case)) && any_nan(&found.states(&case)), "{options:?}");
             let clear = |case: &mut Case, at: usize| {
@@ -193,11 +171,11 @@ fn infinite_gates_clear_whatever_a_state_holds() {
             let mut values = Case { past, ..case.clone() };
             values.value.set(2 * 16 + 5, f32::NAN);
             clear(&mut values, 36);
-            let answer = check(&engine, &values, &options);
+            let answer = values.check_on(&engine, &options).1;
             assert!(answer.output[36 * 16..].iter().all(|x| x.is_finite()), "{options:?}");
             for at in [36, 0] {
                 clear(&mut case, at);
-                let answer = check(&engine, &case, &options);
+                let answer = case.check_on(&engine, &options).1;
                 assert!(answer.output[at * 16..].iter().all(|x| x.is_finite()), "{options:?}");
             }
         }
@@ -216,12 +194,12 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
         let forms = forms();
         let mut alone: Vec<Found> = Vec::new();
         for options in &forms[1..] {
-            alone.push(run_times::<2>(&engine, &case, options));
+            alone.push(run_twice(&engine, &case, options));
         }
         assert!(alone[2..4].iter().all(|chunk| chunk.bits() == alone[1].bits()), "{}", case.name);
         let twice = repeated(&params, &case, 2);
         for (options, one) in forms[1..].iter().zip(&alone) {
-            let two = run(&engine, &twice, options);
+            let two = twice.run_on(&engine, options);
             let n = one.output.len();
             let same = |i: usize| two.output.get(i).to_bits() == one.output.get(i % n).to_bits();
             assert!((0..2 * n).all(same), "{options:?} {}", case.name);
@@ -252,14 +230,14 @@ fn blocks_of_half_the_columns_change_no_bit() {
             let kernel = plan.kernel_of(Backend::Cuda);
             assert_eq!(kernel, "linear_pairs_head_d128__sm53");
             let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
-            let found = run_times::<2>(&engine, &case, options);
+            let found = run_twice(&engine, &case, options);
             found.check(&case, &answer);
             // This is the smallest batch that fills the device with blocks of all columns.
             let batch = plan.gpu_choice().unwrap().pairs + 1;
             let many = repeated(&params, &case, batch);
             let plan = engine.linear_plan(&many.problem, options).unwrap();
             assert_eq!(plan.kernel_of(Backend::Cuda), "linear_walk_head_d128__sm53");
-            let others = run(&engine, &many, options);
+            let others = many.run_on(&engine, options);
             let len = found.output.len();
             let same = |i: usize| others.output.get(i).to_bits() == found.output.get(i % len).to_bits();
             assert!((0..batch * len).all(same), "{options:?} {}", case.name);
@@ -325,12 +303,12 @@ fn packed_sequences_have_their_bits_alone() {
                 (Some(lengths.len()), Some(states), Some(states));
             whole.problem = spec.check().unwrap();
             whole.past = Some((0..lengths.len() * 16).map(|i| (i as f32 * 0.7).sin()).collect());
-            let together = run(&engine, &whole, &options);
+            let together = whole.run_on(&engine, &options);
             let mut start = 0;
             for (index, tokens) in lengths.into_iter().enumerate() {
                 let mut alone = params.build().cut(start).1.cut(tokens).0;
                 alone.past = whole.past.as_ref().map(|past| past[index * 16..][..16].to_vec());
-                let found = run(&engine, &alone, &options);
+                let found = alone.run_on(&engine, &options);
                 assert!(
                     bits_of(&together, &whole, index, start..start + tokens)
                         == bits_of(&found, &alone, 0, 0..tokens),
@@ -391,7 +369,7 @@ fn parts_are_carried_in_the_order_of_core() {
                 beta.set(t, 1.0);
             }
         }
-        let found = run(&engine, &case, &of(Form::Scan, None, Some(parts)));
+        let found = case.run_on(&engine, &of(Form::Scan, None, Some(parts)));
         let mut sums: Vec<Sum> = (0..parts - 1).map(|part| Sum(value(part))).collect();
         let mut chain = sums.clone();
         blelloch::inclusive(&mut sums[..]);
@@ -438,7 +416,7 @@ fn every_token_against_every_earlier_one() {
             decay.set(at + 1, f32::NEG_INFINITY);
             decay.set(at + 3, f32::NAN);
         }
-        let rows = run(&engine, &case, &quadratic[0]).rows(&case);
+        let rows = case.run_on(&engine, &quadratic[0]).rows(&case);
         let finite = |t: usize| rows[4 * t..4 * t + 4].iter().all(|x| x.is_finite());
         assert!((0..at).all(finite) && !finite(at) && finite(at + 1) && finite(at + 2));
         assert!((at + 3..150).all(|t| rows[4 * t..4 * t + 4].iter().all(|x| x.is_nan())));
@@ -447,7 +425,7 @@ fn every_token_against_every_earlier_one() {
     if let Some(decay) = &mut case.decay {
         decay.set(0, f32::NAN);
     }
-    let rows = run(&engine, &case, &quadratic[0]).rows(&case);
+    let rows = case.run_on(&engine, &quadratic[0]).rows(&case);
     assert!(rows.iter().all(|x| x.is_nan()), "a gate before all values poisons them, too");
 }
 
@@ -470,9 +448,7 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
         assert_eq!(refused.to_string(), text);
         let plan = falls.linear_plan(&case.problem, options).unwrap();
         assert!(matches!(plan.backend(), Backend::Cpu(_)) && plan.gpu_choice().is_none());
-        let mut found = case.room();
-        let mut workspace = plan.workspace().unwrap();
-        let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+        let (found, report) = case.run(&plan, &mut plan.workspace().unwrap());
         assert!(matches!(report.fallback, Some(Reason::Plan(_))));
         let answer = case.answer(|tokens| plan.executed_of(report.backend, tokens));
         found.check(case, &answer);
@@ -499,7 +475,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.linear_plan(&case.problem, &LinearPlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

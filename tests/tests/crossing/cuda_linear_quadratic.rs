@@ -1,15 +1,12 @@
 //! Tests the quadratic form on the GPU back end for rules that need a factor for each pair of tokens: delta rules, and
 //! rules with a gate per dim.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_oracle::gpu_engine;
-use elsa_oracle::linear::{Answer, Case, Found, GateKind, Packing, Params};
-use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
+use elsa_oracle::linear::{Case, GateKind, Packing, Params};
+use elsa_runtime::{Backend, Fallback, LinearPlanOptions};
 
 /// Rules that need a factor for each pair of tokens; `true` means that each dim has a separate gate.
 const RULES: [(Rule, bool); 4] =
@@ -20,24 +17,6 @@ const TILE: usize = 32;
 
 fn parallel() -> LinearPlanOptions {
     LinearPlanOptions::default().form(Form::Parallel)
-}
-
-fn run(engine: &Engine, case: &Case) -> Found {
-    let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut found = case.room();
-    let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-    assert_eq!((report.backend, report.fallback), (Backend::Cuda, None), "{}", case.name);
-    found
-}
-
-/// Runs a case and compares it with the recurrence in f64, within the bound of the executed plan.
-fn check(engine: &Engine, case: &Case) -> (Found, Answer) {
-    let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
-    let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
-    let found = run(engine, case);
-    found.check(case, &answer);
-    (found, answer)
 }
 
 fn params((rule, per_dim): (Rule, bool), tokens: usize, dims: [usize; 2]) -> Params {
@@ -55,7 +34,7 @@ fn every_rule_around_the_ends_of_tiles() {
             params.direction = Direction::ALL[(n + m) % 4];
             params.past = params.direction != Direction::Bidirectional;
             params.in_place = params.past && m % 2 == 0;
-            check(&engine, &params.build());
+            params.build().check_on(&engine, &parallel());
         }
     }
 }
@@ -78,7 +57,7 @@ fn heads_types_and_packed_sequences() {
         if n / 4 == 1 {
             (params.batch, params.packed) = (1, Some(vec![0, 0, 33, 34, 70]));
         }
-        check(&engine, &params.build());
+        params.build().check_on(&engine, &parallel());
     }
 }
 
@@ -92,12 +71,12 @@ fn gates_and_keys_that_break_naive_code() {
         {
             // The case with hard gates also normalises queries and keys.
             let normalize = (gates == GateKind::Hard).then_some(1e-6);
-            check(&engine, &Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build());
+            Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build().check_on(&engine, &parallel());
         }
         if rule.0.is_delta() {
             let plain = params(rule, 100, [8, 8]);
             let alike = Params { equal_keys: true, most_beta: 1.9, normalize: Some(0.0), ..plain };
-            check(&engine, &alike.build());
+            alike.build().check_on(&engine, &parallel());
         }
     }
 }
@@ -126,7 +105,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
                         beta.set(t, 0.0);
                     }
                 }
-                let (found, answer) = check(&engine, &case);
+                let (found, answer) = case.check_on(&engine, &parallel());
                 let rows = found.rows(&case);
                 for t in 0..3 * TILE {
                     let (mut off, mut norm) = (0.0, 0.0);
@@ -158,7 +137,7 @@ fn what_is_cleared_may_be_nan() {
             case.past.as_mut().unwrap()[..16].fill(f32::NAN);
             case.value.set(16 * nan_at + 3, f32::NAN);
             case.key.set(7 * nan_at + 2, f32::INFINITY);
-            let poisoned = run(&engine, &case).rows(&case);
+            let poisoned = case.run_on(&engine, &parallel()).rows(&case);
             assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}");
             // If each dim has a gate, all dims except the first are cleared, and the contents of the first remain.
             let decay = case.decay.as_mut().unwrap();
@@ -167,11 +146,11 @@ fn what_is_cleared_may_be_nan() {
             }
             (1..dims).for_each(|x| decay.set(clear_at * dims + x, f32::NEG_INFINITY));
             if dims > 1 {
-                let poisoned = run(&engine, &case).rows(&case);
+                let poisoned = case.run_on(&engine, &parallel()).rows(&case);
                 assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}: the past of dim 0");
             }
             case.decay.as_mut().unwrap().set(clear_at * dims, f32::NEG_INFINITY);
-            let (found, answer) = check(&engine, &case);
+            let (found, answer) = case.check_on(&engine, &parallel());
             let (rows, states) = (found.rows(&case), found.states(&case));
             assert!(answer.output[16 * clear_at..].iter().all(|x| x.is_finite()));
             assert!(
@@ -187,7 +166,7 @@ fn what_is_cleared_may_be_nan() {
         for at in [0, 40] {
             let mut case = Params { past: false, ..params(rule, tokens, [7, 16]) }.build();
             case.decay.as_mut().unwrap().set(at * dims, f32::NAN);
-            let found = run(&engine, &case);
+            let found = case.run_on(&engine, &parallel());
             let rows = found.rows(&case);
             assert!(rows[..16 * at].iter().all(|x| x.is_finite()), "{rule:?}");
             assert!(rows[16 * at..].iter().all(|x| x.is_nan()), "{rule:?} {at}");
@@ -213,7 +192,7 @@ fn long_sums_keep_their_digits() {
         let plan = engine.linear_plan(&case.problem, &parallel()).unwrap();
         let executed = plan.executed_of(Backend::Cuda, tokens);
         assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, tokens, Solve::Rows));
-        let (found, answer) = check(&engine, &case);
+        let (found, answer) = case.check_on(&engine, &parallel());
         let rows = found.rows(&case);
         let (mut off, mut norm) = (0.0, 0.0);
         for (x, exact) in rows.iter().zip(&answer.output) {

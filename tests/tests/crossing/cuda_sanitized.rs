@@ -1,23 +1,15 @@
 //! Runs some of the small hard cases on the stand-in driver, with and without states, and calls from several threads at
 //! once, so that the sanitizers can check them.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_oracle::cases::{Case, hard_cases};
 use elsa_oracle::gpu_engine;
 use elsa_runtime::{Engine, Fallback, PlanOptions};
 
 fn check(engine: &Engine, case: &Case, states: bool) {
-    let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    let mut outputs = buffers.outputs();
-    if !states {
-        outputs.state = None;
-    }
-    plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let (buffers, _) = case.run_with(&plan, &mut plan.workspace().unwrap(), |outputs| {
+        outputs.state = outputs.state.take().filter(|_| states);
+    });
     let naive = case.naive();
     let checked = if states {
         naive.check_all(&buffers, 600)

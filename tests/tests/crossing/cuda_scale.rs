@@ -1,8 +1,5 @@
 //! Tests a real GPU on problems that are large enough to reveal growing errors or memory.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::cases::{Case, Data, Params};
@@ -15,13 +12,9 @@ const ERROR: f64 = 5e-7;
 const BYTES: usize = 2_600_000;
 
 fn output(engine: &Engine, case: &Case) -> (Data, Vec<f32>) {
-    let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut buffers = case.buffers();
-    let mut outputs = buffers.outputs();
-    outputs.state = None;
-    let report = plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let (buffers, report) =
+        case.run_with(&plan, &mut plan.workspace().unwrap(), |outputs| outputs.state = None);
     assert_eq!(report.backend, Backend::Cuda);
     println!("{}: {}, {} bytes of workspace", case.name, plan.kernel(), plan.workspace_bytes());
     (buffers.output, buffers.lse)

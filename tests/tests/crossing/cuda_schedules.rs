@@ -1,16 +1,14 @@
 //! Tests error budgets on the GPU back end: compares the tiles that its kernels skip with an account in f64, and covers
 //! the schedules that the CPU computes instead.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
+use crate::schedules_kernels::{is_counted, little_left};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};
-use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
+use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_oracle::SLOW;
-use elsa_oracle::cases::{Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_oracle::gpu_engine;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
@@ -60,15 +58,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let choice = *plan.gpu_choice().unwrap();
     assert!(choice.kernel.name.ends_with("_within"), "{}", choice.kernel.name);
     let mut workspace = plan.workspace().unwrap();
-    let mut once = || {
-        let (buffers, _) = case.run(&plan, &mut workspace);
-        let traversed = workspace.traversed().unwrap();
-        let again = (traversed.d.to_vec(), traversed.share.to_vec());
-        (Ran { buffers, report: traversed.report, d: again.0, share: again.1 }, traversed.tile)
-    };
-    let (first, tile) = once();
-    let (again, _) = once();
-    assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
+    let (first, tile) = Ran::twice(case, &plan, &mut workspace);
     // A kernel may write the output itself if no states are requested. A 16-bit output cannot store sums, so its chains
     // are longer and bits may differ.
     let step = match case.spec.dtype {
@@ -76,8 +66,7 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
         DType::F16 => 2f32.powi(-10),
         DType::Bf16 => 2f32.powi(-7),
     };
-    let mut buffers = case.buffers();
-    plan.bind(case.inputs(), output_only(&mut buffers), &mut workspace).unwrap().run().unwrap();
+    let (buffers, _) = case.run_with(&plan, &mut workspace, |outputs| outputs.state = None);
     let finite = (0..buffers.output.len()).map(|i| buffers.output.get(i).abs()).filter(|y| y.is_finite());
     let room = step * finite.fold(0.0, f32::max);
     let alike = |i: usize| {
@@ -90,13 +79,6 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let budget = options.error_budget.unwrap();
     assert!(first.share.iter().all(|share| *share <= budget), "{budget}");
     (first, plan.certificate().executed, tile, choice.chunk)
-}
-
-/// Returns the outputs without the states; requesting states would make the kernels write partial states.
-fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
-    let mut outputs = buffers.outputs();
-    outputs.state = None;
-    outputs
 }
 
 /// Splits `queries` into blocks of `rows` rows.
@@ -451,28 +433,11 @@ fn half_of_the_tiles_go() {
     }
 }
 
-/// Checks that the certificate of a run inside a budget counts the skipped tiles.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
-    let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
-    let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
-    let (engine, case) = (gpu_engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
-    let options = options(&engine, &case, 0.1, 1).certify(true);
-    let plan = engine.plan(&case.problem(), &options).unwrap();
-    let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
-    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-    let shares = workspace.traversed().unwrap().shares;
-    let certified = workspace.certified().unwrap();
-    assert_eq!(certified.left_out, Some((Schedule::within(0.1), shares)));
-    assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
-    let bound = certified.largest_absolute().unwrap();
-    let mut y = [0.0];
-    for i in 0..3 {
-        reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
-        let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
-        assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
-    }
+    let (engine, case) = (gpu_engine(Fallback::Fail), little_left());
+    is_counted(&engine, &case, &options(&engine, &case, 0.1, 1), Schedule::within(0.1));
 }
 
 /// Checks that every block of packed sequences has separate counts, and that the remaining counts are zero, even after
@@ -507,9 +472,9 @@ fn packed_sequences_count_their_own_blocks() {
             assert!(plan.gpu_choice().unwrap().kernel.name.ends_with("_within"));
             let workspace = workspace.get_or_insert_with(|| plan.workspace().unwrap());
             for states in [true, false] {
-                let mut buffers = case.buffers();
-                let outputs = if states { buffers.outputs() } else { output_only(&mut buffers) };
-                plan.bind(case.inputs(), outputs, workspace).unwrap().run().unwrap();
+                let (buffers, _) = case.run_with(&plan, workspace, |outputs| {
+                    outputs.state = outputs.state.take().filter(|_| states);
+                });
                 let found = workspace.traversed().unwrap();
                 let (report, tile) = (found.report, found.tile);
                 let mut want = [0u64; 4];

@@ -1,10 +1,7 @@
 //! Tests streams on a GPU with masks, biases, a past, windows of pictures and packed sequences. A stream whose data
 //! arrives with each chunk of keys has the bits of the run in memory, and the output agrees with f64.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
-use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
+use crate::cuda_stream::{options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_oracle::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
@@ -138,11 +135,11 @@ fn check(engine: &Engine, cases: Vec<Case>) {
             // In memory, a large device splits the keys of a window. A stream never does, so its bits may differ.
             case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
         } else {
-            assert!(bits(&want) == bits(&memory), "{case:?}: splits of {split}");
+            assert!(want.bits() == memory.bits(), "{case:?}: splits of {split}");
         }
         if case.spec.windows.is_some() {
             let placed = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Host);
-            assert_eq!(bits(&placed), bits(&want), "{case:?}");
+            assert_eq!(placed.bits(), want.bits(), "{case:?}");
             continue;
         }
         let rows = unit(engine, &case);
@@ -153,7 +150,7 @@ fn check(engine: &Engine, cases: Vec<Case>) {
             let from = if past { KeysFrom::Function } else { [KeysFrom::Function, KeysFrom::Host][i] };
             let division = divided(&case, rows, 64, splits);
             let found = streamed(engine, &case, division, from);
-            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+            assert_eq!(found.bits(), want.bits(), "{case:?}: {division:?} {from:?}");
         }
     }
 }
@@ -206,7 +203,6 @@ fn child_checks() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = gpu_engine(Fallback::Fail);
     check(&engine, added().into_iter().skip(8).collect());
     check(&engine, past().into_iter().skip(3).take(1).collect());
@@ -222,23 +218,6 @@ fn a_discrete_device_copies_what_is_added() {
     let test = "cuda_semantics::child_checks";
     let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
     assert_eq!(said(&output, "end").len(), 1, "{output:?}");
-}
-
-/// Returns the bytes of a case's tensor as a file stores them.
-fn file(case: &Case, operand: Operand) -> Vec<u8> {
-    match operand {
-        Operand::Query => bytes_of(&case.q),
-        Operand::Key => bytes_of(&case.k),
-        Operand::Value => bytes_of(&case.v),
-        Operand::PastKey => bytes_of(&case.past.as_ref().unwrap().0),
-        Operand::PastValue => bytes_of(&case.past.as_ref().unwrap().1),
-        Operand::Mask => match case.mask.as_ref().unwrap() {
-            MaskData::Bool(x) => x.clone(),
-            MaskData::Additive(x) => bytes_of(x),
-        },
-        Operand::Bias => bytes_of(case.bias.as_ref().unwrap()),
-        _ => case.bias_index.as_ref().unwrap().iter().flat_map(|x| x.to_ne_bytes()).collect(),
-    }
 }
 
 /// Checks that streams from and to files, including present tensors, have the same bits whichever unit they start at.
@@ -273,7 +252,7 @@ fn files_have_the_same_bits_from_any_unit_on() {
                     return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
                 }
                 if !files.iter().any(|(of, _)| *of == operand) {
-                    files.push((operand, file(&case, operand)));
+                    files.push((operand, case.file(operand).unwrap()));
                 }
                 let (_, bytes) = files.iter().find(|(of, _)| *of == operand).unwrap();
                 to.copy_from_slice(&bytes[offset as usize..offset as usize + to.len()]);
@@ -288,13 +267,13 @@ fn files_have_the_same_bits_from_any_unit_on() {
         if case.spec.present_key.is_none() {
             let want = streamed(&engine, &case, division, KeysFrom::Function);
             let flat = |x: &[f32]| x.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
-            assert!(whole.of(Operand::Output) == bytes_of(&want.output), "{case:?}");
+            assert!(whole.of(Operand::Output) == want.output.bytes(), "{case:?}");
             assert!(whole.of(Operand::LogSumExp) == flat(&want.lse), "{case:?}");
             assert!(whole.of(Operand::StateWeighted) == flat(&want.w), "{case:?}");
         } else {
             let (k, v) = case.naive_present().unwrap();
-            assert!(whole.of(Operand::PresentKey) == bytes_of(&k) && units > 4);
-            assert!(whole.of(Operand::PresentValue) == bytes_of(&v));
+            assert!(whole.of(Operand::PresentKey) == k.bytes() && units > 4);
+            assert!(whole.of(Operand::PresentValue) == v.bytes());
             let mut memory = case.buffers();
             let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
             plan.bind(case.inputs(), memory.outputs(), &mut plan.workspace().unwrap())
@@ -448,7 +427,7 @@ fn what_a_stream_cannot_have_is_refused_by_name() {
     let mut stream =
         GpuStream::new(&engine, &case.problem(), &GpuStreamOptions::new(good, KeysFrom::Function)).unwrap();
     let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
-        to.copy_from_slice(&file(&case, operand)[offset as usize..offset as usize + to.len()]);
+        to.copy_from_slice(&case.file(operand).unwrap()[offset as usize..offset as usize + to.len()]);
         Ok(())
     };
     let mut sink = |_: Operand, _: u64, _: &[u8]| -> std::io::Result<()> { panic!("handed out") };

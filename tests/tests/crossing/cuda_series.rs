@@ -2,9 +2,6 @@
 //! lengths around the sizes of tiles and parts, and values that are not finite. Also tests states that are replaced in
 //! place.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use super::linear_convolution::Case as Convolution;
 use super::linear_recurrence::{self, Case as Recurrence};
 use super::linear_recurrence_range;
@@ -236,7 +233,6 @@ fn scenario() {
     if !is_child() {
         return;
     }
-    println!();
     let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.recurrence_plan(&case.problem, &RecurrenceOptions::default()).unwrap();
     let (found, report) = case.report(&plan);

@@ -2,9 +2,6 @@
 //! compiled for this machine, merges the states that this test sends. Also compares the gates of linear attention
 //! (`exp.cuh`) with exponentials in f64.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::state::{State, log_sum_exp, natural_reference};
 use elsa_oracle::random::seeded;
 use elsa_oracle::standin::folder;

@@ -2,9 +2,6 @@
 //! the run in memory with the same division, for any chunks, any number of resident queries and any location of the
 //! keys.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Alignment, BiasView, MaskView, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
@@ -16,15 +13,6 @@ use elsa_runtime::{
     StreamDivision, StreamError, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
 use std::io;
-
-/// Returns the bytes of elements.
-pub fn bytes_of(data: &Data) -> Vec<u8> {
-    match data.elements() {
-        Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        Elements::F16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        Elements::Bf16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-    }
-}
 
 /// Copies the rows of `tokens` from any layout to `to`, without gaps; past rows, if any, come before the new ones.
 fn gather(
@@ -137,7 +125,7 @@ pub fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
 /// Runs a case in a stream, and checks that it delivers every block once, in order.
 pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
     let size = case.spec.dtype.size();
-    let [q, k, v] = [&case.q, &case.k, &case.v].map(bytes_of);
+    let [q, k, v] = [&case.q, &case.k, &case.v].map(Data::bytes);
     let len = |bytes: &Vec<u8>| if from == KeysFrom::Host { bytes.len() } else { 0 };
     let mut pinned = [&k, &v].map(|bytes| engine.host_buffer::<u8>(len(bytes)).unwrap());
     for (to, from) in pinned.iter_mut().zip([&k, &v]) {
@@ -155,7 +143,7 @@ pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom)
         gather(None, (&q, &case.spec.query), size, tokens, to);
         Ok(())
     };
-    let past = case.past.as_ref().map(|(k, v)| [bytes_of(k), bytes_of(v)]);
+    let past = case.past.as_ref().map(|(k, v)| [k.bytes(), v.bytes()]);
     let [past_k, past_v] = [0, 1].map(|which| {
         let view = [&case.spec.past_key, &case.spec.past_value][which];
         past.as_ref().zip(view.as_ref()).map(|(bytes, view)| (&bytes[which][..], view))
@@ -185,13 +173,6 @@ pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: Ke
     let (buffers, _) = run(&mut stream, engine, case, from);
     stream.close().unwrap();
     buffers
-}
-
-/// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
-pub fn bits(b: &Buffers) -> Vec<u32> {
-    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-    let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
-    rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
 /// Returns cases with various ranges, types and shapes, most with enough keys for several chunks.
@@ -255,7 +236,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
             let division = StreamDivision { rows, keys: 64 * splits, splits };
             let from = [KeysFrom::Function, KeysFrom::Host][i % 2];
             let found = streamed(&engine, &case, division, from);
-            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+            assert_eq!(found.bits(), want.bits(), "{case:?}: {division:?} {from:?}");
         }
     }
 }
@@ -278,7 +259,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
         for splits in [1, 2] {
             let division = StreamDivision { rows: 1 << 20, keys: choice.chunk * splits, splits };
             let found = streamed(&engine, &case, division, KeysFrom::Function);
-            assert_eq!(bits(&found), bits(&buffers), "{case:?}: {division:?}");
+            assert_eq!(found.bits(), buffers.bits(), "{case:?}: {division:?}");
         }
         compared += 1;
     }
@@ -298,7 +279,7 @@ fn runs_repeat_and_are_accounted_for() {
         let mut stream = GpuStream::new(&engine, &case.problem(), &options(division, from)).unwrap();
         let first = run(&mut stream, &engine, &case, from);
         let second = run(&mut stream, &engine, &case, from);
-        assert_eq!(bits(&first.0), bits(&second.0));
+        assert_eq!(first.0.bits(), second.0.bits());
         let times = second.1;
         let blocks = 130usize.div_ceil(rows) as u64;
         assert_eq!(times.chunks, blocks * 5);
@@ -323,7 +304,7 @@ fn sources_and_sinks_have_the_same_bits() {
     for case in cases().into_iter().skip(2).step_by(3) {
         let division = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
         let want = streamed(&engine, &case, division, KeysFrom::Function);
-        let files = [&case.q, &case.k, &case.v].map(bytes_of);
+        let files = [&case.q, &case.k, &case.v].map(Data::bytes);
         let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
             let file = match operand {
                 Operand::Query => &files[0],
@@ -334,7 +315,7 @@ fn sources_and_sinks_have_the_same_bits() {
             Ok(())
         };
         let rows: [Vec<u8>; 4] = [&want.lse, &want.m, &want.s, &want.w].map(|x| vec![0xee; 4 * x.len()]);
-        let outputs = std::cell::RefCell::new((vec![0xee; bytes_of(&want.output).len()], rows));
+        let outputs = std::cell::RefCell::new((vec![0xee; want.output.bytes().len()], rows));
         let mut sink = |operand: Operand, offset: u64, from: &[u8]| {
             let (output, [lse, m, s, w]) = &mut *outputs.borrow_mut();
             let file = match operand {
@@ -354,7 +335,7 @@ fn sources_and_sinks_have_the_same_bits() {
         let mut padded = vec![0xee; output.len()];
         let (view, size) = (case.spec.output, case.spec.dtype.size());
         let [batch, heads, tokens, dim] = view.shape();
-        let bytes = bytes_of(&want.output);
+        let bytes = want.output.bytes();
         for row in 0..batch * heads * tokens {
             let at = view.row(row / (heads * tokens), row / tokens % heads, row % tokens) * size;
             padded[at..at + dim * size].copy_from_slice(&bytes[at..at + dim * size]);
@@ -447,7 +428,6 @@ fn child_streams() {
     if !is_child() {
         return;
     }
-    println!();
     let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(1).step_by(4) {
         for from in [KeysFrom::Function, KeysFrom::Host] {

@@ -1,9 +1,6 @@
 //! Tests tuning on a GPU: every division that a measurement may choose computes the same function, and a tuned file
 //! determines exactly the calls that it lists.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::plan::{Division, ShapeClass};
 use elsa_core::attention::{Alignment, MaskKind, Outputs};
 use elsa_core::dtype::DType;

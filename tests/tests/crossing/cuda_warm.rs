@@ -2,9 +2,6 @@
 //! driver counts the calls, in a child process with a separate log. Also tests faults while warming up, and page-locked
 //! buffers.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_oracle::cases::{Case, Data, Params, hard_cases};
@@ -72,7 +69,6 @@ fn first_runs() {
     if !is_child() {
         return;
     }
-    println!();
     let cold = std::env::var_os("ELSA_TEST_COLD").is_some();
     let mut cases = 0;
     for case in hard_cases().into_iter().filter(is_small).step_by(7) {
@@ -130,7 +126,6 @@ fn warm_alone() {
     if !is_child() {
         return;
     }
-    println!();
     let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();
     let engine = gpu_engine(if fail { Fallback::Fail } else { Fallback::Cpu });
     let case = plain(1, 9000);
@@ -176,7 +171,6 @@ fn buffer_alone() {
     if !is_child() {
         return;
     }
-    println!();
     for fallback in [Fallback::Cpu, Fallback::Fail] {
         let engine = gpu_engine(fallback);
         match engine.host_buffer::<u8>(1000) {

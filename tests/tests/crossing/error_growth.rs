@@ -2,9 +2,6 @@
 //! small, and the certificate reports it exactly. If the number of keys grows, the error grows no faster than the
 //! number of additions.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_oracle::cases::{Case, Params};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::longest::{Probe, SLACK, multiples, powers};

@@ -1,9 +1,6 @@
 //! Tests sizes at the ends of their range. For any problem, checking and planning must return a value or a typed error;
 //! the tests are built with overflow checks, so that an overflow is a failure.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::plan::{
     BLOCK_SIZES, GpuOptions, GpuWorkspaceLayout, Options, WorkspaceLayout, choose, choose_gpu,
 };

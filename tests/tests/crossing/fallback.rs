@@ -1,8 +1,5 @@
 //! Compares the scalar fallback with the definition, on hard and on random cases.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::scalar;
 use elsa_oracle::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;

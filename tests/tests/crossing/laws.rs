@@ -1,7 +1,5 @@
 //! Tests the laws of the softmax state.
 
-#![forbid(unsafe_code)]
-
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::random::Random;
 use elsa_core::state::{HEADROOM, State, WEIGHT_FLOOR};

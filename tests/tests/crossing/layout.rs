@@ -1,9 +1,6 @@
 //! Checks the layout of the workspace: regions do not overlap and meet the requirements of the kernels, for every
 //! kernel of the registry, even those that this machine cannot execute.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::plan::{CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
 use elsa_core::plan::ChooseError;

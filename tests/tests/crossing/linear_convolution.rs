@@ -1,8 +1,5 @@
 //! Compares both methods of the causal convolution with f64, on the scalar fallback and on every CPU back end.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::series::Series;

@@ -1,9 +1,6 @@
 //! Tests values that are not finite in linear attention, with head sizes that do not fill the lanes: a call poisons
 //! exactly the outputs that the recurrence as written poisons, in every rule and form, on every back end.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::linear::{Form, Rule};
 use elsa_core::random::Random;
 use elsa_oracle::linear::{Case, Found, Params, RULES};
@@ -131,17 +128,12 @@ pub(crate) fn poisons_as_the_loop(
     }
 }
 
-fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
-    let plan = engine.linear_plan(&case.problem, options).unwrap();
-    let (mut workspace, mut found) = (plan.workspace().unwrap(), case.room());
-    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-    found
-}
-
 #[test]
 fn what_the_loop_poisons_and_nothing_else() {
     for engine in engines(1) {
-        poisons_as_the_loop(if SLOW { 2 } else { 40 }, &forms(), |case, options| run(&engine, case, options));
+        poisons_as_the_loop(if SLOW { 2 } else { 40 }, &forms(), |case, options| {
+            case.run_on(&engine, options)
+        });
     }
 }
 
@@ -165,7 +157,7 @@ fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Op
         sum
     });
     for options in forms() {
-        let found = run(engine, &case, &options).rows(&case);
+        let found = case.run_on(engine, &options).rows(&case);
         let same =
             found.iter().zip(want).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
         assert!(same, "{} {options:?}: {found:?}, not {want:?}", engine.backend());
@@ -207,7 +199,7 @@ pub(crate) fn gates_follow(engine: &Engine) {
             let (out, _) = naive(&case);
             let size = out.iter().fold(1.0f64, |a, x| a.max(x.abs()));
             for options in forms() {
-                for (found, want) in run(engine, &case, &options).rows(&case).iter().zip(&out) {
+                for (found, want) in case.run_on(engine, &options).rows(&case).iter().zip(&out) {
                     let near = (found - want).abs() <= 1e-5 * size;
                     assert!(
                         near,

@@ -1,9 +1,6 @@
 //! Compares the first-order recurrence on the scalar fallback and on every CPU back end with f64, and compares the f64
 //! recurrence with the definition.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};

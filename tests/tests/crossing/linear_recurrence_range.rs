@@ -1,7 +1,5 @@
 //! Tests recurrences whose factors have logarithms beyond the range of f32.
 
-#![forbid(unsafe_code)]
-
 use crate::linear_recurrence::of_one_channel;
 use elsa_core::series::recurrence::Gate;
 use elsa_oracle::SLOW;

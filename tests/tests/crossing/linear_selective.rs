@@ -1,9 +1,6 @@
 //! Compares the selective scan on the scalar fallback and on every CPU back end with f64, and compares the f64 scan
 //! with the definition in `mamba_ssm`.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::series::bound::{Judged, Precision};

@@ -4,9 +4,6 @@
 //! The definition flips the tokens for the second direction, which has separate parameters; the engine processes them
 //! backwards instead. Projections are matrix products, which the test computes for both.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_core::random::Random;
 use elsa_core::series::Series;

@@ -1,6 +1,9 @@
 //! Tests that span crates, built as one program, so that shared code is compiled and linked once. Tests that count
 //! allocations are a separate program.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
 mod append;
 mod backward;
 mod backward_tasks;
@@ -40,6 +43,7 @@ mod laws;
 mod layout;
 mod linear;
 mod linear_convolution;
+mod linear_core;
 mod linear_poison;
 mod linear_recurrence;
 mod linear_recurrence_range;
@@ -61,6 +65,5 @@ mod schedules_unseen;
 mod small_calls;
 mod streamed;
 mod tasks;
-mod ulp;
 mod windows;
 mod workspaces;

@@ -1,9 +1,6 @@
 //! Checks that masks shared by heads, sequences or queries give the bits of the expanded mask, for any problem and
 //! number of threads, and that changing one element changes the output.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};

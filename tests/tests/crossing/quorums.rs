@@ -1,8 +1,5 @@
 //! Compares the tasks of quorums with algorithm 3 as printed in the paper, and counts every pair of a query and a key.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_oracle::random::seeded;
 
@@ -196,7 +193,6 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
     let mut random = seeded(9);
     assert!(size_of::<Task>() + size_of::<Division>() <= 64 << 10, "{}", size_of::<Task>());
     let mut most = 0;
-    let start = std::time::Instant::now();
     let count = if FEW { 5 } else { 1000 };
     for _ in 0..count {
         let number = random.bits() % division.tasks();
@@ -209,10 +205,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
         assert!(task.pair_count() <= (task.query_tokens() as u128).pow(2));
     }
     assert!(most <= 19 && most > 3, "{most}");
-    // The limit is a hundred times the usual time.
-    let each = start.elapsed() / count;
-    assert!(FEW || each.as_millis() < 10, "{each:?}");
-    println!("a task of nine levels: {each:?}, at most {most} runs, {} bytes", size_of::<Task>());
+    println!("a task of nine levels: at most {most} runs, {} bytes", size_of::<Task>());
     let widest = Division::new(&[1057, 1057, 1057, 1057, 1057, 1057]).unwrap();
     let task = Task::new(&widest, &widest.path(5).unwrap(), usize::MAX / 4, usize::MAX / 4).unwrap();
     assert!(task.queries().len() <= 6 * 32 + 1 && task.queries().len() <= MAX_RUNS);

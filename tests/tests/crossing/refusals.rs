@@ -2,9 +2,6 @@
 //! beyond the tensors, factors that are not normal f32 values. Data that does not match its problem is also refused:
 //! missing, too short, of another type, or not requested.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec, TableView, Windows,

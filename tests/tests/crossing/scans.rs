@@ -1,9 +1,6 @@
 //! Tests every scan at every length: compares it with a fold over an exact monoid that does not commute and, for
 //! softmax states, with f64, and counts its merges along each path.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::{

@@ -1,8 +1,5 @@
 //! Compares tiles, coverage and intervals with the definition, key by key, on every hard case and on random problems.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::Sequence;
 use elsa_core::attention::reference::attends;
 use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};

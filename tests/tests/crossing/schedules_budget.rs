@@ -1,24 +1,21 @@
 //! Tests runs that skip blocks within an error budget: compares their sums with sums in f64, and covers random states
 //! and runs that split the keys.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::bound::left_out;
 use elsa_core::attention::traversal::scalar::run;
 use elsa_core::attention::traversal::{
     LeftOut, Order, Room, RowRoom, Schedule, Skip, Thinned, Tile, odds, scratch_len, share,
 };
-use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, Spec, StateOut, reference};
+use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, Spec, StateOut};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::monoid::{Monoid, identity_holds};
 use elsa_core::random::Random;
-use elsa_core::state::{NaturalMerge, State};
+use elsa_core::state::State;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::SLOW;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
-use elsa_oracle::schedules::{Account, Ran, account, compare, run_and_judge, scored};
+use elsa_oracle::schedules::{Account, Merged, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
@@ -202,8 +199,7 @@ fn split_runs_keep_the_budget_together() {
     let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
     for causal in [None, Some(Alignment::BottomRight)] {
         for budget in [0.02f32, 0.3] {
-            // The merged `(m, S, D, W)` of every row.
-            let mut merged: Option<[Vec<f32>; 4]> = None;
+            let mut merged = Merged::default();
             let mut skipped = 0;
             for part in [0..70usize, 70..71, 71..160, 160..230] {
                 let n = part.len();
@@ -224,42 +220,15 @@ fn split_runs_keep_the_budget_together() {
                 let report =
                     run(&problem, &schedule, TILE, &inputs, &mut outputs, &mut out, &mut room).unwrap();
                 skipped += report.skipped_blocks;
-                merged = Some(match merged {
-                    None => [m, s, lost, w],
-                    Some([ma, sa, da, wa]) => {
-                        let merges: Vec<NaturalMerge> =
-                            (0..queries).map(|i| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]))).collect();
-                        [
-                            merges.iter().map(|x| x.m).collect(),
-                            merges.iter().map(|x| x.s).collect(),
-                            (0..queries).map(|i| merges[i].w(da[i], lost[i])).collect(),
-                            (0..queries * dv).map(|i| merges[i / dv].w(wa[i], w[i])).collect(),
-                        ]
-                    }
-                });
+                merged.add([m, s, lost, w]);
             }
             assert!(skipped > 0, "{budget}");
-            let [m, s, lost, w] = merged.unwrap();
             let mut spec =
                 Spec::new(DType::F32, view(queries, d), view(keys, d), view(keys, dv), view(queries, dv));
             spec.causal = causal;
             let problem = spec.check().unwrap();
             let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
-            let mut y = vec![0.0; dv];
-            for i in 0..queries {
-                let row = reference::row(&problem, &inputs, 0, 0, i, &mut y);
-                let left = share(s[i], lost[i], 64);
-                assert!(left <= f64::from(budget) * 1.000_1, "row {i}: {left}");
-                let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(lost[i])).ln();
-                assert!((lse - row.lse).abs() < 1e-5, "row {i}: {lse} {}", row.lse);
-                for x in 0..dv {
-                    let column = (0..keys).map(|j| f64::from(v[j * dv + x]));
-                    let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
-                    let found = f64::from(w[i * dv + x]) / f64::from(s[i]);
-                    let off = (found - y[x]).abs();
-                    assert!(off <= left_out(left, spread) + 1e-5, "row {i}: {off} {left}");
-                }
-            }
+            merged.check(&problem, &inputs, budget, 64, 1e-5);
         }
     }
 }

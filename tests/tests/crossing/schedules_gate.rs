@@ -1,9 +1,6 @@
 //! Tests the norm gate in the CPU kernels: if norms prove that scores stay near zero, zero is the reference of all
 //! rows, with and without an error budget.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use super::schedules_kernels::{BLOCK, run};
 use super::schedules_unseen::{fill, mask};
 use elsa_core::attention::certificate::Executed;

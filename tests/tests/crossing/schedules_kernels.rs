@@ -1,24 +1,19 @@
 //! Tests schedules on every CPU back end: kernels execute error budgets, and the scalar run of core executes all other
 //! schedules.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::bound::left_out;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, Tile, share};
+use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, Tile};
 use elsa_core::attention::{Alignment, Chunk, Inputs, MaskKind, Outputs, Spec, StateOut, Window, reference};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::Division;
-use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
 use elsa_oracle::SLOW;
 use elsa_oracle::cases::{Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_oracle::cpu_engines;
 use elsa_oracle::random::seeded;
 use elsa_oracle::schedules::scores::{equal_parts, rising};
-use elsa_oracle::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
+use elsa_oracle::schedules::{Merged, Ran, account, compare, judge, judge_by, same, scored, try_run};
 use elsa_runtime::{Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskPlan};
 use std::ops::Range;
 
@@ -28,19 +23,8 @@ pub const BLOCK: usize = 64;
 /// Runs a case twice in one workspace, under a schedule other than the exact one, and checks that both runs are equal.
 /// Returns the run, and the tile whose rows decide together.
 pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
-    let problem = case.problem();
-    let plan = engine.plan(&problem, &options.all_workers(true)).unwrap();
-    let mut workspace = plan.workspace().unwrap();
-    let mut once = || {
-        let (buffers, _) = case.run(&plan, &mut workspace);
-        let traversed = workspace.traversed().unwrap();
-        let (d, share) = (traversed.d.to_vec(), traversed.share.to_vec());
-        (Ran { buffers, report: traversed.report, d, share }, traversed.tile)
-    };
-    let (first, tile) = once();
-    let (again, _) = once();
-    assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
-    (first, tile)
+    let plan = engine.plan(&case.problem(), &options.all_workers(true)).unwrap();
+    Ran::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
 /// Compares every setting of the article, and the budget, with core's scalar run in tiles of the same number of rows,
@@ -374,7 +358,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
     let case = scored(&q, &k, &v);
     let (budget, mut skipped) = (0.2f32, 0);
     for engine in cpu_engines(2) {
-        let mut merged: Option<[Vec<f32>; 4]> = None;
+        let mut merged = Merged::default();
         for part in [0..200usize, 200..201, 201..640] {
             let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
             let n = part.len();
@@ -395,65 +379,46 @@ fn states_of_parts_merge_with_what_they_left_out() {
             plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
             let traversed = workspace.traversed().unwrap();
             skipped += traversed.report.skipped_blocks;
-            let lost = traversed.d.to_vec();
-            merged = Some(match merged {
-                None => [m, s, lost, w],
-                Some([ma, sa, da, wa]) => {
-                    let of = |i: usize| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]));
-                    [
-                        (0..queries).map(|i| of(i).m).collect(),
-                        (0..queries).map(|i| of(i).s).collect(),
-                        (0..queries).map(|i| of(i).w(da[i], lost[i])).collect(),
-                        (0..queries * dv).map(|i| of(i / dv).w(wa[i], w[i])).collect(),
-                    ]
-                }
-            });
+            merged.add([m, s, traversed.d.to_vec(), w]);
         }
-        let [m, s, lost, w] = merged.unwrap();
-        let (problem, inputs, mut y) = (case.problem(), case.inputs(), vec![0.0; dv]);
-        for i in 0..queries {
-            let row = reference::row(&problem, &inputs, 0, 0, i, &mut y);
-            let left = share(s[i], lost[i], 900);
-            assert!(left <= f64::from(budget) * 1.001, "row {i}: {left}");
-            let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(lost[i])).ln();
-            assert!((lse - row.lse).abs() < 1e-4, "row {i}: {lse} {}", row.lse);
-            for x in 0..dv {
-                let column = (0..keys).map(|j| f64::from(case.v.get(j * dv + x)));
-                let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
-                let off = (f64::from(w[i * dv + x]) / f64::from(s[i]) - y[x]).abs();
-                assert!(off <= left_out(left, spread) + 1e-4, "row {i}: {off} {left}");
-            }
-        }
+        merged.check(&case.problem(), &case.inputs(), budget, 900, 1e-4);
     }
     assert!(skipped > 0);
 }
 
-/// Checks that the certificate of a run inside a budget counts the skipped blocks.
-#[test]
-fn certificates_count_what_was_left_out() {
+/// Returns a case whose later blocks have a small share of the weights, and values far from those of the first block.
+pub fn little_left() -> Case {
     let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| if j < BLOCK { 1.0 } else { -1.0 }).collect();
-    let case = scored(&[1.0, 0.9, 1.1], &k, &v);
+    scored(&[1.0, 0.9, 1.1], &k, &v)
+}
+
+/// Checks that the certificate of a run of [`little_left`] under `schedule` counts the skipped blocks.
+pub fn is_counted(engine: &Engine, case: &Case, options: &PlanOptions, schedule: Schedule) {
+    let plan = engine.plan(&case.problem(), &options.certify(true)).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let (buffers, _) = case.run(&plan, &mut workspace);
+    let shares = workspace.traversed().unwrap().shares;
+    let certified = workspace.certified().unwrap();
+    assert_eq!(certified.left_out, Some((schedule, shares)));
+    assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
+    let text = certified.to_string();
+    let name = format!("\"left_out\":{{\"schedule\":\"{}\"", schedule.name());
+    assert!(text.contains(&name) && text.contains("\"p99\":"), "{text}");
+    let bound = certified.largest_absolute().unwrap();
+    let mut y = [0.0];
+    for i in 0..3 {
+        reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
+        let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
+        assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
+    }
+}
+
+#[test]
+fn certificates_count_what_was_left_out() {
     for engine in cpu_engines(1) {
         for schedule in [Schedule::within(0.1), Schedule::vsa(0.1)] {
-            let options = PlanOptions::default().certify(true).schedule(schedule);
-            let plan = engine.plan(&case.problem(), &options).unwrap();
-            let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
-            plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-            let shares = workspace.traversed().unwrap().shares;
-            let certified = workspace.certified().unwrap();
-            assert_eq!(certified.left_out, Some((schedule, shares)));
-            assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
-            let text = certified.to_string();
-            let name = format!("\"left_out\":{{\"schedule\":\"{}\"", schedule.name());
-            assert!(text.contains(&name) && text.contains("\"p99\":"), "{text}");
-            let bound = certified.largest_absolute().unwrap();
-            let mut y = [0.0];
-            for i in 0..3 {
-                reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
-                let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
-                assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
-            }
+            is_counted(&engine, &little_left(), &PlanOptions::default().schedule(schedule), schedule);
         }
     }
 }

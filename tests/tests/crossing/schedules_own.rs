@@ -1,9 +1,6 @@
 //! Tests blocks before the diagonal, which a tile visits before the keys on its diagonal, the *own keys* of its rows. A
 //! lower bound of the weight of each own key allows a tile to skip such blocks without computing their scores.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use super::schedules_kernels::{BLOCK, within};
 use super::schedules_unseen::{compare, fill, mask};
 use elsa_core::attention::traversal::{Schedule, Tile};

@@ -1,9 +1,6 @@
 //! Tests blocks that are skipped before any of their products is computed, because the numbers added to scores,
 //! together with the norms, prove that their weights are small (*unseen* blocks).
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use super::schedules_kernels::{BLOCK, run, within};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind};

@@ -1,9 +1,6 @@
 //! Runs complete calls through the engine that are small enough for Miri and valgrind. They use every buffer that the
 //! runtime accesses by pointers, with one worker and with several, in a workspace that other plans have used before.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};

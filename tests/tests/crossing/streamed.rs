@@ -1,16 +1,13 @@
 //! Checks that streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with
 //! all features.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::Layout;
 use elsa_oracle::SLOW;
-use elsa_oracle::cases::{BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_oracle::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_oracle::engine;
 use elsa_oracle::present;
 use elsa_runtime::{Backend, Engine, PlanError, PlanOptions};
@@ -20,15 +17,6 @@ use std::io;
 
 fn processors() -> Vec<Backend> {
     present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda).collect()
-}
-
-/// Returns the bytes of elements as a file stores them.
-fn bytes(data: &Data) -> Vec<u8> {
-    match data {
-        Data::F32(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::F16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::Bf16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
-    }
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -46,26 +34,8 @@ struct Files {
 
 impl Files {
     fn of(case: &Case) -> Files {
-        let mut tensors = HashMap::new();
-        tensors.insert(Operand::Query, bytes(&case.q));
-        tensors.insert(Operand::Key, bytes(&case.k));
-        tensors.insert(Operand::Value, bytes(&case.v));
-        if let Some((k, v)) = &case.past {
-            tensors.insert(Operand::PastKey, bytes(k));
-            tensors.insert(Operand::PastValue, bytes(v));
-        }
-        match &case.mask {
-            Some(MaskData::Bool(x)) => drop(tensors.insert(Operand::Mask, x.clone())),
-            Some(MaskData::Additive(x)) => drop(tensors.insert(Operand::Mask, bytes(x))),
-            None => {}
-        }
-        if let Some(bias) = &case.bias {
-            tensors.insert(Operand::Bias, bytes(bias));
-        }
-        if let Some(index) = &case.bias_index {
-            let index = index.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-            tensors.insert(Operand::BiasIndex, index);
-        }
+        let file = |operand| case.file(operand).map(|bytes| (operand, bytes));
+        let tensors = Operand::ALL.into_iter().filter_map(file).collect();
         Files { tensors, read: HashMap::new(), fails: None, reads: 0 }
     }
 
@@ -236,7 +206,7 @@ fn check(case: &Case, want: &Buffers, taken: &Taken, what: &str) {
     }
     for (operand, want, dtype) in all {
         let found = &taken.tensors[&operand];
-        assert!(same_bits(found, &bytes(&want), dtype), "{case:?}: {operand:?}, {what}");
+        assert!(same_bits(found, &want.bytes(), dtype), "{case:?}: {operand:?}, {what}");
         let count = case.problem().memory(operand).map_or(0, |memory| match memory.view {
             Some(view) => view.count() * memory.element_size,
             None => memory.bytes(),

@@ -1,9 +1,6 @@
 //! Tests the tasks of quorums on every back end. Their states merge into the result of the entire problem, with its
 //! masks, lengths and windows, and a task gives the same bits if its tensors contain only its tokens.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, StateOut, Window};
 use elsa_core::dtype::DType;

@@ -2,9 +2,6 @@
 //! mask of each window change the output. A picture has the same bits alone and among other pictures, and memory does
 //! not grow with the number of windows.
 
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
-
 use elsa_core::attention::{MaskKind, Windows};
 use elsa_core::dtype::DType;
 use elsa_oracle::cases::{BiasParams, Buffers, Case, MaskData, MaskParams, Params};

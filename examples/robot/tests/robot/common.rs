@@ -1,6 +1,6 @@
 //! Shared code of the robot's tests: a small network with random weights, its definition in f64, pictures, and calls of
 //! the program.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use elsa_oracle::random::seeded;
 use safetensors::Dtype;

@@ -1,6 +1,4 @@
 //! Tests the program with a GPU that is missing, or that fails while the loop runs.
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;

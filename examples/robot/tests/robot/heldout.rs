@@ -1,6 +1,4 @@
 //! Tests the trained model: for every held-out picture the program answers as PyTorch did.
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common;
 use elsa_core::drift::larger;

@@ -1,6 +1,4 @@
 //! Tests the network: its scores follow its formulas, and files that do not contain such a network are rejected.
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Network, TOLERANCE, pictures, yuyv};
 use elsa_robot::frame::{Frame, Geometry, PixelFormat, Size};

@@ -1,6 +1,4 @@
 //! Tests the complete program: rate, answers, sources, serial port, signals, invalid requests.
-#![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, account, check, emulated, frames, lines, yuyv};
 use rustix::fs::{Mode, OFlags};

@@ -52,8 +52,7 @@ fn files(desk: &Desk) -> BTreeMap<String, Vec<u8>> {
 
 /// Calls the tool in this process.
 fn call(desk: &Desk, line: &str, refuse: Refuse) -> (Result<(), Error>, usize) {
-    let folder = desk.0.path().to_str().unwrap();
-    let words = line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/")));
+    let words = desk.words(line);
     let cli = Cli::try_parse_from(["elsa".to_owned()].into_iter().chain(words)).unwrap();
     refusing(refuse, || cli.command.run())
 }

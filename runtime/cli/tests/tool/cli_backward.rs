@@ -1,8 +1,6 @@
 //! Tests `elsa backward` through the binary, against gradients in f64.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, noise};
-use serde_json::Value;
 
 pub const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 19, nk: 45, d: 16, dv: 12 };
 
@@ -12,18 +10,10 @@ pub const WRITTEN: [&str; 3] = ["dq.npy", "dk.npy", "dv.npy"];
 
 pub fn desk() -> (Desk, [Vec<f32>; 4]) {
     let desk = Desk::new();
-    let data = [
-        noise(1, count(&N.q())).iter().map(|x| x * 3.0).collect(),
-        noise(2, count(&N.k())),
-        noise(3, count(&N.v())),
-        noise(4, count(&N.out())),
-    ];
-    for (name, shape, data) in
-        [("q", N.q(), &data[0]), ("k", N.k(), &data[1]), ("v", N.v(), &data[2]), ("dy", N.out(), &data[3])]
-    {
-        desk.f32(&format!("{name}.npy"), &shape, data);
-    }
-    (desk, data)
+    let [q, k, v] = desk.qkv(N, 3.0);
+    let dy = noise(4, count(&N.out()));
+    desk.f32("dy.npy", &N.out(), &dy);
+    (desk, [q, k, v, dy])
 }
 
 /// Computes gradients in f64. `score` turns a scaled dot product into a score, and `slope` is its derivative.
@@ -101,8 +91,7 @@ fn the_output_of_an_earlier_run_and_quorums_give_the_same() {
     let (desk, data) = desk();
     let want = gradients(views(&data), |_, _, s| s, |_| 1.0);
     desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy");
-    let line = desk.ok(&format!("{FILES} --out @y.npy --lse @lse.npy --json"));
-    let report: Value = serde_json::from_str(&line).unwrap();
+    let report = desk.json(&format!("{FILES} --out @y.npy --lse @lse.npy --json"));
     assert_eq!((&report["what"], &report["forward"]), (&"backward".into(), &false.into()));
     assert_eq!(report["shape"], serde_json::json!([2, 4, 2, 19, 45, 16, 12]));
     assert!(report["kernel"].as_str().unwrap().starts_with("backward_f32_"));
@@ -112,8 +101,7 @@ fn the_output_of_an_earlier_run_and_quorums_give_the_same() {
     desk.ok(&format!("{FILES} --out @y.npy --lse @lse.npy"));
     assert!(distance(&desk.read("dq.npy").1, &want[0]) > 1e-2);
 
-    let line = desk.ok(&format!("{FILES} --quorum 7 --json"));
-    let report: Value = serde_json::from_str(&line).unwrap();
+    let report = desk.json(&format!("{FILES} --quorum 7 --json"));
     assert_eq!((&report["tasks"], &report["forward"]), (&7.into(), &true.into()));
     close(&desk, "quorum", &want);
 }
@@ -126,7 +114,7 @@ fn bad_requests_name_the_argument_and_write_nothing() {
     desk.f32("bias.npy", &[1, 1, 1, 1], &[0.0]);
     desk.f32("y.npy", &N.out(), &vec![0.0; count(&N.out())]);
     let without = |flag: &str| FILES.replace(flag, "");
-    for (line, starts) in [
+    desk.refuse_all([
         (without("--d-out @dy.npy"), "--d-out: missing"),
         (without("--dv-out @dv.npy"), "--dv-out: missing"),
         (FILES.replace("@dy.npy", "@short.npy"), "--d-out: shape [2, 4, 19, 11]; allowed: [2, 4, 19, 12]"),
@@ -141,13 +129,7 @@ fn bad_requests_name_the_argument_and_write_nothing() {
         (format!("{FILES} --budget 1000"), "--budget: 1000 bytes"),
         (FILES.replace("@dk.npy", "@dq.npy"), "--dk-out: "),
         (FILES.replace("@dk.npy", "@missing/dk.npy"), "--dk-out: "),
-    ] {
-        let output = desk.call(&line);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
-        assert!(said.starts_with(&format!("elsa: {starts}")), "{line}: {said}");
-        assert!(WRITTEN.iter().all(|name| !desk.path(name).exists()), "{line}");
-    }
+    ]);
 }
 
 #[test]
@@ -156,18 +138,10 @@ fn examples_of_the_help_run() {
     desk.ok(
         "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --state-out @y.npz --causal",
     );
-    let help = desk.ok("backward --help").replace("\\\n", "");
-    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
-    assert_eq!(examples.len(), 4, "{help}");
+    let examples = desk.examples("backward");
+    assert_eq!(examples.len(), 4, "{examples:?}");
     for example in examples {
-        let file = |word: &str| {
-            if word.ends_with(".npy") || word.ends_with(".npz") {
-                format!("@{word}")
-            } else {
-                word.to_owned()
-            }
-        };
-        desk.ok(&example.split_whitespace().map(file).collect::<Vec<String>>().join(" "));
+        desk.ok(&example);
         for name in WRITTEN {
             let _ = std::fs::remove_file(desk.path(name));
         }

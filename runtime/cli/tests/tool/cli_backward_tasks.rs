@@ -1,44 +1,23 @@
 //! Tests `elsa backward --task` and `elsa merge` through the binary: gradient shares of tasks in separate processes add
 //! up to the gradients in f64, and files that do not form a complete problem are refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_backward::{N, WRITTEN, close, desk, gradients, views};
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, count, swap_heads};
-use serde_json::Value;
-use std::process::{Command, Stdio};
 
 const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
 const GRADIENTS: &str = "--dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy";
 
-/// Runs each of `lines` in its own process, all concurrently, and requires success.
-fn together(desk: &Desk, lines: impl Iterator<Item = String>) {
-    let words = common::tool();
-    let folder = format!("{}/", desk.0.path().to_str().unwrap());
-    let children: Vec<_> = lines
-        .map(|line| {
-            let mut command = Command::new(&words[0]);
-            let line = line.replace('@', &folder);
-            command.args(&words[1..]).args(line.split_whitespace()).args(["--threads", "1"]);
-            command.stderr(Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
 /// Runs the forward and the backward pass of the tasks `paths`, each in its own process, and merges the shares.
 fn by_tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[&str]) {
     let task = |path: &str| format!("{FILES} {flags} --quorum {quorum} --task-path {path}");
-    together(desk, paths.iter().map(|path| format!("run {} --state-out @s{path}.npz", task(path))));
+    desk.together(paths.iter().map(|path| format!("run {} --state-out @s{path}.npz", task(path))));
     let states: String = paths.iter().map(|path| format!("@s{path}.npz ")).collect();
     desk.ok(&format!("merge {states} --state-out @y.npz --out @y.npy --lse-out @lse.npy"));
     let backward = |path: &&str| {
         format!("backward {} --d-out @dy.npy --state @y.npz --shares-out @g{path}.npz", task(path))
     };
-    together(desk, paths.iter().map(backward));
+    desk.together(paths.iter().map(backward));
     let shares: String = paths.iter().rev().map(|path| format!("@g{path}.npz ")).collect();
     desk.ok(&format!("merge {shares} {GRADIENTS}"));
 }
@@ -56,16 +35,14 @@ fn seven_processes_add_up_to_the_gradients() {
     close(&desk, "seven tasks", &want);
     let merged = bits(&desk);
     // A single process that computes all tasks adds the same numbers in the same order.
-    let line = desk.ok(&format!(
+    let said = desk.json(&format!(
         "backward {FILES} --d-out @dy.npy --causal --state @y.npz --quorum 7 {GRADIENTS} --json"
     ));
-    let said: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&said["tasks"], &said["forward"]), (&7.into(), &false.into()));
     assert_eq!(bits(&desk), merged);
     // Merges again in another layout, and writes one gradient only.
     let files = "@g0.npz @g1.npz @g2.npz @g3.npz @g4.npz @g5.npz @g6.npz";
-    let line = desk.ok(&format!("merge {files} --dk-out @other.npy --layout bnhd --json"));
-    let said: Value = serde_json::from_str(&line).unwrap();
+    let said = desk.json(&format!("merge {files} --dk-out @other.npy --layout bnhd --json"));
     assert_eq!((&said["what"], &said["tasks"]), (&"merge of gradients".into(), &7.into()));
     let swapped = swap_heads(&desk.read("dk.npy").1, N.k());
     assert_eq!(desk.read("other.npy"), (vec![2, 45, 2, 16], swapped));
@@ -95,9 +72,8 @@ fn gathered_tokens_give_the_same_file() {
     let (desk, data) = desk();
     desk.ok(&format!("run {FILES} --causal --state-out @y.npz --out @y.npy --lse-out @lse.npy"));
     let flags = "--causal --task 5/7 --json --shares-out";
-    let line =
-        desk.ok(&format!("backward {FILES} --d-out @dy.npy --out @y.npy --lse @lse.npy {flags} @a.npz"));
-    let said: Value = serde_json::from_str(&line).unwrap();
+    let said =
+        desk.json(&format!("backward {FILES} --d-out @dy.npy --out @y.npy --lse @lse.npy {flags} @a.npz"));
     assert_eq!((&said["what"], &said["task"]), (&"backward task".into(), &"5".into()));
     // Task 5 has chunks 5, 6 and 1, both of the 19 queries and of the 45 keys.
     let (rows, columns): (Vec<usize>, Vec<usize>) =

@@ -1,9 +1,8 @@
 //! Tests `elsa run --host-budget`: the budget that a refusal names is sufficient for the same command.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-use crate::cli_stream::{needed, said};
-use crate::common::{Desk, elsa_with, emulated, noise};
+use crate::cli_stream::needed;
+use crate::common::{Desk, elsa_with, emulated, noise, said};
 use elsa_core::random::Random;
 
 /// Returns the budget that a refusal of `line` names, and checks that it is sufficient.

@@ -1,10 +1,8 @@
 //! Kills the tool before every change that it makes to the file system. The next run completes the work of the killed
 //! run, and no extra file is left behind.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-use crate::cli_stream::said;
-use crate::common::{Desk, elsa_with, emulated, noise};
+use crate::common::{Desk, elsa_with, emulated, noise, said};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;

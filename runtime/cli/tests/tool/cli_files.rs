@@ -1,7 +1,6 @@
 //! Tests files that change, links, modes and signals: an output leaves other files alone, and a run that ends early
 //! leaves no file behind.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise, wait_for};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,5 +1,4 @@
 //! Tests that untrusted names and texts never control a terminal, forge a line or hide text, in any command and flag.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::Desk;
 use clap::{Arg, Command as Verb, CommandFactory};

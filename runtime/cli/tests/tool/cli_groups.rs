@@ -1,9 +1,8 @@
 //! Runs streams in control groups. Linux kills a process that exceeds its group's limit, instead of refusing memory.
 //! Therefore a budget beyond the limit is refused before any allocation, and a run within the limit stays within it.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-use crate::common::{Desk, noise, wait_for};
+use crate::common::{Desk, noise, said, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -58,7 +57,6 @@ fn budgets_are_those_of_the_control_group() {
     desk.f32("k.npy", &[1, 1, 600, 64], &noise(2, 600 * 64));
     let line = "run --q @q.npy --k @k.npy --v @k.npy --threads 2";
     desk.ok(&format!("{line} --out @y0.npy"));
-    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let streamed = format!("{line} --out @y.npy --host-budget 48MiB");
     let budget = 48 << 20;
 

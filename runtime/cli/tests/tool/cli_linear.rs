@@ -1,10 +1,8 @@
 //! Tests `elsa linear run` through the binary. Every flag is compared with the recurrence in f64, and must make a
 //! difference.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, count, distance, noise, swap_heads};
 use half::f16;
-use serde_json::Value;
 
 /// Maximum relative distance of a correct output from the reference: the rounding of a few hundred f32 operations.
 const CLOSE: f64 = 2e-6;
@@ -202,8 +200,7 @@ fn every_rule_in_every_form_is_the_recurrence() {
         for form in FORMS {
             let line = format!("{} --form {form}", flags(rule));
             agrees(&desk, N, &data, &line, asked(rule), asked(other));
-            let report = desk.ok(&format!("linear run {line} --out @y.npy --json"));
-            let report: Value = serde_json::from_str(&report).unwrap();
+            let report = desk.json(&format!("linear run {line} --out @y.npy --json"));
             assert_eq!((&report["form"], &report["rule"]), (&form.into(), &rule.into()));
         }
         agrees(&desk, N, &data, &flags(rule), asked(rule), asked(other));
@@ -411,26 +408,10 @@ fn types_and_shared_rates() {
 }
 
 #[test]
-fn the_example_of_the_article() {
-    let desk = Desk::new();
-    let half = 0.5f32.ln();
-    desk.f32("one.npy", &[4, 1], &[1.0; 4]);
-    desk.f32("v.npy", &[4, 1], &[1.0, 2.0, 3.0, 4.0]);
-    desk.f32("g.npy", &[4], &[half; 4]);
-    for form in FORMS {
-        desk.ok(&format!(
-            "linear run --rule gated --q @one.npy --k @one.npy --v @v.npy --decay @g.npy --out @y.npy --form {form}"
-        ));
-        let (_, y) = desk.read("y.npy");
-        assert!(distance(&y, &[1.0, 2.5, 4.25, 6.125]) < 1e-6, "{form}: {y:?}");
-    }
-}
-
-#[test]
 fn threads_and_repetition_keep_every_bit_and_options_are_reported() {
     let (desk, _) = desk(N);
     let line = format!("linear run {} --out @y.npy --json", flags("gated-delta"));
-    let report = |more: &str| -> Value { serde_json::from_str(&desk.ok(&format!("{line} {more}"))).unwrap() };
+    let report = |more: &str| desk.json(&format!("{line} {more}"));
     let bits = || std::fs::read(desk.path("y.npy")).unwrap();
     for form in FORMS {
         let first = report(&format!("--form {form} --threads 1"));
@@ -457,37 +438,27 @@ fn a_certificate_bounds_what_it_measures() {
     let (desk, _) = desk(N);
     for rule in RULES {
         let line = format!("linear run {} --out @y.npy --present-state @last.npy --certificate", flags(rule));
-        let text = desk.ok(&line);
-        let told: Value = serde_json::from_str(&text).unwrap();
+        let told = desk.json(&line);
         let number = |name: &str| told[name].as_f64().unwrap();
-        assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{text}");
+        assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{told}");
         assert!(
             number("measured_absolute") > 0.0 && number("measured_absolute") <= number("absolute"),
-            "{text}"
+            "{told}"
         );
-        assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{text}");
-        assert!(number("gain") <= 1.0, "{text}");
+        assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{told}");
+        assert!(number("gain") <= 1.0, "{told}");
         let lines = desk.ok(&format!("{line} --json"));
         assert_eq!(lines.lines().count(), 2, "{lines}");
     }
     desk.f32("g.npy", &[2, 2, 37], &[f32::NAN; 148]);
-    let told: Value =
-        serde_json::from_str(&desk.ok(&format!("linear run {} --out @y.npy --certificate", flags("gated"))))
-            .unwrap();
+    let told = desk.json(&format!("linear run {} --out @y.npy --certificate", flags("gated")));
     assert_eq!((&told["claim"], told["not_finite"].as_u64()), (&"none".into(), Some(2 * 2 * 37 * 6)));
 }
 
 #[test]
 fn examples_of_the_help_run() {
     let (desk, _) = desk(N);
-    let help = desk.ok("linear run --help").replace("\\\n", "");
-    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
-    assert_eq!(examples.len(), 4, "{help}");
-    for example in examples {
-        desk.ok(&example
-            .split_whitespace()
-            .map(|word| if word.ends_with(".npy") { format!("@{word}") } else { word.to_owned() })
-            .collect::<Vec<String>>()
-            .join(" "));
-    }
+    let examples = desk.examples("linear run");
+    assert_eq!(examples.len(), 4, "{examples:?}");
+    examples.iter().for_each(|example| drop(desk.ok(example)));
 }

@@ -1,15 +1,7 @@
 //! Tests `elsa linear` through the binary: refused requests, and its benchmark.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_linear::{N, desk, flags};
-use crate::common::{Desk, elsa, noise};
-use serde_json::Value;
-
-/// Requires that the call is refused with one line that begins with `starts` and contains all `words`.
-fn refused(desk: &Desk, line: &str, starts: &str, words: &[&str]) {
-    let text = desk.refuses(line, words);
-    assert!(text.starts_with(&format!("elsa: {starts}")), "{line}: {text}");
-}
+use crate::common::{self, Desk, elsa, noise};
 
 #[test]
 fn bad_requests_name_the_argument_and_write_nothing() {
@@ -28,94 +20,70 @@ fn bad_requests_name_the_argument_and_write_nothing() {
     let out = "--out @y.npy";
     let gated = format!("linear run {} {out}", flags("gated"));
     let delta = format!("linear run {} {out}", flags("gated-delta"));
-    for (line, starts, words) in [
-        (
-            delta.replace("--decay @g.npy", ""),
-            "--decay: missing, and --rule is gated-delta",
-            &["path.npy"][..],
-        ),
-        (delta.replace("--beta @b.npy", ""), "--beta: missing, and --rule is gated-delta", &["path.npy"]),
+    desk.refuse_all([
+        (delta.replace("--decay @g.npy", ""), "--decay: missing, and --rule is gated-delta|path.npy"),
+        (delta.replace("--beta @b.npy", ""), "--beta: missing, and --rule is gated-delta|path.npy"),
         (
             format!("linear run {} --decay @g.npy {out}", flags("delta")),
-            "--decay: given with --rule delta",
-            &["gated and gated-delta"],
+            "--decay: given with --rule delta|gated and gated-delta",
         ),
         (
             format!("linear run {} --beta @b.npy {out}", flags("gated")),
-            "--beta: given with --rule gated",
-            &["delta and gated-delta"],
+            "--beta: given with --rule gated|delta and gated-delta",
         ),
-        (format!("{gated} --past-state @s3.npy"), "--past-state: d_v 5; allowed: 6", &["s3.npy", "v.npy"]),
-        (format!("{gated} --past-state @s4.npy"), "--past-state: batch 1; allowed: 2", &[]),
-        (gated.replace("@g.npy", "@g3.npy"), "--decay: head size 3; allowed: 8", &["g3.npy"]),
-        (gated.replace("@g.npy", "@g4.npy"), "--decay: rank 2; allowed: that of q, or one less", &["g4.npy"]),
-        (delta.replace("@b.npy", "@b3.npy"), "--beta: tokens 36; allowed: 37", &["b3.npy", "q.npy"]),
-        (gated.replace("@k.npy", "@k3.npy"), "--v: heads 2; allowed: a multiple of 3", &["k3.npy", "v.npy"]),
-        (
-            gated.replace("@q.npy", "@q3.npy"),
-            "--q: heads 3; allowed: a multiple of 2, as v has",
-            &["q3.npy", "v.npy"],
-        ),
-        (gated.replace("@k.npy", "@k36.npy"), "--k: tokens 36; allowed: 37", &["k36.npy", "q.npy"]),
-        (gated.replace("@k.npy", "@d4.npy"), "--k: head size 4; allowed: 8", &["d4.npy"]),
-        (format!("{gated} --heads 3"), "--heads: 3; allowed: 2, as q has", &[]),
-        (format!("{gated} --kv-heads 3"), "--kv-heads: 3; allowed: 2, as v has", &[]),
-        (format!("{gated} --layout bnc"), "--heads: missing", &[]),
-        (format!("{gated} --scale nan"), "--scale: NaN; allowed: a finite number", &[]),
-        (format!("{gated} --normalize=-1"), "--normalize: -1; allowed: a finite number of at least 0", &[]),
-        (format!("{gated} --reverse --bidirectional"), "--reverse: given with --bidirectional", &[]),
-        (format!("{gated} --bidirectional --non-causal"), "--bidirectional: given with --non-causal", &[]),
-        (
-            format!("{gated} --bidirectional --past-state @s.npy"),
-            "--past-state: given with bidirectional",
-            &[],
-        ),
+        (format!("{gated} --past-state @s3.npy"), "--past-state: d_v 5; allowed: 6|s3.npy|v.npy"),
+        (format!("{gated} --past-state @s4.npy"), "--past-state: batch 1; allowed: 2"),
+        (gated.replace("@g.npy", "@g3.npy"), "--decay: head size 3; allowed: 8|g3.npy"),
+        (gated.replace("@g.npy", "@g4.npy"), "--decay: rank 2; allowed: that of q, or one less|g4.npy"),
+        (delta.replace("@b.npy", "@b3.npy"), "--beta: tokens 36; allowed: 37|b3.npy|q.npy"),
+        (gated.replace("@k.npy", "@k3.npy"), "--v: heads 2; allowed: a multiple of 3|k3.npy|v.npy"),
+        (gated.replace("@q.npy", "@q3.npy"), "--q: heads 3; allowed: a multiple of 2, as v has|q3.npy|v.npy"),
+        (gated.replace("@k.npy", "@k36.npy"), "--k: tokens 36; allowed: 37|k36.npy|q.npy"),
+        (gated.replace("@k.npy", "@d4.npy"), "--k: head size 4; allowed: 8|d4.npy"),
+        (format!("{gated} --heads 3"), "--heads: 3; allowed: 2, as q has"),
+        (format!("{gated} --kv-heads 3"), "--kv-heads: 3; allowed: 2, as v has"),
+        (format!("{gated} --layout bnc"), "--heads: missing"),
+        (format!("{gated} --scale nan"), "--scale: NaN; allowed: a finite number"),
+        (format!("{gated} --normalize=-1"), "--normalize: -1; allowed: a finite number of at least 0"),
+        (format!("{gated} --reverse --bidirectional"), "--reverse: given with --bidirectional"),
+        (format!("{gated} --bidirectional --non-causal"), "--bidirectional: given with --non-causal"),
+        (format!("{gated} --bidirectional --past-state @s.npy"), "--past-state: given with bidirectional"),
         (
             format!("{gated} --bidirectional --present-state @last.npy"),
             "--present-state: given with bidirectional",
-            &[],
         ),
         (
             format!("{gated} --cu-seqlens @ends.npy"),
             "--q: rank 4; allowed: 3 (tokens, heads, dim), with --cu-seqlens",
-            &[],
         ),
-        (format!("{gated} --layout bhnd --cu-seqlens @ends.npy"), "--layout: bhnd with --cu-seqlens", &[]),
-        (format!("{gated} --cu-seqlens @q.npy"), "--cu-seqlens: ", &["type f32; allowed: i64"]),
-        (format!("{gated} --form chunk --chunk 12"), "--chunk: 12; allowed: ", &[]),
-        (format!("{gated} --form recurrent --chunk 16"), "--chunk: ", &["recurrent"]),
-        (format!("{gated} --form scan --parts 1"), "--parts: 1; allowed: ", &[]),
-        (format!("{gated} --form chunk --parts 4"), "--parts: ", &["chunk"]),
-        (format!("{delta} --form scan --budget 100"), "--budget: 100 bytes; allowed: at least ", &[]),
-        (format!("{gated} --present-state @y.npy"), "--present-state: ", &["--out writes the same"]),
-        (format!("{gated} --present-state @missing/s.npy"), "--present-state: ", &["cannot be written"]),
-        (gated.replace("@v.npy", "@none.npy"), "--v: ", &["cannot be read"]),
-        (gated.replace("@y.npy", "@y.npz#y"), "--out: ", &["allowed: path.npy"]),
+        (format!("{gated} --layout bhnd --cu-seqlens @ends.npy"), "--layout: bhnd with --cu-seqlens"),
+        (format!("{gated} --cu-seqlens @q.npy"), "--cu-seqlens: |type f32; allowed: i64"),
+        (format!("{gated} --form chunk --chunk 12"), "--chunk: 12; allowed: "),
+        (format!("{gated} --form recurrent --chunk 16"), "--chunk: |recurrent"),
+        (format!("{gated} --form scan --parts 1"), "--parts: 1; allowed: "),
+        (format!("{gated} --form chunk --parts 4"), "--parts: |chunk"),
+        (format!("{delta} --form scan --budget 100"), "--budget: 100 bytes; allowed: at least "),
+        (format!("{gated} --present-state @y.npy"), "--present-state: |--out writes the same"),
+        (format!("{gated} --present-state @missing/s.npy"), "--present-state: |cannot be written"),
+        (gated.replace("@v.npy", "@none.npy"), "--v: |cannot be read"),
+        (gated.replace("@y.npy", "@y.npz#y"), "--out: |allowed: path.npy"),
         (
             gated.replace("--rule gated", "--rule mamba"),
             "--rule: 'mamba'; allowed: linear, gated, delta, gated-delta",
-            &[],
         ),
-        (gated.replace("--rule gated ", ""), "--rule: missing", &[]),
-        (gated.replace(out, ""), "--out: missing", &[]),
+        (gated.replace("--rule gated ", ""), "--rule: missing"),
+        (gated.replace(out, ""), "--out: missing"),
         (
             format!("{gated} --block 64"),
-            "--block: unexpected argument, which is a flag of elsa demo, run",
-            &["elsa linear run --help"],
+            "--block: unexpected argument, which is a flag of elsa demo, run|elsa linear run --help",
         ),
-    ] {
-        refused(&desk, &line, starts, words);
-    }
+    ]);
     // The bounds of the packed sequences are wrong.
     for (name, [b, h, t, d]) in [("q", N.q()), ("k", N.k()), ("v", N.v()), ("g", [2, 2, 37, 1])] {
         desk.f32(&format!("{name}.npy"), &[b * t, h, d], &noise(1, b * h * t * d));
     }
-    refused(
-        &desk,
-        &format!("{gated} --cu-seqlens @ends.npy"),
-        "--cu-seqlens: entry 2 is 37; allowed: 40 to 74",
-        &["ends.npy"],
-    );
+    let line = format!("{gated} --cu-seqlens @ends.npy");
+    desk.refuse_all([(line, "--cu-seqlens: entry 2 is 37; allowed: 40 to 74|ends.npy")]);
 }
 
 #[test]
@@ -146,7 +114,7 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     let lines = desk.ok(
         "linear bench --rule gated-delta --lengths 5,40,1 --dims 8 --heads 2 --seconds 0.001 --json --picture @p.svg",
     );
-    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows = common::lines(&lines);
     let of = |tokens: u64| rows.iter().filter(move |row| row["tokens"] == tokens);
     for tokens in [1, 5, 40] {
         assert_eq!(of(tokens).filter(|row| row["chosen"] == true).count(), 1, "{lines}");
@@ -177,7 +145,9 @@ fn a_benchmark_has_a_line_for_each_form_and_a_picture() {
     let one =
         desk.ok("linear bench --rule linear --form recurrent --lengths 9 --dims 8 --seconds 0.001 --json");
     assert_eq!(one.lines().count(), 1, "{one}");
-    refused(&desk, "linear bench --rule delta --per-dim", "--per-dim: given with --rule delta", &["gated"]);
-    refused(&desk, "linear bench --lengths 1,x", "--lengths: 'x'; allowed: a whole number from 1", &[]);
-    refused(&desk, "linear bench --picture @missing/p.svg", "--picture: ", &["cannot be written"]);
+    desk.refuse_all([
+        ("linear bench --rule delta --per-dim", "--per-dim: given with --rule delta|gated"),
+        ("linear bench --lengths 1,x", "--lengths: 'x'; allowed: a whole number from 1"),
+        ("linear bench --picture @missing/p.svg", "--picture: |cannot be written"),
+    ]);
 }

@@ -1,6 +1,5 @@
 //! Tests `elsa listen` and the sink of `elsa bench --serial` over pseudo-terminals: a clean line, a noisy line, a
 //! reader that stops, and ports that disappear and come back. Every record that is shown must have been sent.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
 use elsa_board::serial::Sink;

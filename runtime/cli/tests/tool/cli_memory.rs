@@ -1,9 +1,8 @@
 //! Tests the peak memory of `elsa run`.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, emulated, noise};
-use safetensors::{Dtype, tensor::TensorView};
+use safetensors::Dtype;
 use std::process::{Child, Output};
 
 const MB: usize = 1_000_000;
@@ -134,8 +133,7 @@ fn an_input_is_held_once() {
 
     // A tensor of f64 is never completely in memory.
     let halves = vec![0u8; bytes];
-    let view = TensorView::new(Dtype::F64, vec![1, 1, keys, dim / 2], &halves).unwrap();
-    std::fs::write(desk.path("k.safetensors"), safetensors::serialize([("k", view)], None).unwrap()).unwrap();
+    desk.safetensors("k.safetensors", &[("k", Dtype::F64, &[1, 1, keys, dim / 2], &halves)]);
     desk.f32("q.npy", &[1, 1, 1, dim / 2], &noise(1, dim / 2));
     within(&desk, &line, 0, bytes);
 }

@@ -71,7 +71,7 @@ fn attention_is_listed_and_replaced() {
     for part in [&b"ElsaAttention"[..], b"ai.elsa"] {
         assert!(out.windows(part.len()).any(|window| window == part));
     }
-    let told: serde_json::Value = serde_json::from_str(&desk.ok("onnx list @out.onnx --json")).unwrap();
+    let told = desk.json("onnx list @out.onnx --json");
     assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
     assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
     // IN is replaced only with --force. A link to it and another name for it count as the same file.

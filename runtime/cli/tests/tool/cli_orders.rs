@@ -1,6 +1,5 @@
 //! Tests files that other programs write: Fortran order, headers of Python 2, and tensors of unsupported types next to
 //! supported ones.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, noise, npy};
 
@@ -43,20 +42,9 @@ fn fortran_order_gives_the_bits_of_c_order() {
     std::fs::write(desk.path("mf.npy"), npy("|u1", "True", &[70, 900], &columns)).unwrap();
     for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
         let name = if method == zip::CompressionMethod::Stored { "stored.npz" } else { "deflated.npz" };
-        let mut zip = zip::ZipWriter::new(std::fs::File::create(desk.path(name)).unwrap());
-        for member in ["q", "k", "v"] {
-            zip.start_file(
-                format!("{member}.npy"),
-                zip::write::SimpleFileOptions::default().compression_method(method),
-            )
-            .unwrap();
-            std::io::Write::write_all(
-                &mut zip,
-                &std::fs::read(desk.path(&format!("{member}f.npy"))).unwrap(),
-            )
-            .unwrap();
-        }
-        zip.finish().unwrap();
+        let arrays =
+            ["q", "k", "v"].map(|name| (name, std::fs::read(desk.path(&format!("{name}f.npy"))).unwrap()));
+        desk.npz(name, &arrays, method);
     }
     let line = |[q, k, v, m]: [&str; 4], more: &str, out: &str| {
         format!("run --q @{q} --k @{k} --v @{v} --mask @{m} --causal --threads 2 {more} --out @{out}")

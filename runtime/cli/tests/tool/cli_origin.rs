@@ -1,7 +1,6 @@
 //! Tests the origin of task files through the binary. Files that are left over from another frame are refused, because
 //! the name of the run or the checksums of the tokens differ. States that no run produces, and sizes that do not match
 //! the arrays, are refused too.
-#![allow(clippy::unwrap_used)]
 
 use crate::cli_tasks::{exchanged, refused};
 use crate::common::{self, Desk, noise};
@@ -206,10 +205,7 @@ fn gradients_take_the_states_of_their_own_tensors() {
 
 /// Returns the archive with element `at` of the f32 array `name` replaced by `number`.
 fn changed(archive: &[u8], name: &str, at: usize, number: f32) -> Vec<u8> {
-    let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
-    let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut zip.by_name(&format!("{name}.npy")).unwrap(), &mut bytes).unwrap();
-    let (shape, mut data) = common::read_f32(&bytes);
+    let (shape, mut data) = common::read_f32(&common::array_of(archive, name));
     data[at] = number;
     exchanged(archive, name, &common::npy("<f4", "False", &shape, bytemuck::cast_slice(&data)))
 }
@@ -233,7 +229,7 @@ fn states_that_no_run_leaves_are_refused() {
         ("S", 0.0, "S of row [1, 1, 0] holds 0; allowed: a positive number"),
     ] {
         let rows = [2 * 2 * 17, 17];
-        let of_task = common::read_f32(&array(&one, "m")).0[2];
+        let of_task = common::read_f32(&desk.array("1.npz", "m")).0[2];
         std::fs::write(desk.path("other.npz"), changed(&one, name, 3 * of_task, number)).unwrap();
         refused(&desk, "merge @0.npz @other.npz @2.npz --out @z.npy", &format!("other.npz: {words}"));
         std::fs::write(desk.path("other.npz"), changed(&all, name, 3 * rows[1], number)).unwrap();
@@ -265,14 +261,6 @@ fn states_that_no_run_leaves_are_refused() {
     assert!(merged.iter().zip(&memory).all(|(a, b)| a.is_finite() == b.is_finite()));
     assert!(merged.iter().any(|x| x.is_nan()));
     desk.ok(&format!("backward {FILES} --causal --d-out @dy.npy --state @y.npz --dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy"));
-}
-
-/// Returns the bytes of the array `name` in an archive.
-fn array(archive: &[u8], name: &str) -> Vec<u8> {
-    let mut zip = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
-    let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut zip.by_name(&format!("{name}.npy")).unwrap(), &mut bytes).unwrap();
-    bytes
 }
 
 /// Checks that sizes larger than the arrays, and lists that are too long, are refused before memory is allocated for

@@ -1,10 +1,9 @@
 //! Tests `elsa run --host-budget --resume`: a killed run resumes where it stopped, and is not resumed by a run that
 //! differs from it.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-use crate::cli_stream::{INPUTS, desk, said, same, same_states, smallest};
-use crate::common::{elsa_with, emulated, noise};
+use crate::cli_stream::{INPUTS, desk, same, same_states, smallest};
+use crate::common::{elsa_with, emulated, noise, said};
 use std::os::unix::process::ExitStatusExt;
 
 #[test]
@@ -15,18 +14,14 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
     let desk = desk(1300, 600);
     let line = format!("run {INPUTS} --causal");
     let into = |name: &str| format!("--out @{name}.safetensors#y --lse-out @{name}.safetensors#lse");
-    let old = [7u8; 24];
-    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![3], &old).unwrap();
-    let before = safetensors::serialize([("old", view)], None).unwrap();
-    for name in ["a", "b"] {
-        std::fs::write(desk.path(&format!("{name}.safetensors")), &before).unwrap();
+    for name in ["a.safetensors", "b.safetensors"] {
+        desk.safetensors(name, &[("old", safetensors::Dtype::F64, &[3], &[7; 24])]);
     }
+    let before = std::fs::read(desk.path("b.safetensors")).unwrap();
     desk.ok(&format!("{line} {}", into("a")));
     let budget = smallest(&desk, &format!("{line} {} --resume", into("b")), 1_600_000);
     let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> =
-        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let words = desk.words(&line);
     let target = desk.path("b.safetensors");
     for at in ["1", "4"] {
         std::fs::write(&target, &before).unwrap();
@@ -56,17 +51,12 @@ fn a_run_goes_on_where_it_was_killed() {
     let budget = smallest(&desk, &format!("{line} --out @y.npy --resume"), 1_600_000);
     let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
     let parts = {
-        let json = desk.ok(&format!("{line} --json"));
-        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert!(report["units"].as_u64().unwrap() >= 4, "{json}");
+        let report = desk.json(&format!("{line} --json"));
+        assert!(report["units"].as_u64().unwrap() >= 4, "{report}");
         report["parts"].as_u64().unwrap()
     };
     let step = (parts / 4 + 2).to_string();
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> = format!("{line} --json")
-        .split_whitespace()
-        .map(|word| word.replace('@', &format!("{folder}/")))
-        .collect();
+    let words = desk.words(&format!("{line} --json"));
     let mut killed_at = 0;
     for at in 1..=parts {
         for name in ["y.npy", "s.npz"] {
@@ -109,9 +99,7 @@ fn foreign_journals_are_refused() {
     let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
     let budget = smallest(&desk, &line, 1_600_000);
     let line = format!("{line} --host-budget {budget}");
-    let folder = desk.0.path().to_str().unwrap();
-    let words: Vec<String> =
-        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let words = desk.words(&line);
     let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "5")]).status.success());
     kill();
     let refused = |line: &str, word: &str| {
@@ -151,7 +139,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
         "run {INPUTS} --past-k @pk.npy --past-v @pv.npy --causal=bottom-right --backend cuda --fallback fail --out @y.npy \
          --present-k @p.npy --state-out @s.npz --host-budget 8GiB --device-budget 400000 --resume --json"
     );
-    let report: serde_json::Value = serde_json::from_str(desk.ok(&line).trim()).unwrap();
+    let report = desk.json(&line);
     let (units, parts) = (report["units"].as_u64().unwrap(), report["parts"].as_u64().unwrap());
     // Both key heads are copied to the present tensor, chunk by chunk, before the first block is computed.
     let copied = 2 * 1600u64.div_ceil(report["chunk_keys"].as_u64().unwrap());

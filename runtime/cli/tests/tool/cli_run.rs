@@ -1,12 +1,10 @@
 //! Tests `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and
 //! must make a difference.
-#![allow(clippy::unwrap_used)]
 
-use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
+use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, keep, noise, swap_heads};
 use elsa_core::drift::larger;
 use half::{bf16, f16};
 use serde_json::Value;
-use std::io::Read;
 
 /// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
 /// much cancellation.
@@ -16,26 +14,14 @@ const FAR: f64 = 1e-2;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
 
-fn tensors(n: Sizes) -> [Vec<f32>; 3] {
-    // The scores are spread over several units, so that every key has a different weight.
-    let q = noise(1, count(&n.q())).iter().map(|x| x * 4.0).collect();
-    [q, noise(2, count(&n.k())), noise(3, count(&n.v()))]
-}
-
 fn desk(n: Sizes) -> (Desk, [Vec<f32>; 3]) {
     let desk = Desk::new();
-    let data = tensors(n);
-    desk.f32("q.npy", &n.q(), &data[0]);
-    desk.f32("k.npy", &n.k(), &data[1]);
-    desk.f32("v.npy", &n.v(), &data[2]);
+    // The scores are spread over several units, so that every key has a different weight.
+    let data = desk.qkv(n, 4.0);
     (desk, data)
 }
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
-
-fn scale(n: Sizes) -> f64 {
-    f64::from((1.0 / (n.d as f64).sqrt()) as f32)
-}
 
 fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
@@ -61,14 +47,10 @@ fn agrees(
     assert!(far > FAR, "{flags}: makes no difference, {far:e}");
 }
 
-fn keep(yes: bool, s: f64) -> f64 {
-    if yes { s } else { f64::NEG_INFINITY }
-}
-
 #[test]
 fn every_layout_has_the_same_answer_in_its_own_shape() {
     let (desk, data) = desk(N);
-    let expected = attention(N, scale(N), views(&data), |_, _, _, _, s| s).y;
+    let expected = attention(N, N.scale(), views(&data), |_, _, _, _, s| s).y;
     desk.ok(FILES);
     let (shape, y) = desk.read("y.npy");
     assert_eq!(shape, N.out());
@@ -103,7 +85,7 @@ fn heads_are_shared_and_head_sizes_differ() {
     desk.ok(&format!("{FILES} --heads 6 --kv-heads 2"));
     let (shape, y) = desk.read("y.npy");
     assert_eq!(shape, n.out());
-    assert!(distance(&y, &attention(n, scale(n), views(&data), |_, _, _, _, s| s).y) < CLOSE);
+    assert!(distance(&y, &attention(n, n.scale(), views(&data), |_, _, _, _, s| s).y) < CLOSE);
     let swapped: Vec<Vec<f32>> =
         [(0, n.q()), (1, n.k()), (2, n.v())].iter().map(|(i, s)| swap_heads(&data[*i], *s)).collect();
     desk.f32("qc.npy", &[2, 19, 60], &swapped[0]);
@@ -120,9 +102,9 @@ fn scale_and_softcap_act() {
     agrees(N, &desk, &data, "--scale 0.75", 0.75, plain, |_, _, _, _, s: f64| s / 3.0);
     agrees(N, &desk, &data, "--scale -0.5", -0.5, plain, |_, _, _, _, s: f64| -s);
     let cap = |_, _, _, _, s: f64| 0.7 * (s / 0.7).tanh();
-    agrees(N, &desk, &data, "--softcap 0.7", scale(N), cap, plain);
+    agrees(N, &desk, &data, "--softcap 0.7", N.scale(), cap, plain);
     desk.ok(&format!("{FILES} --softcap 0"));
-    assert!(distance(&desk.read("y.npy").1, &attention(N, scale(N), views(&data), plain).y) < CLOSE);
+    assert!(distance(&desk.read("y.npy").1, &attention(N, N.scale(), views(&data), plain).y) < CLOSE);
 }
 
 #[test]
@@ -131,23 +113,23 @@ fn causal_and_window_act() {
     let plain = |_, _, _, _, s| s;
     let top = |_, _, i, j, s| keep(j <= i, s);
     let bottom = |_, _, i: usize, j: usize, s| keep(j <= i + 26, s);
-    agrees(N, &desk, &data, "--causal=top-left", scale(N), top, plain);
-    agrees(N, &desk, &data, "--causal=bottom-right", scale(N), bottom, top);
-    agrees(N, &desk, &data, "--causal", scale(N), top, bottom);
+    agrees(N, &desk, &data, "--causal=top-left", N.scale(), top, plain);
+    agrees(N, &desk, &data, "--causal=bottom-right", N.scale(), bottom, top);
+    agrees(N, &desk, &data, "--causal", N.scale(), top, bottom);
     let window = |_, _, i: usize, j: usize, s| keep(j + 3 >= i && j <= i + 5, s);
-    agrees(N, &desk, &data, "--window 3,5", scale(N), window, plain);
+    agrees(N, &desk, &data, "--window 3,5", N.scale(), window, plain);
     let left = |_, _, i: usize, j: usize, s| keep(j + 3 >= i, s);
-    agrees(N, &desk, &data, "--window 3,-1", scale(N), left, plain);
+    agrees(N, &desk, &data, "--window 3,-1", N.scale(), left, plain);
     let right = |_, _, i: usize, j: usize, s| keep(j <= i + 5, s);
-    agrees(N, &desk, &data, "--window -1,5", scale(N), right, plain);
+    agrees(N, &desk, &data, "--window -1,5", N.scale(), right, plain);
     let both = |_, _, i: usize, j: usize, s| keep(j + 7 >= i + 26 && j <= i + 26, s);
-    agrees(N, &desk, &data, "--causal=bottom-right --window 7,-1", scale(N), both, bottom);
+    agrees(N, &desk, &data, "--causal=bottom-right --window 7,-1", N.scale(), both, bottom);
     desk.i64("lens.npy", &[45, 30]);
     let lens = |b: usize, _, i: usize, j: usize, s| {
         let valid = [45, 30][b];
         keep(j < valid && j as isize <= i as isize + valid as isize - 19, s)
     };
-    agrees(N, &desk, &data, "--causal=bottom-right --kv-lens @lens.npy", scale(N), lens, bottom);
+    agrees(N, &desk, &data, "--causal=bottom-right --kv-lens @lens.npy", N.scale(), lens, bottom);
 }
 
 #[test]
@@ -168,17 +150,17 @@ fn masks_of_every_kind_and_rank_act() {
         let mutated: Vec<bool> = bits.iter().map(|x| !x).collect();
         let masked = |b, h, i, j, s| keep(bits[at(b, h, i, j)], s);
         let other = |b, h, i, j, s| keep(mutated[at(b, h, i, j)], s);
-        agrees(N, &desk, &data, "--mask @mask.npy", scale(N), masked, other);
+        agrees(N, &desk, &data, "--mask @mask.npy", N.scale(), masked, other);
         desk.f32("bias.npy", shape, &numbers);
         let biased = |b, h, i, j, s: f64| s + f64::from(numbers[at(b, h, i, j)]);
         if shape != [19, 1] {
-            agrees(N, &desk, &data, "--mask @bias.npy", scale(N), biased, plain);
+            agrees(N, &desk, &data, "--mask @bias.npy", N.scale(), biased, plain);
         }
         let halves: Vec<f16> = numbers.iter().map(|&x| f16::from_f32(x)).collect();
         desk.npy("half.npy", "<f2", shape, bytemuck::cast_slice(&halves));
         let halved = |b, h, i, j, s: f64| s + halves[at(b, h, i, j)].to_f64();
         if shape != [19, 1] {
-            agrees(N, &desk, &data, "--mask @half.npy", scale(N), halved, plain);
+            agrees(N, &desk, &data, "--mask @half.npy", N.scale(), halved, plain);
         }
     }
 }
@@ -205,7 +187,7 @@ fn a_padded_layer_of_twelve_heads() {
     desk.bool("mask.npy", &[3, 1, 1, 77], &bits);
     desk.ok(&format!("{FILES} --mask @mask.npy"));
     let (_, y) = desk.read("y.npy");
-    let expected = attention(n, scale(n), views(&data), |b, _, _, j, s| keep(j < lens[b], s));
+    let expected = attention(n, n.scale(), views(&data), |b, _, _, j, s| keep(j < lens[b], s));
     let near = distance(&y, &expected.y);
     assert!(near < CLOSE, "{near:e}");
     desk.i64("lens.npy", &[77, 50, 1]);
@@ -218,12 +200,7 @@ fn a_padded_layer_of_twelve_heads() {
 
 /// Reads the shapes and elements of m, S and W from `state.npz`.
 fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
-    let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
-    ["m", "S", "W"].map(|name| {
-        let mut bytes = Vec::new();
-        zip.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-        common::read_f32(&bytes)
-    })
+    ["m", "S", "W"].map(|name| common::read_f32(&desk.array("state.npz", name)))
 }
 
 /// Checks the states of rows with two keys and scores from 2e7 to 3e22. The second key's score is equal to the first
@@ -256,7 +233,7 @@ fn log_sum_exp_and_state_are_those_of_the_rows() {
     desk.i64("lens.npy", &[45, 0]);
     let kept = |b, _, _, j, s| keep(j < [45, 0][b], s);
     desk.ok(&format!("{FILES} --kv-lens @lens.npy --lse-out @lse.npy --state-out @state.npz"));
-    let expected = attention(N, scale(N), views(&data), kept);
+    let expected = attention(N, N.scale(), views(&data), kept);
     let (shape, lse) = desk.read("lse.npy");
     assert_eq!(shape, [2, 4, 19]);
     let [(m_shape, m), (s_shape, s), (w_shape, w)] = states(&desk);
@@ -282,9 +259,7 @@ fn log_sum_exp_and_state_are_those_of_the_rows() {
 #[test]
 fn past_keys_come_first_and_present_keys_are_both() {
     let n = Sizes { nk: 45, ..N };
-    let data = tensors(n);
-    let desk = Desk::new();
-    desk.f32("q.npy", &n.q(), &data[0]);
+    let (desk, data) = desk(n);
     // The first 31 of each head's 45 keys are the past.
     let cut = |x: &[f32], d: usize, past: bool| -> Vec<f32> {
         x.chunks(45 * d)
@@ -302,7 +277,7 @@ fn past_keys_come_first_and_present_keys_are_both() {
         "{FILES} --layout bnhd --past-k @pk.npy --past-v @pv.npy --present-k @nk.npy --present-v @nv.npy \
          --causal=top-left"
     ));
-    let expected = attention(n, scale(n), views(&data), |_, _, i, j, s| keep(j <= i + 31, s));
+    let expected = attention(n, n.scale(), views(&data), |_, _, i, j, s| keep(j <= i + 31, s));
     let unswapped: Vec<f32> = swap_heads(&desk.read("y.npy").1, [2, 19, 4, 16]);
     assert!(distance(&unswapped, &expected.y) < CLOSE);
     assert_eq!(desk.read("nk.npy"), (n.k().to_vec(), data[1].clone()));
@@ -333,7 +308,7 @@ fn packed_sequences_do_not_see_each_other() {
                 swap_heads(&x[at * h * d..(at + len) * h * d], [1, len, h, d])
             };
             let data = [part(&q, q0, lq), part(&k, k0, lk), part(&v, k0, lk)];
-            let expected = attention(n, scale(n), views(&data), |_, _, i: usize, j: usize, s| {
+            let expected = attention(n, n.scale(), views(&data), |_, _, i: usize, j: usize, s| {
                 keep(!causal || j <= i, s)
             });
             let found = part(&y, q0, lq);
@@ -346,8 +321,7 @@ fn packed_sequences_do_not_see_each_other() {
 
 #[test]
 fn f16_and_bf16_keep_their_type() {
-    let data = tensors(N);
-    let desk = Desk::new();
+    let (desk, data) = desk(N);
     let f16s: Vec<Vec<f16>> = data.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect();
     let bf16s: Vec<Vec<bf16>> = data.iter().map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
     for (i, (name, shape)) in [("q", N.q()), ("k", N.k()), ("v", N.v())].iter().enumerate() {
@@ -363,20 +337,19 @@ fn f16_and_bf16_keep_their_type() {
         .map(|x| x.to_f32())
         .collect();
     let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| f16s[i].iter().map(|x| x.to_f32()).collect());
-    let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
+    let expected = attention(N, N.scale(), views(&exact), |_, _, _, _, s| s).y;
     let near = distance(&y, &expected);
     assert!(near < 2f64.powi(-11), "{near:e}");
 
-    let tensors =
-        [("q", N.q(), &bf16s[0]), ("k", N.k(), &bf16s[1]), ("v", N.v(), &bf16s[2])].map(|(n, s, x)| {
-            let view = safetensors::tensor::TensorView::new(
-                safetensors::Dtype::BF16,
-                s.to_vec(),
-                bytemuck::cast_slice(x),
-            );
-            (n, view.unwrap())
-        });
-    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let bytes = |i: usize| bytemuck::cast_slice(&bf16s[i]);
+    desk.safetensors(
+        "in.safetensors",
+        &[
+            ("q", safetensors::Dtype::BF16, &N.q(), bytes(0)),
+            ("k", safetensors::Dtype::BF16, &N.k(), bytes(1)),
+            ("v", safetensors::Dtype::BF16, &N.v(), bytes(2)),
+        ],
+    );
     let inputs = "run --q @in.safetensors#q --k @in.safetensors#k --v @in.safetensors#v";
     desk.ok(&format!("{inputs} --out @out.safetensors#y.0 --lse-out @out.safetensors#lse"));
     let bytes = std::fs::read(desk.path("out.safetensors")).unwrap();
@@ -386,7 +359,7 @@ fn f16_and_bf16_keep_their_type() {
     assert_eq!(file.tensor("lse").unwrap().shape(), [2, 4, 19]);
     let y: Vec<f32> = y.data().chunks(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect();
     let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| bf16s[i].iter().map(|x| x.to_f32()).collect());
-    let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
+    let expected = attention(N, N.scale(), views(&exact), |_, _, _, _, s| s).y;
     let near = distance(&y, &expected);
     assert!(near < 2f64.powi(-8), "{near:e}");
     desk.ok(&format!("{inputs} --out @b.npy"));
@@ -475,7 +448,7 @@ fn a_device_is_written_directly_and_a_link_is_followed() {
 fn bits_do_not_depend_on_threads_and_answers_not_on_block_or_back_end() {
     let n = Sizes { b: 1, h: 2, hk: 1, nq: 70, nk: 1200, d: 64, dv: 64 };
     let (desk, data) = desk(n);
-    let expected = attention(n, scale(n), views(&data), |_, _, _, _, s| s).y;
+    let expected = attention(n, n.scale(), views(&data), |_, _, _, _, s| s).y;
     desk.ok(&format!("{FILES} --threads 1"));
     let one = desk.read("y.npy");
     for threads in [2, 3, 7] {
@@ -493,8 +466,7 @@ fn bits_do_not_depend_on_threads_and_answers_not_on_block_or_back_end() {
 fn reports_are_json_and_name_what_ran() {
     let (desk, _) = desk(N);
     let text = desk.ok(&format!("{FILES} --json --certificate --threads 1 --backend scalar"));
-    let lines: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = common::lines(&text);
     assert_eq!(lines.len(), 2, "{text}");
     // The published depth is L(45, 64) = 6 + 0 + 3.
     let published = &lines[0]["published"];
@@ -527,19 +499,18 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     let (desk, data) = desk(N);
     // No machine has a device with this index, whether a driver is installed or not.
     let flags = format!("{FILES} --backend cuda --device 4096 --json");
-    let report: serde_json::Value = serde_json::from_str(&desk.ok(&flags)).unwrap();
+    let report = desk.json(&flags);
     assert_ne!(report["backend"], "cuda");
     assert!(report["fallback"].as_str().unwrap().starts_with("backend: cuda: "), "{report}");
     let (_, y) = desk.read("y.npy");
-    assert!(distance(&y, &attention(N, scale(N), views(&data), |_, _, _, _, s| s).y) < CLOSE);
+    assert!(distance(&y, &attention(N, N.scale(), views(&data), |_, _, _, _, s| s).y) < CLOSE);
     std::fs::remove_file(desk.path("y.npy")).unwrap();
     let output = desk.call(&format!("{flags} --fallback fail"));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(matches!(output.status.code(), Some(2 | 3)), "{said}");
     assert!(said.contains("--backend: cuda cannot be used: "), "{said}");
     assert!(!desk.path("y.npy").exists());
-    let plain: serde_json::Value =
-        serde_json::from_str(&desk.ok(&format!("{FILES} --backend scalar --json"))).unwrap();
+    let plain = desk.json(&format!("{FILES} --backend scalar --json"));
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 

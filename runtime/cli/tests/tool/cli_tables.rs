@@ -1,9 +1,7 @@
 //! Tests `elsa bench --compare` and `--spot` with hostile tables, and with closed outputs.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-use crate::cli_stream::said;
-use crate::common::{Desk, noise};
+use crate::common::{Desk, lines, noise, said};
 use std::fmt::Write;
 
 const NAMES: &str = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean";
@@ -29,9 +27,7 @@ fn many_rows_are_compared_by_name() {
     table(&desk, "b.csv", std::iter::once(("new".into(), 1.0)).chain(other).chain([(shape(3), 1.0)]));
     let output = desk.call("bench --compare @a.csv @b.csv --json");
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = lines(&output.stdout);
     let count = |key: &str, value: &str| lines.iter().filter(|line| line[key] == value).count();
     assert_eq!((lines.len(), count("verdict", "slower"), count("verdict", "same")), (rows + 2, 1, rows));
     let slower = lines.iter().find(|line| line["verdict"] == "slower").unwrap();

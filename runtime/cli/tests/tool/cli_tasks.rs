@@ -1,12 +1,10 @@
 //! Tests `elsa run --task` and `elsa merge` through the binary: tasks in separate processes merge to the result of
 //! attention in f64, and files that do not form a complete problem are refused.
-#![allow(clippy::unwrap_used)]
 
-use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
+use crate::common::{self, Desk, Sizes, attention, count, distance, keep, noise, swap_heads};
 use half::{bf16, f16};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::process::{Command, Output};
 
 /// Maximum relative distance of a correct output from the reference: the error of a few hundred f32 additions without
 /// much cancellation.
@@ -16,39 +14,16 @@ const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 45, nk: 45, d: 16, dv: 8 };
 
 fn desk(n: Sizes, gain: f32) -> (Desk, [Vec<f32>; 3]) {
     let desk = Desk::new();
-    let q = noise(1, count(&n.q())).iter().map(|x| x * gain).collect();
-    let data = [q, noise(2, count(&n.k())), noise(3, count(&n.v()))];
-    for (name, shape, x) in [("q", n.q(), &data[0]), ("k", n.k(), &data[1]), ("v", n.v(), &data[2])] {
-        desk.f32(&format!("{name}.npy"), &shape, x);
-    }
+    let data = desk.qkv(n, gain);
     (desk, data)
 }
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy";
 
-fn scale(n: Sizes) -> f64 {
-    f64::from((1.0 / (n.d as f64).sqrt()) as f32)
-}
-
 /// Runs the tasks `paths`, each in its own process, all concurrently. Returns the names of their files as arguments.
 fn tasks(desk: &Desk, flags: &str, quorum: &str, paths: &[String]) -> String {
-    let words = common::tool();
-    let folder = format!("{}/", desk.0.path().to_str().unwrap());
-    let children: Vec<_> = paths
-        .iter()
-        .map(|path| {
-            let line =
-                format!("{FILES} {flags} --quorum {quorum} --task-path {path} --state-out @{path}.npz");
-            let line = line.replace('@', &folder);
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).args(line.split_whitespace()).args(["--threads", "1"]);
-            command.stderr(std::process::Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    let line = |path| format!("{FILES} {flags} --quorum {quorum} --task-path {path} --state-out @{path}.npz");
+    desk.together(paths.iter().map(line));
     // The files are listed in the reverse order of the tasks.
     paths.iter().rev().map(|path| format!("@{path}.npz ")).collect()
 }
@@ -70,7 +45,7 @@ fn agrees(
     desk.ok(&format!("merge {files} --out @y.npy --lse-out @lse.npy"));
     let (shape, y) = desk.read("y.npy");
     assert_eq!(shape, n.out());
-    let answer = attention(n, scale(n), [&data[0], &data[1], &data[2]], score);
+    let answer = attention(n, n.scale(), [&data[0], &data[1], &data[2]], score);
     let near = distance(&y, &answer.y);
     assert!(near < CLOSE || y.is_empty(), "{flags}: {near:e}");
     let (shape, lse) = desk.read("lse.npy");
@@ -79,10 +54,6 @@ fn agrees(
         let same = f64::from(*lse) == *want || (f64::from(*lse) - want).abs() <= 2e-6 * want.abs().max(1.0);
         assert!(same, "{flags}: {lse} {want}");
     }
-}
-
-fn keep(yes: bool, s: f64) -> f64 {
-    if yes { s } else { f64::NEG_INFINITY }
 }
 
 fn plain(_: usize, _: usize, _: usize, _: usize, s: f64) -> f64 {
@@ -104,10 +75,7 @@ fn seven_processes_merge_to_the_answer_in_memory() {
     // The order of the files does not change any bit.
     desk.ok("merge @0.npz @3.npz @1.npz @6.npz @2.npz @5.npz @4.npz --out @again.npy --state-out @whole.npz");
     assert_eq!(desk.read("again.npy").1, merged);
-    let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("whole.npz")).unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    archive.by_name("S.npy").unwrap().read_to_end(&mut bytes).unwrap();
-    assert_eq!(common::read_f32(&bytes).0, [2, 4, 45]);
+    assert_eq!(common::read_f32(&desk.array("whole.npz", "S")).0, [2, 4, 45]);
     desk.ok("merge @0.npz @3.npz @1.npz @6.npz @2.npz @5.npz @4.npz --out @n.npy --layout bnhd");
     assert_eq!(desk.read("n.npy"), (vec![2, 45, 4, 8], swap_heads(&merged, N.out())));
 }
@@ -162,7 +130,7 @@ fn ragged_lengths_down_to_none() {
 fn scores_of_a_thousand_and_values_that_are_not_attended() {
     let n = Sizes { b: 1, ..N };
     let (desk, mut data) = desk(n, 1000.0);
-    let scores = attention(n, scale(n), [&data[0], &data[1], &data[2]], plain);
+    let scores = attention(n, n.scale(), [&data[0], &data[1], &data[2]], plain);
     assert!(scores.lse.iter().any(|lse| *lse > 900.0) && scores.lse.iter().any(|lse| *lse < 600.0));
     // The rounding of f32 scores near 1000 limits the accuracy of their exponentials.
     let files = tasks(&desk, "", "7", &numbers(7));
@@ -196,12 +164,12 @@ fn every_layout_and_type_is_gathered_from_its_file() {
         desk.npy(&format!("{name}h.npy"), "<f2", &s, bytemuck::cast_slice(&half));
     }
     let brain: Vec<Vec<bf16>> = data.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
-    let view = |i: usize, shape: [usize; 4]| {
-        let bytes = bytemuck::cast_slice(&brain[i]);
-        safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.to_vec(), bytes).unwrap()
-    };
-    let tensors = [("q", view(0, N.q())), ("k", view(1, N.k())), ("v", view(2, N.v()))];
-    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let bytes = |i: usize| bytemuck::cast_slice(&brain[i]);
+    let dtype = safetensors::Dtype::BF16;
+    desk.safetensors(
+        "in.safetensors",
+        &[("q", dtype, &N.q(), bytes(0)), ("k", dtype, &N.k(), bytes(1)), ("v", dtype, &N.v(), bytes(2))],
+    );
     let task = "--task 5/7 --causal --state-out";
     desk.ok(&format!("{FILES} {task} @plain.npz"));
     let plain = std::fs::read(desk.path("plain.npz")).unwrap();
@@ -250,8 +218,7 @@ fn gathered_tokens_give_the_same_file() {
     let mask: Vec<bool> = (0..N.nq * N.nk).map(|x| (x * x) % 5 < 4).collect();
     desk.bool("mask.npy", &[N.nq, N.nk], &mask);
     let flags = "--causal --mask @mask.npy --json";
-    let said: Value =
-        serde_json::from_str(&desk.ok(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"))).unwrap();
+    let said = desk.json(&format!("{FILES} {flags} --task 5/7 --state-out @a.npz"));
     // Task 5 has chunks 5, 6 and 1 of the 45 tokens, which have 6, 6 and 7 tokens.
     let held: Vec<usize> = (33..45).chain(7..14).collect();
     assert_eq!(
@@ -272,16 +239,8 @@ fn gathered_tokens_give_the_same_file() {
     desk.ok(&format!("{line} --tokens 45 --task 5/7 --state-out @b.npz"));
     let file = |name: &str| std::fs::read(desk.path(name)).unwrap();
     assert_eq!(file("a.npz"), file("b.npz"));
-    let output = desk.call(&format!("{line} --tokens 45 --task 0/7 --state-out @c.npz"));
-    let text = stderr(&output);
-    assert!(
-        text.contains("--q: tokens 19; allowed: 20, as the task has") && !common::exists(&desk.path("c.npz")),
-        "{text}"
-    );
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let line = format!("{line} --tokens 45 --task 0/7 --state-out @c.npz");
+    refused(&desk, &line, "--q: tokens 19; allowed: 20, as the task has");
 }
 
 pub fn refused(desk: &Desk, line: &str, words: &str) {
@@ -418,16 +377,11 @@ fn tasks_that_do_not_exist_are_refused() {
 fn the_file_says_what_it_is() {
     let (desk, _) = desk(N, 1.0);
     desk.ok(&format!("{FILES} --causal --quorum 7,3 --task 17/21 --state-out @t.npz"));
-    let mut archive = zip::ZipArchive::new(std::fs::File::open(desk.path("t.npz")).unwrap()).unwrap();
-    let mut bytes = |name: &str| {
-        let mut bytes = Vec::new();
-        archive.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-        bytes
-    };
-    let mut list = |name: &str| npyz::NpyFile::new(&bytes(name)[..]).unwrap().into_vec::<i64>().unwrap();
+    let list =
+        |name: &str| npyz::NpyFile::new(&desk.array("t.npz", name)[..]).unwrap().into_vec::<i64>().unwrap();
     assert_eq!((list("version"), list("quorum"), list("path")), (vec![2], vec![7, 3], vec![5, 2]));
     assert_eq!((list("shape"), list("rules")), (vec![2, 4, 2, 45, 45, 16, 8], vec![0, 1, -1, -1, 0, 0]));
     let rows: i64 = list("runs").chunks(2).map(|run| run[1]).sum();
-    let (shape, _) = common::read_f32(&bytes("m"));
+    let (shape, _) = common::read_f32(&desk.array("t.npz", "m"));
     assert_eq!(shape, [2, 4, rows as usize]);
 }

@@ -1,7 +1,6 @@
 //! Tests `elsa tune`, `--tuned`, and the report of `elsa info` on a tuned file.
-#![allow(clippy::unwrap_used)]
 
-use crate::common::{Desk, elsa_with};
+use crate::common::{self, Desk, elsa_with};
 use std::process::Output;
 
 const SHAPES: [&str; 4] = ["--shape", "1,1,40,200,32", "--shape", "2,1,40,200,32"];
@@ -15,12 +14,8 @@ fn tune(out: &str, more: &[&str]) -> Output {
     elsa_with(&args, &[])
 }
 
-fn json(bytes: &[u8]) -> Vec<serde_json::Value> {
-    text(bytes).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn info(variables: &[(&str, &str)]) -> serde_json::Value {
-    json(&elsa_with(&["info", "--json"], variables).stdout).remove(0)
+    common::lines(&elsa_with(&["info", "--json"], variables).stdout).remove(0)
 }
 
 /// Returns `true` if the tool finds a GPU on this machine.
@@ -67,7 +62,7 @@ fn winners_are_kept_and_used() {
     let name = path.to_str().unwrap();
     let output = tune(name, &[&SHAPES[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let lines = json(&output.stdout);
+    let lines = common::lines(&output.stdout);
     assert_eq!(lines.len(), 3);
     for row in &lines[..2] {
         assert_eq!(row["what"], "tune");
@@ -92,7 +87,7 @@ fn winners_are_kept_and_used() {
         let args = [&["warmup", "--shape", "1,1,40,200,32", "--json"][..], tuned].concat();
         let output = elsa_with(&args, &[]);
         assert_eq!(output.status.code(), Some(0));
-        let loaded = json(&output.stdout).remove(0)["loaded"].to_string();
+        let loaded = common::lines(&output.stdout).remove(0)["loaded"].to_string();
         (loaded, text(&output.stderr))
     };
     let kernel = lines[0]["kernel"].as_str().unwrap();

@@ -1,8 +1,7 @@
 //! Tests element types and formats other than f32 in `.npy`: each yields the output of the same numbers in f32.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{self, Desk, count, noise};
-use std::io::{Cursor, Write};
+use safetensors::Dtype;
 use zip::CompressionMethod;
 
 const SHAPE: [usize; 4] = [2, 4, 19, 16];
@@ -31,16 +30,7 @@ fn f64_is_rounded_to_f32_with_a_notice() {
     // The relative distance to the next f32 is at least 6e-8, so rounding removes the added 1e-9.
     let wide: Vec<f64> = noise(2, count(&SHAPE)).iter().map(|&x| f64::from(x) * (1.0 + 1e-9)).collect();
     desk.npy("k8.npy", "<f8", &SHAPE, bytemuck::cast_slice(&wide));
-    let view = safetensors::tensor::TensorView::new(
-        safetensors::Dtype::F64,
-        SHAPE.to_vec(),
-        bytemuck::cast_slice(&wide),
-    );
-    std::fs::write(
-        desk.path("k8.safetensors"),
-        safetensors::serialize([("k", view.unwrap())], None).unwrap(),
-    )
-    .unwrap();
+    desk.safetensors("k8.safetensors", &[("k", Dtype::F64, &SHAPE, bytemuck::cast_slice(&wide))]);
     for file in ["k8.npy", "k8.safetensors#k"] {
         let said = stderr(&desk, &format!("run --q @q.npy --k @{file} --v @v.npy --out @y8.npy"));
         let first = said.lines().next().unwrap();
@@ -80,8 +70,7 @@ fn a_uint8_mask_is_a_boolean_mask() {
     let bytes: Vec<u8> =
         bits.iter().enumerate().map(|(i, &bit)| if bit { (i % 255 + 1) as u8 } else { 0 }).collect();
     desk.npy("bytes.npy", "|u1", &[19, 19], &bytes);
-    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![19, 19], &bytes).unwrap();
-    std::fs::write(desk.path("m.safetensors"), safetensors::serialize([("m", view)], None).unwrap()).unwrap();
+    desk.safetensors("m.safetensors", &[("m", Dtype::U8, &[19, 19], &bytes)]);
     let masked = |file: &str| {
         desk.ok(&format!("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --mask @{file}"));
         desk.read("y.npy").1
@@ -96,15 +85,9 @@ fn a_uint8_mask_is_a_boolean_mask() {
 fn inputs_are_read_from_npz() {
     let (desk, answer) = desk();
     for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
-        let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-        let options = zip::write::SimpleFileOptions::default().compression_method(method);
-        for name in ["q", "k", "v"] {
-            zip.start_file(format!("{name}.npy"), options).unwrap();
-            zip.write_all(&std::fs::read(desk.path(&format!("{name}.npy"))).unwrap()).unwrap();
-        }
-        zip.start_file("lens.npy", options).unwrap();
-        zip.write_all(&common::npy("<i8", "False", &[2], bytemuck::cast_slice(&[19i64, 7]))).unwrap();
-        std::fs::write(desk.path("in.npz"), zip.finish().unwrap().get_ref()).unwrap();
+        let read = |name: &'static str| (name, std::fs::read(desk.path(&format!("{name}.npy"))).unwrap());
+        let lens = common::npy("<i8", "False", &[2], bytemuck::cast_slice(&[19i64, 7]));
+        desk.npz("in.npz", &[read("q"), read("k"), read("v"), ("lens", lens)], method);
         let inputs = "run --q @in.npz#q --k @in.npz#k --v @in.npz#v";
         desk.ok(&format!("{inputs} --out @z.npy"));
         assert_eq!(desk.read("z.npy"), (SHAPE.to_vec(), answer.clone()));

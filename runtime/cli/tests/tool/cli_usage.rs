@@ -1,22 +1,17 @@
 //! Tests messages about wrong command lines, about flags without an effect, and about an output that cannot be printed.
 //! Also runs the examples in the help.
-#![allow(clippy::unwrap_used)]
 
-use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
+use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy, said};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 /// Requires exit status 2, nothing on standard output, and one line that contains every part of `words`. Bars separate
 /// the parts.
 fn wrong<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], words: &str) {
     let output = elsa(args);
-    let text = stderr(&output);
+    let text = said(&output);
     assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{args:?}: {text}");
     assert!(output.stdout.is_empty() && text.starts_with("elsa: "), "{args:?}: {text}");
     for word in words.split('|') {
@@ -50,6 +45,7 @@ fn what_was_probably_meant_is_named() {
         ("bench --json=yes", "--json: 'yes'; allowed: --json without a value"),
         ("run --scale", "--scale: no value; allowed: --scale <X>"),
         ("run --q a.npy --q b.npy", "--q: given twice; allowed: once"),
+        ("verify --scenario short", "--scenario: |short|allowed: "),
         ("verify --scenario stress --scale 2", "--scenario: given with --scale; allowed: one of the two"),
     ] {
         wrong_line(line, words);
@@ -63,8 +59,9 @@ fn everything_that_is_missing_is_named_at_once() {
         "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy, path.npz#name or",
     );
     wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
+    wrong_line("verify", "--q|: missing");
     wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
-    let text = stderr(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
+    let text = said(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
     assert!(text.starts_with("elsa: --out: missing"), "{text}");
 }
 
@@ -99,26 +96,22 @@ fn help_is_a_command_too() {
 #[test]
 fn a_variable_has_its_name_in_the_message() {
     let output = elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", "foo")]);
-    let text = stderr(&output);
+    let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.starts_with("elsa: ELSA_BACKEND: 'foo'; allowed: auto, scalar, neon"), "{text}");
     let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
-    let text = stderr(&elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", absent)]));
+    let text = said(&elsa_with(&["verify", "--scenario", "stress"], &[("ELSA_BACKEND", absent)]));
     assert!(text.starts_with(&format!("elsa: ELSA_BACKEND: {absent} is absent; allowed here: ")), "{text}");
     let output = elsa_with(&["info"], &[("ELSA_LOG", "verbose")]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("ELSA_LOG: 'verbose'; allowed: off, error, warn"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("ELSA_LOG: 'verbose'; allowed: off, error, warn"), "{}", said(&output));
 }
 
 /// Checks that the limits in the help are those of the library.
 #[test]
 fn limits_in_the_help_are_those_that_hold() {
     let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
-    let refused = stderr(&elsa(&["bench", "--threads", "100000000"]));
+    let refused = said(&elsa(&["bench", "--threads", "100000000"]));
     let threads = refused.split_once("allowed: ").unwrap().1.trim();
     assert!(
         threads.starts_with("1 to ") && help.contains(&format!("of the CPU, {threads} ")),
@@ -156,13 +149,13 @@ fn flags_that_nothing_heeds_are_refused() {
     for flag in ["--half-scores", "--device 0"] {
         let output = cpu(flag);
         let name = flag.split(' ').next().unwrap();
-        assert!(matches!(output.status.code(), Some(0 | 5)), "{}", stderr(&output));
-        assert!(stderr(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{}", said(&output));
+        assert!(said(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
     }
     let output = cpu("--fallback fail");
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
-    assert!(!stderr(&cpu("")).contains("has no effect"), "{}", stderr(&cpu("")));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
+    assert!(!said(&cpu("")).contains("has no effect"), "{}", said(&cpu("")));
 }
 
 #[test]
@@ -177,14 +170,14 @@ fn a_budget_counts_for_the_methods_that_are_measured() {
     for (flags, warns) in [("--method elsa", false), ("", true)] {
         let output = bench(flags);
         let rows = common::cells(&output.stdout);
-        assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {}", stderr(&output));
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {}", said(&output));
         assert!(rows.len() == 1 && rows[0]["method"] == "elsa", "{flags}: {rows:?}");
-        assert_eq!(stderr(&output).contains("--budget has no room for math"), warns, "{}", stderr(&output));
+        assert_eq!(said(&output).contains("--budget has no room for math"), warns, "{}", said(&output));
     }
     for flags in ["--method math", "--method both"] {
         let output = bench(flags);
-        assert_eq!(output.status.code(), Some(2), "{flags}: {}", stderr(&output));
-        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{flags}: {}", said(&output));
+        let text = said(&output);
         assert!(
             text.contains("--budget: 98304 bytes; allowed: at least ") && text.contains("the method math"),
             "{text}"
@@ -212,9 +205,7 @@ const PRINTING: [&str; 8] = [
 
 /// Runs the shell script `script`, in which `$0` and `$@` are the tool and its arguments.
 fn by_shell(desk: &Desk, script: &str, line: &str) -> Output {
-    let folder = format!("{}/", desk.0.path().display());
-    let words = line.split_whitespace().map(|word| word.replace('@', &folder));
-    Command::new("sh").args(["-c", script]).args(common::tool()).args(words).output().unwrap()
+    Command::new("sh").args(["-c", script]).args(common::tool()).args(desk.words(line)).output().unwrap()
 }
 
 #[test]
@@ -228,14 +219,14 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
             output.status.success() || line.starts_with("bench") && output.status.code() == Some(5)
         };
         let full = by_shell(&desk, "\"$0\" \"$@\" > /dev/full", line);
-        let text = stderr(&full);
+        let text = said(&full);
         assert_eq!((full.status.code(), text.lines().count()), (Some(3), 1), "{line}: {text}");
         assert!(text.starts_with("elsa: standard output: "), "{line}: {text}");
 
         // An emulator's own files may take the place of a closed standard output.
         let nowhere = if emulated() { "\"$0\" \"$@\" > /dev/null" } else { "\"$0\" \"$@\" >&-" };
         let closed = by_shell(&desk, nowhere, line);
-        assert!(done(&closed), "{line}: {}", stderr(&closed));
+        assert!(done(&closed), "{line}: {}", said(&closed));
 
         let silent = by_shell(&desk, "\"$0\" \"$@\" > /dev/null 2> /dev/full", line);
         assert!(done(&silent), "{line}");
@@ -243,13 +234,11 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         // The reader of this pipe is gone before the tool starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let folder = format!("{}/", desk.0.path().display());
-        let words = line.split_whitespace().map(|word| word.replace('@', &folder));
         let tool = common::tool();
         let mut command = Command::new(&tool[0]);
-        command.args(&tool[1..]).args(words).stdout(writer).stderr(Stdio::piped());
+        command.args(&tool[1..]).args(desk.words(line)).stdout(writer).stderr(Stdio::piped());
         let output = command.spawn().unwrap().wait_with_output().unwrap();
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(141), ""), "{line}");
     }
     // A wrong request has its exit status even if standard output or standard error fails.
     for script in ["\"$0\" \"$@\" > /dev/full", "\"$0\" \"$@\" 2> /dev/full", "\"$0\" \"$@\" 2>&-"] {
@@ -270,10 +259,7 @@ fn links_that_lead_to_themselves_are_wrong_requests() {
         ("run --q @q.npy --k @q.npy --v @q.npy --out @loop.npy", "--out"),
         ("verify --q @loop.npy --k @q.npy --v @q.npy", "--q"),
     ] {
-        let output = desk.call(line);
-        let text = stderr(&output);
-        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
-        assert!(text.contains(&format!("{flag}: ")) && text.contains("loop.npy"), "{text}");
+        desk.refuses(line, &[&format!("{flag}: "), "loop.npy"]);
     }
 }
 
@@ -292,12 +278,9 @@ fn examples_of_the_help_run() {
     desk.f32("packed.npy", &[n, h, d], &noise(3, n * h * d));
     desk.i64("bounds.npy", &[0, 11, n as i64]);
     let data = noise(4, b * n * h * d);
-    let view = || {
-        let bytes = bytemuck::cast_slice(&data);
-        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![b, n, h * d], bytes).unwrap()
-    };
-    let file = safetensors::serialize(["q", "k", "v"].map(|name| (name, view())), None).unwrap();
-    std::fs::write(desk.path("in.safetensors"), file).unwrap();
+    let (shape, bytes): (_, &[u8]) = ([b, n, h * d], bytemuck::cast_slice(&data));
+    let tensors = ["q", "k", "v"].map(|name| (name, safetensors::Dtype::F32, &shape[..], bytes));
+    desk.safetensors("in.safetensors", &tensors);
 
     let help = String::from_utf8(elsa(&["run", "--help"]).stdout).unwrap().replace("\\\n", "");
     let examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  elsa run ")).collect();
@@ -308,7 +291,7 @@ fn examples_of_the_help_run() {
         let tool = common::tool();
         let script = script.replace("\"$0\" \"$@\"", &format!("{} \"$@\"", tool.join(" "))) + example;
         let output = Command::new("sh").args(["-c", &script]).env("FOLDER", desk.0.path()).output().unwrap();
-        assert!(output.status.success(), "{example}: {}", stderr(&output));
+        assert!(output.status.success(), "{example}: {}", said(&output));
         // Every output of the example must exist.
         let after = desk.list();
         let words: Vec<&str> = example.split_whitespace().collect();
@@ -352,11 +335,8 @@ fn types_are_those_of_the_argument() {
             "bool",
         ),
     ] {
-        let output = desk.call(&format!("run {line}"));
-        let text = stderr(&output);
-        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+        let text = desk.refuses(&format!("run {line}"), &words.split('|').collect::<Vec<_>>());
         let allowed = text.split_once("allowed: ").unwrap().1;
-        assert!(words.split('|').all(|word| text.contains(word)), "{words}: {text}");
         assert!(without.split('|').all(|word| !allowed.contains(word)), "{without}: {text}");
     }
 }
@@ -426,15 +406,10 @@ fn shapes_are_told_whole_with_their_files() {
             advice,
         ),
     ] {
-        let output = desk.call(&line);
-        let text = stderr(&output);
-        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
-        for word in words.split('|') {
-            assert!(text.contains(word), "{line}: '{word}' is missing in: {text}");
-        }
+        let text = desk.refuses(&line, &words.split('|').collect::<Vec<_>>());
         assert!(!text.contains(without), "{line}: '{without}' in: {text}");
     }
     let packed = "run --q @past.npy --k @past.npy --v @past.npy --out @y.npy --layout bhnd";
-    let text = stderr(&desk.call(&format!("{packed} --cu-seqlens-q @lens.npy --cu-seqlens-k @lens.npy")));
+    let text = said(&desk.call(&format!("{packed} --cu-seqlens-q @lens.npy --cu-seqlens-k @lens.npy")));
     assert!(text.contains("--layout: bhnd with --cu-seqlens-q; allowed: bnhd"), "{text}");
 }

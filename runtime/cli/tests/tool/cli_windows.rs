@@ -1,6 +1,5 @@
 //! Tests windows of an image, biases, and tables of relative positions through the binary. Outputs are compared with
 //! attention in f64 with explicit masks and biases, and with each other; some requests must be refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
 use half::bf16;
@@ -51,12 +50,11 @@ impl Case {
     /// Computes the output for a table and a shift from the definition.
     fn expected(&self, table: &[f32], shift: [usize; 2]) -> Vec<f64> {
         let [q, k, v] = &self.data;
-        let scale = f64::from((1.0 / (N.d as f64).sqrt()) as f32);
         let score = |b: usize, h: usize, i: usize, j: usize, s: f64| {
             let same = region(b % WINDOWS, i, shift) == region(b % WINDOWS, j, shift);
             if same { s + f64::from(table[entry(i, j) * HEADS + h]) } else { f64::NEG_INFINITY }
         };
-        attention(N, scale, [q, k, v], score).y
+        attention(N, N.scale(), [q, k, v], score).y
     }
 
     fn run(&self, flags: &str) -> Vec<f32> {
@@ -160,11 +158,7 @@ fn windows_are_verified() {
     assert_eq!((verdict["rows"].as_u64(), verdict["p_rows"].as_u64()), (Some(144), Some(144)));
     let drift = verdict["p_rel_l2"]["total"].as_f64().unwrap();
     assert!(drift > 1e-9 && drift < 1e-6, "{drift:e}");
-    let words: Vec<String> = format!("verify {flags}")
-        .split(' ')
-        .map(|word| word.replace('@', &format!("{}/", case.desk.0.path().display())))
-        .collect();
-    let scalar = elsa_with(&words, &[("ELSA_BACKEND", "scalar")]);
+    let scalar = elsa_with(&case.desk.words(&format!("verify {flags}")), &[("ELSA_BACKEND", "scalar")]);
     assert!(scalar.status.success(), "{}", String::from_utf8_lossy(&scalar.stderr));
 }
 
@@ -273,14 +267,7 @@ fn what_does_not_fit_is_refused_by_flag() {
     let (step, verbs) = if emulated() { (6, 1) } else { (1, 2) };
     for (flags, words) in cases.into_iter().step_by(step) {
         for verb in [format!("run {FILES} --out @y.npy"), format!("verify {FILES}")].iter().take(verbs) {
-            let output = desk.call(&format!("{verb} {flags}"));
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{verb} {flags}: {text}");
-            for word in words.split('|') {
-                assert!(text.contains(word), "{verb} {flags}: '{word}' is missing in: {text}");
-            }
-            assert!(output.stdout.is_empty(), "{flags}");
-            assert_eq!(std::fs::read(desk.path("y.npy")).unwrap(), b"an earlier answer", "{flags}");
+            desk.refuses(&format!("{verb} {flags}"), &words.split('|').collect::<Vec<_>>());
         }
     }
     let output = desk.call("verify --scenario stress --windows 2x3");

@@ -1,10 +1,16 @@
 //! Shared code of the tool's tests: calls, files, and attention in f64 from its definition.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use elsa_core::random;
-use std::path::{Path, PathBuf};
+use safetensors::{Dtype, tensor::TensorView};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Cursor, Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 /// Returns the command, with its arguments, that emulates the architecture of the tests; `None` if no emulator is
 /// needed. Cargo reads the same environment variable to run the tests themselves.
@@ -36,6 +42,11 @@ pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str
     command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
+/// Returns what a call printed on standard error.
+pub fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
 /// Runs `elsa bench --force` and requires exit status 0 or 5. Status 5 means that other programs disturbed some rows,
 /// which concurrent tests may do.
 pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
@@ -47,11 +58,15 @@ pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     output
 }
 
+/// Parses each line of `text`.
+pub fn lines(text: impl AsRef<[u8]>) -> Vec<Value> {
+    let text = std::str::from_utf8(text.as_ref()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// Parses the rows that `elsa bench --json` prints.
-pub fn cells(text: &[u8]) -> Vec<serde_json::Value> {
-    let lines = std::str::from_utf8(text).unwrap().lines();
-    let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    lines.filter(|line| line["what"] == "bench").collect()
+pub fn cells(text: &[u8]) -> Vec<Value> {
+    lines(text).into_iter().filter(|line| line["what"] == "bench").collect()
 }
 
 /// Waits until `holds` returns `true`; panics with `what` after a minute.
@@ -98,11 +113,39 @@ impl Desk {
             .unwrap()
     }
 
+    /// Runs each of `lines`, as in [`Desk::call`], in a process with one thread, all concurrently, and requires success.
+    pub fn together(&self, lines: impl Iterator<Item = String>) {
+        let tool = tool();
+        let start = |line: String| {
+            let mut command = Command::new(&tool[0]);
+            command.args(&tool[1..]).args(self.words(&line)).args(["--threads", "1"]);
+            (command.stderr(Stdio::piped()).spawn().unwrap(), line)
+        };
+        for (child, line) in lines.map(start).collect::<Vec<_>>() {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// Returns the examples in the help of a command, as lines for [`Desk::call`].
+    pub fn examples(&self, verb: &str) -> Vec<String> {
+        let help = self.ok(&format!("{verb} --help")).replace("\\\n", "");
+        let is_file = |word: &str| word.ends_with(".npy") || word.ends_with(".npz");
+        let word = |word: &str| if is_file(word) { format!("@{word}") } else { word.to_owned() };
+        let examples = help.lines().filter_map(|line| line.strip_prefix("  elsa "));
+        examples.map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")).collect()
+    }
+
     /// Calls the tool like [`Desk::call`] and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Calls the tool like [`Desk::ok`], and parses what it prints.
+    pub fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.ok(line)).unwrap()
     }
 
     /// Requires that a call is refused with exit status 2 and one line that contains all `words`, and that no file
@@ -120,6 +163,16 @@ impl Desk {
         text
     }
 
+    /// Requires that each call is refused as by [`Desk::refuses`], and that its line begins with the first word. Bars
+    /// separate the words.
+    pub fn refuse_all<'a, L: AsRef<str>>(&self, calls: impl IntoIterator<Item = (L, &'a str)>) {
+        for (line, words) in calls {
+            let (line, words): (&str, Vec<&str>) = (line.as_ref(), words.split('|').collect());
+            let text = self.refuses(line, &words);
+            assert!(text.starts_with(&format!("elsa: {}", words[0])), "{line}: {text}");
+        }
+    }
+
     /// Lists the files in the folder, with the bytes of each readable file.
     fn contents(&self) -> Vec<(String, Option<Vec<u8>>)> {
         self.list().into_iter().map(|name| (name.clone(), std::fs::read(self.path(&name)).ok())).collect()
@@ -127,6 +180,16 @@ impl Desk {
 
     pub fn f32(&self, name: &str, shape: &[usize], data: &[f32]) {
         self.npy(name, "<f4", shape, bytemuck::cast_slice(data));
+    }
+
+    /// Writes `q.npy`, `k.npy` and `v.npy`; the queries are noise times `gain`. Returns their elements.
+    pub fn qkv(&self, n: Sizes, gain: f32) -> [Vec<f32>; 3] {
+        let q = noise(1, count(&n.q())).iter().map(|x| x * gain).collect();
+        let data = [q, noise(2, count(&n.k())), noise(3, count(&n.v()))];
+        for ((name, shape), x) in [("q", n.q()), ("k", n.k()), ("v", n.v())].into_iter().zip(&data) {
+            self.f32(&format!("{name}.npy"), &shape, x);
+        }
+        data
     }
 
     pub fn i64(&self, name: &str, data: &[i64]) {
@@ -139,6 +202,30 @@ impl Desk {
 
     pub fn npy(&self, name: &str, descr: &str, shape: &[usize], bytes: &[u8]) {
         std::fs::write(self.path(name), npy(descr, "False", shape, bytes)).unwrap();
+    }
+
+    /// Writes a `.safetensors` file. A tensor has a name, a type, a shape and the bytes of its elements.
+    pub fn safetensors(&self, name: &str, tensors: &[(&str, Dtype, &[usize], &[u8])]) {
+        let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+            (*name, TensorView::new(*dtype, shape.to_vec(), bytes).unwrap())
+        });
+        std::fs::write(self.path(name), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    /// Writes an archive of `.npy` files, each with the name of its array.
+    pub fn npz(&self, name: &str, arrays: &[(&str, Vec<u8>)], method: CompressionMethod) {
+        let mut zip = ZipWriter::new(File::create(self.path(name)).unwrap());
+        for (array, bytes) in arrays {
+            let options = SimpleFileOptions::default().compression_method(method);
+            zip.start_file(format!("{array}.npy"), options).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
+        zip.finish().unwrap();
+    }
+
+    /// Returns the `.npy` file of an array in an archive.
+    pub fn array(&self, name: &str, array: &str) -> Vec<u8> {
+        array_of(&std::fs::read(self.path(name)).unwrap(), array)
     }
 
     /// Reads the shape and elements of an f32 `.npy` file without the tool's own reader.
@@ -167,6 +254,14 @@ pub fn npy(descr: &str, fortran: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8>
     file.extend(header.as_bytes());
     file.extend(bytes);
     file
+}
+
+/// Returns the `.npy` file of an array in the bytes of an archive.
+pub fn array_of(archive: &[u8], array: &str) -> Vec<u8> {
+    let mut zip = ZipArchive::new(Cursor::new(archive)).unwrap();
+    let mut bytes = Vec::new();
+    zip.by_name(&format!("{array}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
@@ -205,6 +300,16 @@ impl Sizes {
     pub fn out(&self) -> [usize; 4] {
         [self.b, self.h, self.nq, self.dv]
     }
+
+    /// Returns the default scale of the scores, rounded to f32.
+    pub fn scale(&self) -> f64 {
+        f64::from((1.0 / (self.d as f64).sqrt()) as f32)
+    }
+}
+
+/// Returns the score of a key that is attended if `yes`.
+pub fn keep(yes: bool, s: f64) -> f64 {
+    if yes { s } else { f64::NEG_INFINITY }
 }
 
 pub fn count(shape: &[usize]) -> usize {
@@ -275,8 +380,4 @@ pub fn swap_heads(x: &[f32], [b, h, n, d]: [usize; 4]) -> Vec<f32> {
         }
     }
     y
-}
-
-pub fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
 }

@@ -1,5 +1,7 @@
 //! Tests of the tool, in one program, so that their shared code is compiled and linked once.
 
+#![allow(clippy::unwrap_used)]
+
 mod cli_backward;
 mod cli_backward_tasks;
 mod cli_bad_input;

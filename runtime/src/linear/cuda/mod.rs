@@ -10,7 +10,5 @@ mod launch;
 mod layout;
 mod marshal;
 pub mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use choice::LinearGpuChoice;

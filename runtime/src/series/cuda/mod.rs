@@ -6,7 +6,5 @@ mod marshal;
 pub mod plan;
 mod recurrence;
 mod selective;
-#[cfg(test)]
-mod tests;
 
 pub use choose::{SeriesGpuChoice, choose_convolution, choose_recurrence, choose_selective};

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// Test programs of `elsa-tests` that work with a real driver.
 const TESTS: [&str; 2] = ["crossing", "no_allocation"];
 /// Programs of `tests/capi` that work with a real driver.
-const C_PROGRAMS: [&str; 5] = ["plain", "buffers", "device", "copies", "graph"];
+const C_PROGRAMS: [&str; 7] =
+    ["plain", "buffers", "device", "linear_device", "series_device", "copies", "graph"];
 
 /// Lists the executables that a cargo command has built, from its JSON messages: the name of the target and the path.
 pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {

@@ -95,6 +95,8 @@ step warm ./crossing cuda_warm::copies_are_counted --include-ignored --nocapture
 counted c-plain env ELSA_BACKEND=cuda ./plain
 counted c-buffers ./buffers
 counted c-device ./device
+counted c-linear-device ./linear_device
+counted c-series-device ./series_device
 counted c-copies ./copies
 counted c-graph ./graph
 step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
@@ -106,7 +108,8 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sani
 if [ -n "$sanitizer" ]; then
   one="--include-ignored --nocapture --test-threads 1"
   step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./crossing cuda_conformance::hard_cases $one
-  step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::tests::device_tensors cuda::tests::tensors::device_tensors $one
+  step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::tests::tensors::device_tensors $one
+  tool racecheck-linear "$sanitizer" --tool racecheck --error-exitcode 9 ./linear_device
   step racecheck-series "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_series::recurrences cuda_series::selective_scans_match cuda_series::convolutions_match $one
   PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_conformance::random $one
 else

@@ -28,6 +28,7 @@ const AS_WELL: [&str; 17] = [
     "drift::",
     "error_growth::",
     "laws::",
+    "linear_recurrence_range::",
     "linear_vim::",
     "refusals::",
     "schedules_gate::",
@@ -37,7 +38,6 @@ const AS_WELL: [&str; 17] = [
     "schedules_unseen::",
     "streamed::",
     "tasks::",
-    "ulp::",
 ];
 
 /// Modules of the tool's tests that compute. All others test files, flags, refusals, ports and statistics.

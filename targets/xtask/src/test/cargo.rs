@@ -10,7 +10,7 @@ pub const JSON: &str = "--message-format=json-render-diagnostics";
 
 /// Modules of the crossing tests that check the kernels for every form of a call, and that take only seconds in an emulator
 /// or under a sanitizer.
-pub const KERNELS: [&str; 15] = [
+pub const KERNELS: [&str; 16] = [
     "append::",
     "backward::",
     "certified::",
@@ -21,6 +21,7 @@ pub const KERNELS: [&str; 15] = [
     "hostile::",
     "linear::",
     "linear_convolution::",
+    "linear_poison::",
     "linear_recurrence::",
     "linear_selective::",
     "masks::",

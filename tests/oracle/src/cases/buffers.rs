@@ -35,6 +35,14 @@ impl Buffers {
         }
         outputs
     }
+
+    /// Returns the bits of output, log-sum-exp and states. All NaNs map to the same bits.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        let output = (0..self.output.len()).map(|i| self.output.get(i));
+        let rows = [&self.lse, &self.m, &self.s, &self.w].into_iter().flatten().copied();
+        output.chain(rows).map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+    }
 }
 
 impl Case {
@@ -60,8 +68,23 @@ impl Case {
     /// # Panics
     /// Panics if the call or its run is refused.
     pub fn run(&self, plan: &Plan, workspace: &mut Workspace) -> (Buffers, Report) {
+        self.run_with(plan, workspace, |_| ())
+    }
+
+    /// Runs a plan of the case in `workspace` with the outputs that `keep` leaves. Returns all buffers and the report.
+    ///
+    /// # Panics
+    /// Panics if the call or its run is refused.
+    pub fn run_with(
+        &self,
+        plan: &Plan,
+        workspace: &mut Workspace,
+        keep: impl FnOnce(&mut Outputs<'_>),
+    ) -> (Buffers, Report) {
         let mut buffers = self.buffers();
-        let bound = plan.bind(self.inputs(), buffers.outputs(), workspace);
+        let mut outputs = buffers.outputs();
+        keep(&mut outputs);
+        let bound = plan.bind(self.inputs(), outputs, workspace);
         let report = bound.expect("a call of the plan").run().expect("a run of the plan");
         (buffers, report)
     }

@@ -3,7 +3,7 @@
 use super::data::{Data, MaskData};
 use super::params::Params;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{BiasView, Inputs, MaskView, Problem, Spec};
+use elsa_core::attention::{BiasView, Inputs, MaskView, Operand, Problem, Spec};
 use elsa_core::view::View;
 
 /// A problem with its data.
@@ -68,6 +68,25 @@ impl Case {
         inputs.lengths.cu_seqlens_q = self.cu.as_ref().map(|x| &x.0[..]);
         inputs.lengths.cu_seqlens_k = self.cu.as_ref().map(|x| &x.1[..]);
         inputs
+    }
+
+    /// Returns the bytes of an input as a file stores them; `None` if the case does not have it.
+    #[must_use]
+    pub fn file(&self, operand: Operand) -> Option<Vec<u8>> {
+        Some(match operand {
+            Operand::Query => self.q.bytes(),
+            Operand::Key => self.k.bytes(),
+            Operand::Value => self.v.bytes(),
+            Operand::PastKey => self.past.as_ref()?.0.bytes(),
+            Operand::PastValue => self.past.as_ref()?.1.bytes(),
+            Operand::Mask => match self.mask.as_ref()? {
+                MaskData::Bool(x) => x.clone(),
+                MaskData::Additive(x) => x.bytes(),
+            },
+            Operand::Bias => self.bias.as_ref()?.bytes(),
+            Operand::BiasIndex => self.bias_index.as_ref()?.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => return None,
+        })
     }
 
     /// Returns the present keys and values that a run must write: the past ones, then the new ones.

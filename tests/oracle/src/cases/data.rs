@@ -38,6 +38,16 @@ impl Data {
         (0..self.len()).map(|i| self.get(i).to_bits()).collect()
     }
 
+    /// Returns the bytes of all elements as a file stores them.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Data::F32(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::F16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::Bf16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        }
+    }
+
     /// Borrows the elements.
     #[must_use]
     pub fn elements(&self) -> Elements<'_> {

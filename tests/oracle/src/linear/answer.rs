@@ -4,6 +4,8 @@ use super::build::Case;
 use crate::cases::{Data, each_row};
 use elsa_core::linear::Outputs;
 use elsa_core::linear::bound::{self, Executed, Judgement};
+use elsa_core::linear::scalar::{self, Walk};
+use elsa_runtime::{Engine, LinearPlan, LinearPlanOptions, LinearWorkspace, Report};
 
 /// Exact states and outputs from the oracle, with the allowed errors of a run. Rows are stored in the order of the
 /// views, without gaps.
@@ -87,6 +89,55 @@ impl Case {
             _ => vec![f32::NAN; view.extent()],
         });
         Found { output: Data::filled(spec.dtype, spec.output.extent(), f32::NAN), present }
+    }
+
+    /// Runs core's scalar fallback. Returns all outputs.
+    ///
+    /// # Panics
+    /// Panics if the call is refused.
+    #[must_use]
+    pub fn scalar(&self, walk: &Walk) -> Found {
+        let mut found = self.room();
+        let len = scalar::scratch_len(&self.problem, walk).expect("the length of the scratch");
+        let (inputs, mut outputs) = (self.inputs(), found.outputs());
+        scalar::run(&self.problem, walk, &inputs, &mut outputs, &mut vec![f32::NAN; len]).expect("a call");
+        found
+    }
+
+    /// Runs a plan of the case in `workspace`. Returns all outputs and the report.
+    ///
+    /// # Panics
+    /// Panics if the call or its run is refused.
+    pub fn run(&self, plan: &LinearPlan, workspace: &mut LinearWorkspace) -> (Found, Report) {
+        let mut found = self.room();
+        let bound = plan.bind(self.inputs(), found.outputs(), workspace);
+        let report = bound.expect("a call of the plan").run().expect("a run of the plan");
+        (found, report)
+    }
+
+    /// Plans and runs the case with `engine`. Returns all outputs.
+    ///
+    /// # Panics
+    /// Panics if the plan, the call or its run is refused, or if the run used another back end than the plan's.
+    #[must_use]
+    pub fn run_on(&self, engine: &Engine, options: &LinearPlanOptions) -> Found {
+        let plan = engine.linear_plan(&self.problem, options).expect("a plan of the case");
+        let (found, report) = self.run(&plan, &mut plan.workspace().expect("a workspace"));
+        assert_eq!(report.backend, plan.backend(), "{}", self.name);
+        found
+    }
+
+    /// Runs the case like [`Case::run_on`], and asserts that its outputs are within the bound of the executed plan.
+    /// Returns them with the exact ones.
+    ///
+    /// # Panics
+    /// Panics as [`Case::run_on`] and [`Found::check`] do.
+    pub fn check_on(&self, engine: &Engine, options: &LinearPlanOptions) -> (Found, Answer) {
+        let plan = engine.linear_plan(&self.problem, options).expect("a plan of the case");
+        let answer = self.answer(|tokens| plan.executed_of(plan.backend(), tokens));
+        let found = self.run_on(engine, options);
+        found.check(self, &answer);
+        (found, answer)
     }
 }
 

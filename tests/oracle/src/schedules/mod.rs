@@ -6,15 +6,17 @@ pub mod scores;
 
 use crate::cases::{Buffers, Case, Params};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::bound::Arithmetic;
 use elsa_core::attention::bound::rounding::{Component, Row};
+use elsa_core::attention::bound::{Arithmetic, left_out};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{
     LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len, share,
 };
-use elsa_core::attention::{reference, scalar};
+use elsa_core::attention::{Inputs, Problem, reference, scalar};
 use elsa_core::dtype::DType;
+use elsa_core::state::NaturalMerge;
+use elsa_runtime::{Plan, Workspace};
 use std::ops::Range;
 
 /// Results of a run.
@@ -28,6 +30,73 @@ pub struct Ran {
     pub d: Vec<f32>,
     /// Upper bound of `D / (S + D)` for each row.
     pub share: Vec<f32>,
+}
+
+impl Ran {
+    /// Runs a plan of a case twice in one workspace, under a schedule other than the exact one, and checks that both runs
+    /// are equal. Returns the first, and the tile whose rows decide together.
+    ///
+    /// # Panics
+    /// If a run is refused, or if the second differs from the first.
+    pub fn twice(case: &Case, plan: &Plan, workspace: &mut Workspace) -> (Ran, Tile) {
+        let mut once = || {
+            let (buffers, _) = case.run(plan, workspace);
+            let traversed = workspace.traversed().expect("a run under a schedule");
+            let (d, share) = (traversed.d.to_vec(), traversed.share.to_vec());
+            (Ran { buffers, report: traversed.report, d, share }, traversed.tile)
+        };
+        let (first, tile) = once();
+        let (again, _) = once();
+        assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
+        (first, tile)
+    }
+}
+
+/// Merged states of calls with parts of the keys: `m`, `S`, the sums `D` of the skipped weights, and `W`.
+#[derive(Debug, Default)]
+pub struct Merged(Option<[Vec<f32>; 4]>);
+
+impl Merged {
+    /// Merges the states `m`, `S`, `D` and `W` of another part.
+    pub fn add(&mut self, part: [Vec<f32>; 4]) {
+        let Some([m, s, d, w]) = self.0.take() else {
+            self.0 = Some(part);
+            return;
+        };
+        let of = |i: usize| NaturalMerge::of((m[i], s[i]), (part[0][i], part[1][i]));
+        let (rows, dv) = (0..m.len(), w.len() / m.len());
+        self.0 = Some([
+            rows.clone().map(|i| of(i).m).collect(),
+            rows.clone().map(|i| of(i).s).collect(),
+            rows.map(|i| of(i).w(d[i], part[2][i])).collect(),
+            (0..w.len()).map(|x| of(x / dv).w(w[x], part[3][x])).collect(),
+        ]);
+    }
+
+    /// Compares the merged states with the rows of the problem of all keys: they keep the budget, and their outputs are
+    /// within its bound. `near` is the allowed rounding error, and `additions` the length of the longest chain of sums.
+    ///
+    /// # Panics
+    /// If a row exceeds its limit.
+    pub fn check(&self, problem: &Problem, inputs: &Inputs<'_>, budget: f32, additions: usize, near: f64) {
+        let [m, s, d, w] = self.0.as_ref().expect("a part");
+        let (dv, values) = (problem.value_dim(), problem.spec().value);
+        let mut y = vec![0.0; dv];
+        for i in 0..m.len() {
+            let row = reference::row(problem, inputs, 0, 0, i, &mut y);
+            let left = share(s[i], d[i], additions);
+            assert!(left <= f64::from(budget) * (1.0 + 10.0 * near), "row {i}: {left}");
+            let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(d[i])).ln();
+            assert!((lse - row.lse).abs() < near, "row {i}: {lse} {}", row.lse);
+            for x in 0..dv {
+                let value = |j: usize| f64::from(inputs.value.get(values.row(0, 0, j) + x));
+                let column = (0..problem.keys()).map(value);
+                let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
+                let off = (f64::from(w[i * dv + x]) / f64::from(s[i]) - y[x]).abs();
+                assert!(off <= left_out(left, spread) + near, "row {i}: {off} {left}");
+            }
+        }
+    }
 }
 
 /// Returns `true` if each element of two runs has the same bits or is NaN in both.

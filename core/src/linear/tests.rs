@@ -1,8 +1,11 @@
 //! Checks the laws of affine elements.
 
-use super::*;
-use crate::linear::law::{Affine, AffineSlots, Transition};
+extern crate std;
+
+use super::law::{Affine, AffineSlots, Transition};
+use crate::random::Random;
 use crate::scan::{Form as ScanForm, Scan, Slots};
+use std::{vec, vec::Vec};
 
 const ALL: [Transition; 3] = [Transition::Scalar, Transition::Diagonal, Transition::Dense];
 
@@ -131,7 +134,7 @@ fn every_schedule_scans_elements_at_its_depth() {
     for transition in ALL {
         let law = Affine { transition, rows: 4, columns: 2 };
         for scan in Scan::ALL {
-            for n in [5usize, 13, 1, 2, 8, 70].into_iter().take(if SLOW { 2 } else { 6 }) {
+            for n in [5usize, 13, 1, 2, 8, 70].into_iter().take(if cfg!(elsa_sanitized) { 2 } else { 6 }) {
                 let x = tokens(&law, n, 6);
                 let mut before = vec![0.0; law.element_len()];
                 law.identity(&mut before);
