@@ -43,7 +43,7 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let plan = plan_of::<Linear>(&plan)?;
+        let plan = &plan_of::<Linear>(&*plan)?.plan;
         let choice = plan.division_of(plan.backend());
         room.fill(elsa_linear_info {
             size: size_of::<elsa_linear_info>(),

@@ -3,8 +3,8 @@
 use crate::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
-use crate::operator::{bind, create, run, run_device};
-use crate::planned::{PLANS, Planned};
+use crate::operator::{bind, create, plan_if, run, run_device};
+use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 use std::ffi::c_void;
@@ -249,16 +249,17 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let (division, convolves) = match &*plan {
-            Planned::Recurrence(of) => (of.plan.division_of(of.plan.backend()), false),
-            Planned::Selective(of) => (of.plan.division_of(of.plan.backend()), false),
-            Planned::Convolution(of) => (of.plan.division_of(of.plan.backend()), true),
-            other => {
-                let found = other.name();
-                return Err(Fault::argument(format_args!(
-                    "plan: of {found}; allowed: of a recurrence, a selective scan or a convolution"
-                )));
-            }
+        let (division, convolves) = if let Some(of) = plan_if::<Recurrence>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), false)
+        } else if let Some(of) = plan_if::<Selective>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), false)
+        } else if let Some(of) = plan_if::<Convolution>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), true)
+        } else {
+            let found = plan.name();
+            return Err(Fault::argument(format_args!(
+                "plan: of {found}; allowed: of a recurrence, a selective scan or a convolution"
+            )));
         };
         let SeriesDivision { parts, method, fft_length, .. } = division;
         room.fill(elsa_series_info {
