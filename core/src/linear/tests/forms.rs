@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::argument::ArgumentError;
-use crate::scan::{Form as ScanForm, Scan};
 
 #[test]
 #[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
@@ -47,40 +46,6 @@ fn heads_sequences_types_and_states() {
             for walk in walks() {
                 case.check_walk(walk);
                 packed.check_walk(walk);
-            }
-        }
-    }
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
-fn tokens_scan_by_every_schedule() {
-    for &(rule, per_dim) in kinds() {
-        for scan in Scan::ALL {
-            for (tokens, style) in
-                [(0, Style::Plain), (27, Style::Gates), (1, Style::Plain), (150, Style::Plain)]
-                    .into_iter()
-                    .take(if SLOW { 2 } else { 4 })
-            {
-                let mut case = Case::new(rule, per_dim, tokens, [3, 2]);
-                case.past = true;
-                let case = case.fill(style, 3);
-                let problem = case.problem();
-                let needed = scalar::token_scan_scratch_len(&problem, scan).unwrap();
-                let mut refused = None;
-                let answer = case.collect(|problem, inputs, outputs| {
-                    let mut scratch = vec![f32::NAN; needed];
-                    refused = scalar::token_scan(problem, scan, inputs, outputs, &mut scratch).err();
-                });
-                if rule.is_delta() || scan.depth(ScanForm::Inclusive, tokens).is_none() {
-                    assert!(matches!(refused, Some(ArgumentError::Conflict { .. })), "{refused:?}");
-                    assert!(answer.bits().iter().all(|x| f32::from_bits(*x).is_nan()));
-                    continue;
-                }
-                assert_eq!(refused, None);
-                // The bound for a scan with one token per part covers every schedule.
-                let walk = Walk { form: Form::Scan, chunk: 1, part: 1 };
-                case.check(&answer, &scalar::executed(&problem, &walk));
             }
         }
     }
