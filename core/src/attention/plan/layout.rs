@@ -18,7 +18,7 @@ use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
 use crate::attention::traversal::{Report, RowRoom, tile_len};
-use crate::room::{Cursor, LINE, Span, checked_bytes, table, with_alignment};
+use crate::room::{self, Cursor, LINE, Span, checked_bytes, table};
 use core::mem::size_of;
 
 /// Number of measured values for the keys and values of a head, or for one block of a head. For keys: the largest sum
@@ -189,16 +189,9 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: all regions, and one cache line of
-    /// padding to align the first region.
-    #[must_use]
-    pub const fn floats(&self) -> usize {
-        with_alignment(self.total)
-    }
-
     /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4
+        room::bytes(self.total)
     }
 }

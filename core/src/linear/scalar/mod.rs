@@ -158,8 +158,7 @@ pub fn run(
     Ok(())
 }
 
-/// Processes every state, with its contents before the first token. If the problem is bidirectional, processes it once per
-/// direction.
+/// Processes every state, from its contents before the first token; in a bidirectional problem, once per direction.
 fn drive(
     problem: &Problem,
     walk: &Walk,
