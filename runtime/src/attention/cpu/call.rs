@@ -74,7 +74,7 @@ impl<'a> CpuCall<'a> {
     /// Returns `true` if the call copies keys or values to a present tensor.
     fn has_present(&self) -> bool {
         let presents = [Operand::PresentKey, Operand::PresentValue];
-        presents.into_iter().any(|present| self.context.tensor(present).is_present())
+        presents.into_iter().any(|present| self.context.tensor(present).present)
     }
 
     /// Returns the memory of the call.

@@ -52,7 +52,7 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
             let mut key = std::ptr::null();
             let keys = j..j + 1;
             for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, _| {
-                key = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+                key = tensor.row(sequence.batch, kv_head, token).cast_const();
             });
             // SAFETY: the row of the key (*inputs*) and the row's column in the tile (clause) have `dim` elements.
             let product = |x: usize| unsafe {

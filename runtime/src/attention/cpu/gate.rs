@@ -32,7 +32,7 @@ use elsa_kernels::attention::values::is_tiny;
 ///   the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
-    let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
+    let data = query.row(tile.sequence.batch, tile.head, tile.token()).cast_const();
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
     let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: tile.rows.len(), dim };
     // SAFETY: the tensor has the tile's rows (*inputs*), `found` has two numbers, and the keys have been measured

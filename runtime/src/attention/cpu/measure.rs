@@ -111,7 +111,7 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
         let (past, new) = (c.tensor(past), c.source(new));
         for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
             let rows = MeasuredRows {
-                data: tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const(),
+                data: tensor.row(sequence.batch, kv_head, token).cast_const(),
                 dtype: c.dtype,
                 stride: tensor.stride(),
                 rows: count,
@@ -173,11 +173,11 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
 unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32) {
     let (tensor, sequence) = (c.tensor(operand), task.sequence);
     let tiling = c.choice.tiling(sequence.queries);
-    if !tensor.is_present() || task.tiles.is_empty() {
+    if !tensor.present || task.tiles.is_empty() {
         return;
     }
     let queries = tiling.tile(task.tiles.start).rows.start..tiling.tile(task.tiles.end - 1).rows.end;
-    let first = tensor.row(sequence.batch, task.head, sequence.query0 + queries.start, c.dtype);
+    let first = tensor.row(sequence.batch, task.head, sequence.query0 + queries.start);
     let rows = MeasuredRows {
         data: first.cast_const(),
         dtype: c.dtype,

@@ -89,7 +89,7 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
         let is_key = new == Operand::Key;
         let (past, new) = (c.tensor(past), c.source(new));
         for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
-            let data = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+            let data = tensor.row(sequence.batch, kv_head, token).cast_const();
             let step = tensor.stride() * c.dtype.size();
             let rows = MeasuredRows {
                 data,

@@ -23,7 +23,7 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
     let (data, n) = (tensor.data.cast_const(), memory.elements);
     // SAFETY: the tensor has `n` elements of this type (*inputs*) and is aligned for it, and nothing writes them
     // (clause).
-    tensor.is_present().then(|| unsafe {
+    tensor.present.then(|| unsafe {
         match dtype {
             DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
             DType::F16 => Elements::F16(from_raw_parts(data.cast::<f16>(), n)),

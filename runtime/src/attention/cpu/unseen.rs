@@ -45,7 +45,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     let query = c.tensor(Operand::Query);
     let dim = query.view.dim();
     for i in 0..tile.rows.len() {
-        let data = query.row(tile.sequence.batch, tile.head, tile.token() + i, c.dtype).cast_const();
+        let data = query.row(tile.sequence.batch, tile.head, tile.token() + i).cast_const();
         let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: 1, dim };
         let mut found = [0.0; 2];
         // SAFETY: the row is in the tile (*inputs*), `found` has two numbers, and `to` has a value per row (clause);
