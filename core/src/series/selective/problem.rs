@@ -1,6 +1,6 @@
 //! The problem and the data of a selective scan.
 
-use crate::argument::{ArgumentError, enough, same};
+use crate::argument::{ArgumentError, INPUT, enough, paired, same};
 use crate::dtype::{DType, Elements};
 use crate::memory::Memory;
 use crate::operands::{by_operand, operands};
@@ -313,7 +313,6 @@ impl Problem {
     /// # Errors
     /// Returns an error for the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
-        use ArgumentError as E;
         let (s, parameters) = (&self.spec, self.channels() * self.states());
         enough("u", inputs.u.len(), s.u.extent())?;
         enough("delta", inputs.delta.len(), s.delta.extent())?;
@@ -328,11 +327,8 @@ impl Problem {
         for (argument, vector) in [("d", inputs.d), ("delta_bias", inputs.delta_bias)] {
             vector.map_or(Ok(()), |x| enough(argument, x.len(), self.channels()))?;
         }
-        match (&s.z, &inputs.z) {
-            (Some(view), Some(z)) => enough("z", z.len(), view.extent())?,
-            (None, None) => {}
-            (Some(_), None) => return Err(E::Needs { argument: "z", other: "its data" }),
-            (None, Some(_)) => return Err(E::Needs { argument: "z", other: "its shape in the problem" }),
+        if let Some((view, z)) = paired("z", s.z, inputs.z, INPUT)? {
+            enough("z", z.len(), view.extent())?;
         }
         let (past, present) = (inputs.past_state, outputs.present_state.as_deref());
         check_written(&s.out, s.in_place, self.state_values(), past, outputs.out.as_ref(), present)
