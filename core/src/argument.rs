@@ -251,7 +251,7 @@ pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];
 /// As [`INPUT`], for a list.
 pub(crate) const LIST: [&str; 2] = ["its data", "its mention in the problem"];
 
-/// Returns what a problem declares for an argument, and what a call supplies for it; `None` if neither has the argument.
+/// Returns what a problem declares for an argument and what a call supplies for it; `None` if neither has the argument.
 /// If only one of them does, returns an error that `missing` completes.
 pub(crate) fn paired<A, B>(
     argument: &'static str,
