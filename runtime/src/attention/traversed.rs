@@ -48,7 +48,7 @@ enum At {
     /// next one, in f32 values.
     Cpu { counts: Span, stride: usize, workers: usize, left_out: Span },
     /// In the memory of the GPU, from byte `start` on: the counters of `blocks` thread blocks, then the states of `rows`
-    /// rows, in whose sums a weight takes part in up to `into_s` additions.
+    /// rows. A weight takes part in up to `into_s` additions of a row's sum.
     Gpu { start: usize, blocks: usize, rows: usize, into_s: usize },
 }
 
@@ -127,7 +127,7 @@ fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
     fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
 }
 
-/// Reads the counters of a run on a GPU ([`At::Gpu`]): the report, and the skipped sum and the skipped share of each row.
+/// Reads the counters at [`At::Gpu`]: the report, and the skipped sum and the skipped share of each row.
 fn on_gpu(
     workspace: &mut GpuWorkspace,
     start: usize,
