@@ -244,6 +244,45 @@ pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Res
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }
 
+/// What [`paired`] reports as missing: from a call that lacks a tensor, and from a problem that does not have it.
+pub(crate) const INPUT: [&str; 2] = ["its data", "its shape in the problem"];
+/// As [`INPUT`], for an output.
+pub(crate) const OUTPUT: [&str; 2] = ["its buffer", "its shape in the problem"];
+/// As [`INPUT`], for a list.
+pub(crate) const LIST: [&str; 2] = ["its data", "its mention in the problem"];
+
+/// Returns what a problem declares for an argument and what a call supplies for it; `None` if neither has the argument.
+/// If only one of them does, returns an error that `missing` completes.
+pub(crate) fn paired<A, B>(
+    argument: &'static str,
+    declared: Option<A>,
+    supplied: Option<B>,
+    missing: [&'static str; 2],
+) -> Result<Option<(A, B)>, ArgumentError> {
+    match (declared, supplied) {
+        (Some(declared), Some(supplied)) => Ok(Some((declared, supplied))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ArgumentError::Needs { argument, other: missing[0] }),
+        (None, Some(_)) => Err(ArgumentError::Needs { argument, other: missing[1] }),
+    }
+}
+
+/// Checks the type and the number of elements of a tensor, or that neither the problem nor the call has it.
+pub(crate) fn covers(
+    argument: &'static str,
+    declared: Option<(&'static str, usize)>,
+    supplied: Option<(&'static str, usize)>,
+    missing: [&'static str; 2],
+) -> Result<(), ArgumentError> {
+    match paired(argument, declared, supplied, missing)? {
+        Some(((allowed, _), (found, _))) if found != allowed => {
+            Err(ArgumentError::Type { argument, found, allowed })
+        }
+        Some(((_, needed), (_, found))) => enough(argument, found, needed),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Display for ArgumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use ArgumentError as E;

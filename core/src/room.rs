@@ -12,14 +12,13 @@ pub struct Span {
 /// Number of f32 values in a 64-byte line.
 pub(crate) const LINE: usize = 16;
 
-/// Returns the number of f32 values in a workspace whose regions end at `total`. One extra line is the padding that
-/// aligns the first region, wherever the memory starts.
-pub(crate) const fn with_alignment(total: usize) -> usize {
-    total + LINE
+/// Returns the size in bytes of a workspace whose regions end at `total` and that may start at any address. One extra
+/// line is the padding that aligns the first region.
+pub(crate) const fn bytes(total: usize) -> usize {
+    (total + LINE) * size_of::<f32>()
 }
 
-/// Returns the size in bytes of the workspace that [`with_alignment`] describes; `None` if it exceeds the address
-/// space.
+/// Returns the result of [`bytes`]; `None` if it exceeds the address space.
 pub(crate) fn checked_bytes(total: usize) -> Option<usize> {
     total.checked_add(LINE)?.checked_mul(size_of::<f32>()).filter(|bytes| *bytes <= isize::MAX as usize)
 }

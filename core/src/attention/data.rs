@@ -5,7 +5,7 @@ use super::mask::MaskElements;
 use super::operands::Operand;
 use super::problem::Problem;
 use super::sequence::{Chunk, Lengths};
-use crate::argument::{ArgumentError, enough};
+use crate::argument::{self, ArgumentError, INPUT, LIST, OUTPUT, enough, paired, same};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::memory::Memory;
@@ -114,65 +114,32 @@ impl<'a> Inputs<'a> {
                 return Err(E::Conflict { argument: operand.argument(), other: "append" });
             }
             let found = data.map(|data| (data.dtype(), data.len()));
-            covers(problem, operand, found, "its data")?;
+            covers(problem, operand, found, INPUT)?;
         }
-        let argument = Operand::Mask.argument();
-        match (&problem.spec().mask, &self.mask) {
-            (Some(mask), Some(data)) => {
-                let found = data.kind();
-                if found != mask.kind() {
-                    let allowed = mask.kind().name();
-                    return Err(E::Type { argument, found: found.name(), allowed });
-                }
-                if data.len() < mask.extent() {
-                    return Err(E::Short { argument, found: data.len(), needed: mask.extent() });
-                }
-            }
-            (None, None) => {}
-            (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
-            (None, Some(_)) => return Err(E::Needs { argument, other: "its shape in the problem" }),
-        }
-        self.check_bias(problem)?;
+        let spec = problem.spec();
+        let mask = spec.mask.map(|mask| (mask.kind().name(), mask.extent()));
+        let found = self.mask.map(|data| (data.kind().name(), data.len()));
+        argument::covers(Operand::Mask.argument(), mask, found, INPUT)?;
+        let bias = spec.bias.map(|bias| (bias.dtype().name(), bias.extent()));
+        let found = self.bias.map(|data| (data.dtype().name(), data.len()));
+        argument::covers(Operand::Bias.argument(), bias, found, INPUT)?;
+        self.check_index(problem)?;
         self.lengths.check(problem)
     }
 
-    /// Checks that bias and index are supplied if declared, that they are large enough, and that entries are within the
-    /// table.
-    fn check_bias(&self, problem: &Problem) -> Result<(), ArgumentError> {
-        use ArgumentError as E;
-        let bias = problem.spec().bias;
-        let argument = Operand::Bias.argument();
-        match (&bias, &self.bias) {
-            (Some(view), Some(data)) => {
-                let (found, allowed) = (data.dtype(), view.dtype());
-                if found != allowed {
-                    return Err(E::Type { argument, found: found.name(), allowed: allowed.name() });
-                }
-                if data.len() < view.extent() {
-                    return Err(E::Short { argument, found: data.len(), needed: view.extent() });
-                }
+    /// Checks that the index is supplied if declared, that it is large enough, and that entries are within the table.
+    fn check_index(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        let (argument, memory) = (Operand::BiasIndex.argument(), problem.memory(Operand::BiasIndex));
+        let found = paired(argument, memory, self.bias_index, LIST)?;
+        if let (Some(BiasView::Table(table)), Some((memory, index))) = (problem.spec().bias, found) {
+            enough(argument, index.len(), memory.elements)?;
+            let (min, max) = (0, table.entries as i64 - 1);
+            let outside = |entry: &i64| !(min..=max).contains(entry);
+            if let Some(at) = index[..memory.elements].iter().position(outside) {
+                return Err(ArgumentError::Length { argument, index: at, found: index[at], min, max });
             }
-            (None, None) => {}
-            (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
-            (None, Some(_)) => return Err(E::Needs { argument, other: "its shape in the problem" }),
         }
-        let argument = Operand::BiasIndex.argument();
-        let memory = problem.memory(Operand::BiasIndex);
-        match (bias, memory, self.bias_index) {
-            (Some(BiasView::Table(table)), Some(Memory { elements, .. }), Some(index)) => {
-                if index.len() < elements {
-                    return Err(E::Short { argument, found: index.len(), needed: elements });
-                }
-                let (min, max) = (0, table.entries as i64 - 1);
-                match index[..elements].iter().position(|entry| !(min..=max).contains(entry)) {
-                    Some(at) => Err(E::Length { argument, index: at, found: index[at], min, max }),
-                    None => Ok(()),
-                }
-            }
-            (_, None, None) => Ok(()),
-            (_, None, Some(_)) => Err(E::Needs { argument, other: "its mention in the problem" }),
-            _ => Err(E::Needs { argument, other: "its data" }),
-        }
+        Ok(())
     }
 }
 
@@ -183,46 +150,26 @@ impl Lengths<'_> {
     /// # Errors
     /// Returns an error for the first list or list entry that does not match.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
-        use ArgumentError as E;
         let s = problem.spec();
         if let Some(chunk) = self.chunk {
             chunk.check(problem)?;
         }
-        match (s.key_lengths, self.keys) {
-            (true, Some(lengths)) => {
-                let allowed = s.query.batch();
-                if lengths.len() != allowed {
-                    return Err(E::Mismatch {
-                        argument: "key_lengths",
-                        axis: "entries",
-                        found: lengths.len(),
-                        allowed,
-                        of: "the batch",
-                    });
+        let argument = "key_lengths";
+        if let Some(((), lengths)) = paired(argument, s.key_lengths.then_some(()), self.keys, LIST)? {
+            same(argument, "entries", lengths.len(), s.query.batch(), "the batch")?;
+            let max = self.chunk.map_or(problem.keys(), |chunk| chunk.key_total) as i64;
+            for (index, &found) in lengths.iter().enumerate() {
+                if !(0..=max).contains(&found) {
+                    return Err(ArgumentError::Length { argument, index, found, min: 0, max });
                 }
-                let max = self.chunk.map_or(problem.keys(), |chunk| chunk.key_total) as i64;
-                for (index, &found) in lengths.iter().enumerate() {
-                    if !(0..=max).contains(&found) {
-                        return Err(E::Length { argument: "key_lengths", index, found, min: 0, max });
-                    }
-                }
-            }
-            (false, None) => {}
-            (true, None) => return Err(E::Needs { argument: "key_lengths", other: "its data" }),
-            (false, Some(_)) => {
-                return Err(E::Needs { argument: "key_lengths", other: "its mention in the problem" });
             }
         }
-        let bounds = [
+        for (argument, list, total) in [
             ("cu_seqlens_q", self.cu_seqlens_q, s.query.tokens()),
             ("cu_seqlens_k", self.cu_seqlens_k, s.key.tokens()),
-        ];
-        for (argument, list, total) in bounds {
-            match (s.packed, list) {
-                (Some(n), Some(list)) => cumulative(argument, list, n, total as i64)?,
-                (None, None) => {}
-                (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
-                (None, Some(_)) => return Err(E::Needs { argument, other: "its mention in the problem" }),
+        ] {
+            if let Some((n, list)) = paired(argument, s.packed, list, LIST)? {
+                cumulative(argument, list, n, total as i64)?;
             }
         }
         Ok(())
@@ -259,29 +206,17 @@ impl Chunk {
     }
 }
 
-/// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
-/// problem does not have. `missing` is the argument that an error reports if a required operand was not supplied.
+/// Checks the type and the number of elements of an operand of the problem's type, or that neither the problem nor the
+/// call has it.
 fn covers(
     problem: &Problem,
     operand: Operand,
     found: Option<(DType, usize)>,
-    missing: &'static str,
+    missing: [&'static str; 2],
 ) -> Result<(), ArgumentError> {
-    use ArgumentError as E;
-    let argument = operand.argument();
-    match (problem.memory(operand), found) {
-        (Some(memory), Some((dtype, found))) => {
-            let allowed = problem.spec().dtype;
-            if dtype != allowed {
-                return Err(E::Type { argument, found: dtype.name(), allowed: allowed.name() });
-            }
-            let needed = memory.elements;
-            enough(argument, found, needed)
-        }
-        (None, None) => Ok(()),
-        (Some(_), None) => Err(E::Needs { argument, other: missing }),
-        (None, Some(_)) => Err(E::Needs { argument, other: "its shape in the problem" }),
-    }
+    let needed = problem.memory(operand).map(|memory| (problem.spec().dtype.name(), memory.elements));
+    let found = found.map(|(dtype, len)| (dtype.name(), len));
+    argument::covers(operand.argument(), needed, found, missing)
 }
 
 /// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and
@@ -366,7 +301,7 @@ impl<'a> Outputs<'a> {
                 }
                 continue;
             }
-            covers(problem, operand, data.map(|data| (data.dtype(), data.len())), "its buffer")?;
+            covers(problem, operand, data.map(|data| (data.dtype(), data.len())), OUTPUT)?;
         }
         let exact = |operand: Operand, found| match problem.memory(operand) {
             Some(Memory { elements, .. }) if elements != found => Err(E::Mismatch {

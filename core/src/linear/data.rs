@@ -2,7 +2,7 @@
 
 use super::operands::Operand;
 use super::problem::Problem;
-use crate::argument::{ArgumentError, enough};
+use crate::argument::{self, ArgumentError, INPUT, LIST, OUTPUT, paired};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::operands::by_operand;
@@ -80,7 +80,7 @@ impl<'a> Inputs<'a> {
         }
         for operand in Operand::ALL.into_iter().filter(|operand| !operand.is_written()) {
             let found = self.elements(operand).map(|data| (data.dtype(), data.len()));
-            covers(problem, operand, found, "its data")?;
+            covers(problem, operand, found, INPUT)?;
         }
         problem.check_bounds(self.cu_seqlens)
     }
@@ -92,13 +92,10 @@ impl Problem {
     /// # Errors
     /// Returns the first mismatch.
     pub fn check_bounds(&self, cu_seqlens: Option<&[i64]>) -> Result<(), ArgumentError> {
-        use ArgumentError as E;
         let argument = "cu_seqlens";
-        match (self.spec().packed, cu_seqlens) {
-            (Some(n), Some(list)) => cumulative(argument, list, n, self.tokens() as i64),
-            (None, None) => Ok(()),
-            (Some(_), None) => Err(E::Needs { argument, other: "its data" }),
-            (None, Some(_)) => Err(E::Needs { argument, other: "its mention in the problem" }),
+        match paired(argument, self.spec().packed, cu_seqlens, LIST)? {
+            Some((n, list)) => cumulative(argument, list, n, self.tokens() as i64),
+            None => Ok(()),
         }
     }
 }
@@ -142,37 +139,25 @@ impl<'a> Outputs<'a> {
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         let output = self.output.as_ref().map(|data| (data.dtype(), data.len()));
         if output.is_some() {
-            covers(problem, Operand::Output, output, "its buffer")?;
+            covers(problem, Operand::Output, output, OUTPUT)?;
         } else if self.present_state.is_none() && problem.spec().output.count() > 0 {
             // An output may only be absent if it has no elements.
             return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
         }
         let state = self.present_state.as_ref().map(|data| (DType::F32, data.len()));
-        covers(problem, Operand::PresentState, state, "its buffer")
+        covers(problem, Operand::PresentState, state, OUTPUT)
     }
 }
 
-/// Checks the type and the number of elements of an operand. If the problem does not have the operand, checks that
-/// nothing was supplied for it. `missing` is the argument that an error reports if a required operand is absent.
+/// Checks the type and the number of elements of an operand, or that neither the problem nor the call has it.
 fn covers(
     problem: &Problem,
     operand: Operand,
     found: Option<(DType, usize)>,
-    missing: &'static str,
+    missing: [&'static str; 2],
 ) -> Result<(), ArgumentError> {
-    use ArgumentError as E;
-    let argument = operand.argument();
-    match (problem.memory(operand), found) {
-        (Some(memory), Some((dtype, found))) => {
-            let allowed = problem.dtype_of(operand);
-            if dtype != allowed {
-                return Err(E::Type { argument, found: dtype.name(), allowed: allowed.name() });
-            }
-            let needed = memory.elements;
-            enough(argument, found, needed)
-        }
-        (None, None) => Ok(()),
-        (Some(_), None) => Err(E::Needs { argument, other: missing }),
-        (None, Some(_)) => Err(E::Needs { argument, other: "its shape in the problem" }),
-    }
+    let allowed = problem.dtype_of(operand).name();
+    let needed = problem.memory(operand).map(|memory| (allowed, memory.elements));
+    let found = found.map(|(dtype, len)| (dtype.name(), len));
+    argument::covers(operand.argument(), needed, found, missing)
 }

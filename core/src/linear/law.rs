@@ -100,37 +100,6 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to the map of one token. `gates` has one factor per row, a single factor, or none. Without `beta`
-    /// the map is `(diag(a), k vᵀ)`. With `beta` it is `((I − β k kᵀ) diag(a), β k vᵀ)`, which requires a dense `A`.
-    pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
-        let (a, b) = element.split_at_mut(self.transition_len());
-        let gate = |x: usize| match gates {
-            [] => 1.0,
-            [one] => *one,
-            each => each[x],
-        };
-        let rate = beta.unwrap_or(1.0);
-        for (row, k) in b.chunks_exact_mut(self.columns).zip(key) {
-            let k = rate * k;
-            row.iter_mut().zip(value).for_each(|(b, v)| *b = settled(k * v));
-        }
-        match self.transition {
-            Transition::Scalar => a[0] = gate(0),
-            Transition::Diagonal => a.iter_mut().enumerate().for_each(|(x, a)| *a = gate(x)),
-            Transition::Dense => {
-                let rate = beta.unwrap_or(0.0);
-                for (y, row) in a.chunks_exact_mut(self.rows).enumerate() {
-                    let k = rate * key[y];
-                    for (x, a) in row.iter_mut().enumerate() {
-                        let one = f32::from(u8::from(x == y));
-                        let gate = gate(x);
-                        *a = if gate == 0.0 { 0.0 } else { (one - k * key[x]) * gate };
-                    }
-                }
-            }
-        }
-    }
-
     /// Computes `at ← before ⊕ at`. `spare` has [`Affine::spare_len`] values.
     pub fn combine(&self, before: &[f32], at: &mut [f32], spare: &mut [f32]) {
         let (a1, b1) = before.split_at(self.transition_len());

@@ -2,12 +2,43 @@
 
 extern crate std;
 
-use super::law::{Affine, AffineSlots, Transition};
+use super::law::{Affine, AffineSlots, Transition, settled};
 use crate::random::Random;
 use crate::scan::{Form as ScanForm, Scan, Slots};
 use std::{vec, vec::Vec};
 
 const ALL: [Transition; 3] = [Transition::Scalar, Transition::Diagonal, Transition::Dense];
+
+/// Sets `element` to the map of one token. `gates` has one factor per row, a single factor, or none. Without `beta`
+/// the map is `(diag(a), k vᵀ)`. With `beta` it is `((I − β k kᵀ) diag(a), β k vᵀ)`, which requires a dense `A`.
+fn token(law: &Affine, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
+    let (a, b) = element.split_at_mut(law.transition_len());
+    let gate = |x: usize| match gates {
+        [] => 1.0,
+        [one] => *one,
+        each => each[x],
+    };
+    let rate = beta.unwrap_or(1.0);
+    for (row, k) in b.chunks_exact_mut(law.columns).zip(key) {
+        let k = rate * k;
+        row.iter_mut().zip(value).for_each(|(b, v)| *b = settled(k * v));
+    }
+    match law.transition {
+        Transition::Scalar => a[0] = gate(0),
+        Transition::Diagonal => a.iter_mut().enumerate().for_each(|(x, a)| *a = gate(x)),
+        Transition::Dense => {
+            let rate = beta.unwrap_or(0.0);
+            for (y, row) in a.chunks_exact_mut(law.rows).enumerate() {
+                let k = rate * key[y];
+                for (x, a) in row.iter_mut().enumerate() {
+                    let one = f32::from(u8::from(x == y));
+                    let gate = gate(x);
+                    *a = if gate == 0.0 { 0.0 } else { (one - k * key[x]) * gate };
+                }
+            }
+        }
+    }
+}
 
 /// Returns the affine elements of `n` random tokens.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
@@ -22,7 +53,7 @@ fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
                 _ => (0..law.rows).map(|_| random.unit() as f32).collect(),
             };
             let beta = (law.transition == Transition::Dense).then(|| random.unit() as f32);
-            law.token(&mut element, &gates, beta, &key, &value);
+            token(law, &mut element, &gates, beta, &key, &value);
             element
         })
         .collect()
@@ -80,7 +111,7 @@ fn cleared_rows_select() {
         let mut x = tokens(&law, 4, 4);
         let beta = (transition == Transition::Dense).then_some(0.5);
         let gates = if transition == Transition::Scalar { vec![0.0] } else { vec![0.0; 3] };
-        law.token(&mut x[2], &gates, beta, &[0.3, 0.4, 0.5], &[1.0, 2.0]);
+        token(&law, &mut x[2], &gates, beta, &[0.3, 0.4, 0.5], &[1.0, 2.0]);
         x[0].fill(f32::NAN);
         let whole = x.iter().skip(1).fold(x[0].clone(), |run, next| combined(&law, &run, next));
         let clean = combined(&law, &x[2], &x[3]);
@@ -93,7 +124,7 @@ fn cleared_rows_select() {
     // A gate may clear a single row of a diagonal `A`.
     let law = Affine { transition: Transition::Diagonal, rows: 2, columns: 1 };
     let (mut at, before) = (vec![0.0; 4], [1.0, 1.0, f32::NAN, f32::NAN]);
-    law.token(&mut at, &[0.0, 1.0], None, &[1.0, 1.0], &[5.0]);
+    token(&law, &mut at, &[0.0, 1.0], None, &[1.0, 1.0], &[5.0]);
     let run = combined(&law, &before, &at);
     assert!(run[2] == 5.0 && run[3].is_nan());
 }

@@ -24,14 +24,6 @@ impl BalancedChunkLayout {
         self.start(chunk)..self.start(chunk.saturating_add(1))
     }
 
-    /// Returns the chunk that contains token `token`, which must be below the number of tokens.
-    #[must_use]
-    pub const fn chunk_of(&self, token: usize) -> usize {
-        let (size, larger) = (self.tokens / self.chunks, self.tokens % self.chunks);
-        let in_larger = larger * (size + 1);
-        if token < in_larger || size == 0 { token / (size + 1) } else { larger + (token - in_larger) / size }
-    }
-
     fn start(&self, chunk: usize) -> usize {
         if chunk >= self.chunks {
             return self.tokens;
@@ -55,7 +47,6 @@ mod tests {
                     assert_eq!(range.start, next);
                     let size = range.len();
                     assert!(size == tokens / chunks || size == tokens.div_ceil(chunks));
-                    assert!(range.clone().all(|token| layout.chunk_of(token) == chunk), "{layout:?} {chunk}");
                     next = range.end;
                 }
                 assert_eq!(
@@ -66,6 +57,5 @@ mod tests {
         }
         let most = BalancedChunkLayout::new(usize::MAX, 1057);
         assert_eq!(most.range(1056).end, usize::MAX);
-        assert_eq!(most.chunk_of(usize::MAX - 1), 1056);
     }
 }

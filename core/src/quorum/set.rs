@@ -122,18 +122,6 @@ impl InterestSet {
         self.members.iter().map(|x| usize::from(*x))
     }
 
-    /// Returns the paired set (appendix B): each member is subtracted from the second member, modulo the number of
-    /// chunks. Every difference occurs as often as in this set, so the result is an interest set. Pairing it again
-    /// yields this set.
-    #[must_use]
-    pub fn paired(&self) -> InterestSet {
-        let second = self.members().nth(1).unwrap_or(0);
-        let mut members: Vec<u16, MAX_MEMBERS> =
-            self.members().map(|x| ((self.chunks + second - x) % self.chunks) as u16).collect();
-        members.sort_unstable();
-        InterestSet { chunks: self.chunks, members }
-    }
-
     /// Iterates over the chunks of task `task`: `(task + o) mod c` for each member `o`, in order.
     pub(crate) fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
         let task = task % self.chunks;
@@ -172,11 +160,8 @@ mod tests {
             if chunks <= if cfg!(miri) { 13 } else { 133 } {
                 assert!(covers(&set), "{set:?}");
             }
-            let paired = set.paired();
-            let members: Vec<usize, MAX_MEMBERS> = paired.members().collect();
-            assert_eq!(InterestSet::from_members(chunks, &members).as_ref(), Ok(&paired));
-            assert_eq!(paired.paired(), set);
-            assert!(chunks <= 3 || paired != set);
+            let members: Vec<usize, MAX_MEMBERS> = set.members().collect();
+            assert_eq!(InterestSet::from_members(chunks, &members).as_ref(), Ok(&set));
         }
         assert_eq!(InterestSet::sizes().last(), Some(MAX_CHUNKS));
     }
@@ -186,10 +171,6 @@ mod tests {
         let members = |c| -> Vec<usize, MAX_MEMBERS> { InterestSet::of(c).unwrap().members().collect() };
         assert_eq!(members(7), [0, 1, 3]);
         assert_eq!(members(91), [0, 1, 3, 9, 27, 49, 56, 61, 77, 81]);
-        let paired = InterestSet::of(7).unwrap().paired();
-        assert!(paired.members().eq([0, 1, 5]));
-        let paired = InterestSet::of(13).unwrap().paired();
-        assert!(paired.members().eq([0, 1, 5, 11]));
     }
 
     #[test]

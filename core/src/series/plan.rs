@@ -16,7 +16,7 @@
 
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
-use crate::room::{Cursor, Span, with_alignment};
+use crate::room::{self, Cursor, Span};
 use crate::series::bound::Precision;
 use crate::series::convolution::{self, Method, fft_length};
 use crate::series::{recurrence, selective};
@@ -108,17 +108,10 @@ pub struct SeriesLayout {
 }
 
 impl SeriesLayout {
-    /// Returns the number of f32 values of a workspace that may start at any address: all regions, and one cache line
-    /// to align the first of them.
-    #[must_use]
-    pub const fn floats(&self) -> usize {
-        with_alignment(self.total)
-    }
-
-    /// Returns the size of the workspace in bytes.
+    /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4
+        room::bytes(self.total)
     }
 }
 

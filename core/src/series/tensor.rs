@@ -234,6 +234,53 @@ macro_rules! problem {
 }
 pub(super) use problem;
 
+/// Implements how the tensors of a call are found by operand, and how inputs are made of them. The lists have the fields
+/// of `InputTensors` by operand: series and f32 values that every call has, series that the problem may lack, and f32
+/// values that the call may omit.
+macro_rules! tensors {
+    (
+        series $($series:ident = $of_series:ident),*;
+        values $($values:ident = $of_values:ident),*;
+        optional series $($some_series:ident = $of_some_series:ident),*;
+        optional values $($some_values:ident = $of_some_values:ident),*;
+    ) => {
+        $crate::operands::by_operand! {
+            InputTensors<E, F>:
+            required $($series = $of_series),* $(, $values = $of_values)*;
+            optional $($some_values = $of_some_values),* $(, $some_series = $of_some_series)*;
+        }
+
+        $crate::operands::by_operand! {
+            OutputTensors<E, F>:
+            optional Output = out, PresentState = present_state;
+        }
+
+        impl<E: Default, F: Default> InputTensors<E, F> {
+            /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
+            pub fn of(
+                mut series: impl FnMut(Operand) -> Option<E>,
+                mut values: impl FnMut(Operand) -> Option<F>,
+            ) -> InputTensors<E, F> {
+                InputTensors {
+                    $($of_series: series(Operand::$series).unwrap_or_default(),)*
+                    $($of_values: values(Operand::$values).unwrap_or_default(),)*
+                    $($of_some_series: series(Operand::$some_series),)*
+                    $($of_some_values: values(Operand::$some_values),)*
+                }
+            }
+        }
+
+        impl Operand {
+            /// Returns whether a call may omit the tensor even if the problem has it.
+            #[must_use]
+            pub const fn is_optional(self) -> bool {
+                matches!(self, $(Operand::$some_values |)* Operand::Output | Operand::PresentState)
+            }
+        }
+    };
+}
+pub(super) use tensors;
+
 /// Returns the token that step `step` of a pass over `tokens` tokens processes.
 #[inline]
 #[must_use]

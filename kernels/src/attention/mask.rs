@@ -18,7 +18,8 @@
 
 use crate::lanes::{Lanes, MAX_LANES};
 use core::f32::consts::LOG2_E;
-use elsa_core::attention::{MASK_LIMIT, MaskKind};
+use core::ops::Range;
+use elsa_core::attention::{MASK_LIMIT, MaskKind, MaskView};
 use elsa_core::dtype::DType;
 
 /// Largest number of keys in a block.
@@ -46,6 +47,30 @@ pub struct MaskTile {
     pub rows: usize,
     /// Number of keys.
     pub keys: usize,
+}
+
+impl MaskTile {
+    /// Returns the tile of the query rows `rows` and the keys `keys` in a head of the mask at `data`.
+    #[inline]
+    #[must_use]
+    pub fn of(
+        view: &MaskView,
+        data: *const u8,
+        (batch, head): (usize, usize),
+        rows: &Range<usize>,
+        keys: &Range<usize>,
+    ) -> MaskTile {
+        let row = view.row(batch, head, rows.start);
+        MaskTile {
+            data: data.wrapping_add(row.index(keys.start) * view.kind().size()),
+            kind: view.kind(),
+            stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
+            same_for_all_keys: row.step == 0,
+            before: keys.start * row.step,
+            rows: rows.len(),
+            keys: keys.len(),
+        }
+    }
 }
 
 /// Effect of a mask on a block of keys.

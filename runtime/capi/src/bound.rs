@@ -1,11 +1,11 @@
 //! Bound frames: a plan with its tensors, checked once and run many times.
 
 use crate::fault::call;
-use crate::frame::{BOUNDS, Frame, Named};
+use crate::frame::BOUNDS;
 use crate::growing::Room;
-use crate::operator::{bind, fill, over};
+use crate::operator::{bind, fill};
 use crate::types::*;
-use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
+use elsa_runtime::Attention;
 
 /// Checks tensors in host memory and binds them to a plan and a workspace, as a frame. The structs inputs and outputs
 /// are copied; the memory that they point to must stay valid as long as the frame is run. The frame keeps buffers
@@ -40,17 +40,8 @@ pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_rep
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::optional("report", report) }?;
         let frame = BOUNDS.get(bound.id)?;
-        let Frame { plan, workspace, tensors, .. } = &*frame;
         // SAFETY: the caller keeps the clause *tensors* of the function that bound the frame.
-        let done = unsafe {
-            match tensors {
-                Named::Attention(i, o) => over::<Attention>(plan, workspace, i, o, None, true),
-                Named::Linear(i, o) => over::<Linear>(plan, workspace, i, o, (), true),
-                Named::Recurrence(i, o) => over::<Recurrence>(plan, workspace, i, o, (), true),
-                Named::Selective(i, o) => over::<Selective>(plan, workspace, i, o, (), true),
-                Named::Convolution(i, o) => over::<Convolution>(plan, workspace, i, o, (), true),
-            }
-        }?;
+        let done = unsafe { frame.run() }?;
         fill(room, done);
         Ok(())
     })

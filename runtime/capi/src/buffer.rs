@@ -86,7 +86,7 @@ pub unsafe extern "C" fn elsa_buffer_create(
         let memory = engine.host_buffer::<u8>(bytes)?;
         let integrated = engine.device().is_some_and(|device| device.profile.integrated);
         let in_place = integrated && memory.device_address().is_some();
-        let id = BUFFERS.insert(Buffer { memory, in_place })?;
+        let id = BUFFERS.insert(Arc::new(Buffer { memory, in_place }))?;
         let made = BUFFERS.get(id)?;
         let mut spans = SPANS.write().unwrap_or_else(PoisonError::into_inner);
         for start in made.starts() {

@@ -8,6 +8,7 @@ use crate::text::Text;
 use crate::types::*;
 use crate::{convert, lend};
 use elsa_runtime::Engine;
+use std::sync::Arc;
 
 pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn elsa_engine_create(
         // SAFETY: the caller keeps the clauses *read* and *hook*.
         let (cores, host) = unsafe { (lend::cores(&options)?, lend::host(&options)) };
         let options = convert::engine_options(&options)?.cores(cores).host(host);
-        let id = ENGINES.insert(Engine::new(&options)?)?;
+        let id = ENGINES.insert(Arc::new(Engine::new(&options)?))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(engine, elsa_engine { id }) };
         Ok(())

@@ -9,25 +9,25 @@ use crate::types::ELSA_STATUS_HANDLE;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
-struct Slot<T> {
+struct Slot<T: ?Sized> {
     generation: u32,
     object: Option<Arc<T>>,
 }
 
 /// Live objects of one type, by handle.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T: ?Sized> {
     what: &'static str,
     slots: Mutex<Slots<T>>,
 }
 
 #[derive(Debug)]
-struct Slots<T> {
+struct Slots<T: ?Sized> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
 
-impl<T> Table<T> {
+impl<T: ?Sized> Table<T> {
     pub(crate) const fn new(what: &'static str) -> Table<T> {
         Table { what, slots: Mutex::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
@@ -45,8 +45,7 @@ impl<T> Table<T> {
     }
 
     /// Stores an object and returns its handle.
-    pub(crate) fn insert(&self, object: T) -> Result<u64, Fault> {
-        let object = Arc::new(object);
+    pub(crate) fn insert(&self, object: Arc<T>) -> Result<u64, Fault> {
         let mut slots = self.slots();
         let index = match slots.free.pop() {
             Some(index) => index,
@@ -98,10 +97,10 @@ mod tests {
     #[test]
     fn old_handles_name_nothing() {
         let table = Table::new("thing");
-        let a = table.insert(1).unwrap();
+        let a = table.insert(Arc::new(1)).unwrap();
         assert_eq!(*table.get(a).unwrap(), 1);
         table.remove(a).unwrap();
-        let b = table.insert(2).unwrap();
+        let b = table.insert(Arc::new(2)).unwrap();
         assert_ne!(a, b);
         assert_eq!(a as u32, b as u32);
         assert_eq!(table.get(a).unwrap_err().status, ELSA_STATUS_HANDLE);
@@ -115,11 +114,11 @@ mod tests {
     #[test]
     fn a_slot_without_generations_is_not_taken_again() {
         let table = Table::new("thing");
-        let a = table.insert(1).unwrap();
+        let a = table.insert(Arc::new(1)).unwrap();
         table.slots().slots[0].generation = u32::MAX;
         let last = a & 0xffff_ffff | u64::from(u32::MAX) << 32;
         table.remove(last).unwrap();
-        let b = table.insert(2).unwrap();
+        let b = table.insert(Arc::new(2)).unwrap();
         assert_eq!(b & 0xffff_ffff, 2);
         assert!(table.get(a).is_err() && table.get(last).is_err());
     }

@@ -17,8 +17,7 @@ use std::ffi::c_void;
 /// plan, each with its own workspace.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+/// As for elsa_plan_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_plan_create(
     engine: elsa_engine,
@@ -43,7 +42,7 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let plan = plan_of::<Linear>(&plan)?;
+        let plan = &plan_of::<Linear>(&*plan)?.plan;
         let choice = plan.division_of(plan.backend());
         room.fill(elsa_linear_info {
             size: size_of::<elsa_linear_info>(),
@@ -61,9 +60,7 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
 /// present_state must be present.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules (*tensors*).
+/// As for elsa_run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_run(
     plan: elsa_plan,
@@ -80,10 +77,7 @@ pub unsafe extern "C" fn elsa_linear_run(
 /// elsa_run_device apply; cu_seqlens is in host memory.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
-/// stream is null or has not been destroyed.
+/// As for elsa_run_device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_run_device(
     plan: elsa_plan,
@@ -100,9 +94,7 @@ pub unsafe extern "C" fn elsa_linear_run_device(
 /// Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules in every run (*tensors*).
+/// As for elsa_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_linear_bind(
     plan: elsa_plan,

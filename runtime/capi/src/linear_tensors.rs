@@ -5,16 +5,14 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
 use crate::operands::{buffers, in_order};
-use crate::operator::{Called, OnDevice};
-use crate::planned::Planned;
-use crate::space::Space;
+use crate::operator::{Called, PlanOf};
+use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::linear::{Inputs, Operand, Operands, Outputs, Problem};
 use elsa_runtime::{
-    Backend, Engine, Linear, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan, LinearWorkspace, Report,
+    Engine, Linear, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan, LinearWorkspace, Report, RunError,
 };
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
@@ -105,39 +103,27 @@ unsafe fn host<'a>(
 }
 
 impl Called for Linear {
+    const NAME: &'static str = "linear attention";
     const CREATE: &'static str = "elsa_linear_plan_create";
     type Described = elsa_linear_problem;
     type Options = elsa_linear_options;
     type Read = elsa_linear_inputs;
     type Written = elsa_linear_outputs;
     type Part = ();
-    type Plan = LinearPlan;
-    type Workspace = LinearWorkspace;
+    type Types = ();
 
     fn create(
         engine: &Engine,
         problem: &elsa_linear_problem,
         options: &elsa_linear_options,
-    ) -> Result<Planned, Fault> {
+    ) -> Result<PlanOf<Linear>, Fault> {
         let problem = convert::linear_problem(problem)?;
         let plan = engine.linear_plan(&problem, &convert::linear_options(options)?)?;
-        Ok(Planned::Linear(plan.into()))
+        Ok(Typed { plan, types: () })
     }
 
-    fn plan(planned: &Planned) -> Option<&LinearPlan> {
-        if let Planned::Linear(plan) = planned { Some(plan) } else { None }
-    }
-
-    fn workspace(space: &mut Space) -> Option<&mut LinearWorkspace> {
-        if let Space::Linear(workspace) = space { Some(workspace) } else { None }
-    }
-
-    fn shared(plans: &[&LinearPlan]) -> Result<Space, Fault> {
-        Ok(Space::Linear(LinearWorkspace::shared(plans)?.into()))
-    }
-
-    fn kernel(plan: &LinearPlan, backend: Backend) -> &'static str {
-        plan.kernel_of(backend)
+    fn warm(plan: &LinearPlan, workspace: &mut LinearWorkspace) -> Result<Report, RunError> {
+        plan.warm(workspace)
     }
 
     fn addresses(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> impl Iterator<Item = usize> {
@@ -145,36 +131,23 @@ impl Called for Linear {
         tensors.into_iter().chain([i.cu_seqlens.data.addr()])
     }
 
-    fn named(inputs: elsa_linear_inputs, outputs: elsa_linear_outputs) -> Named {
-        Named::Linear(inputs, outputs)
-    }
-
-    unsafe fn bind(
-        plan: &LinearPlan,
-        workspace: &mut LinearWorkspace,
+    unsafe fn host<'a>(
+        of: &PlanOf<Linear>,
         inputs: &elsa_linear_inputs,
         outputs: &elsa_linear_outputs,
         (): (),
-        runs: bool,
-    ) -> Result<Option<Report>, Fault> {
+    ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
         // SAFETY: the caller keeps the clause *tensors*.
-        let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs) }?;
-        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
-    }
-}
-
-impl OnDevice for Linear {
-    fn of_runtime(plan: &LinearPlan) -> &LinearPlan {
-        plan
+        unsafe { host(of.plan.problem(), inputs, outputs) }
     }
 
     // `cu_seqlens` is in host memory, unlike the tensors.
     unsafe fn device<'a>(
-        plan: &LinearPlan,
+        of: &PlanOf<Linear>,
         inputs: &elsa_linear_inputs,
         outputs: &elsa_linear_outputs,
     ) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
-        let tensors = check(plan.problem(), inputs, outputs)?;
+        let tensors = check(of.plan.problem(), inputs, outputs)?;
         let required = |operand| tensors.operands[operand].data as u64;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = LinearDeviceInputs {

@@ -5,20 +5,23 @@ use crate::buffer::{Held, held};
 use crate::convert;
 use crate::engine::ENGINES;
 use crate::fault::Fault;
-use crate::frame::{BOUNDS, Frame, Named};
+use crate::frame::{BOUNDS, Runs};
 use crate::growing::{Growing, Room, take, take_or_default};
-use crate::planned::{PLANS, Planned};
+use crate::planned::{AnyPlan, PLANS, Typed};
 use crate::pointer::{aligned, put};
 use crate::space::{Space, WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_runtime::operators::{Bound, Operator, Plan, Workspace};
-use elsa_runtime::{Backend, BindError, Engine, RawStream, Report};
+use elsa_runtime::{BindError, Engine, RawStream, Report, RunError};
+use std::any::Any;
 use std::ffi::c_void;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Operator of the runtime, as exposed by the C interface.
-pub(crate) trait Called: Sized {
+pub(crate) trait Called: Operator {
+    /// Name of the operator, for messages.
+    const NAME: &'static str;
     /// Name of the C function that creates plans of the operator, for messages.
     const CREATE: &'static str;
     /// C struct that describes a problem.
@@ -31,76 +34,141 @@ pub(crate) trait Called: Sized {
     type Written: Growing;
     /// Optional argument of a call in addition to its tensors: the chunk for attention, nothing for other operators.
     type Part: Copy + Default;
-    /// Type of the operator's plans.
-    type Plan;
-    /// Type of the workspaces for these plans.
-    type Workspace;
+    /// The element types that a problem leaves to the caller.
+    type Types: Send + Sync + 'static;
 
     /// Creates a plan.
-    fn create(engine: &Engine, problem: &Self::Described, options: &Self::Options) -> Result<Planned, Fault>;
+    fn create(
+        engine: &Engine,
+        problem: &Self::Described,
+        options: &Self::Options,
+    ) -> Result<PlanOf<Self>, Fault>;
 
-    /// Returns the plan if it belongs to this operator.
-    fn plan(planned: &Planned) -> Option<&Self::Plan>;
+    /// Returns the workspace size that runs of a plan need if they output states, in bytes.
+    fn state_workspace_bytes(plan: &Plan<Self>) -> usize {
+        plan.workspace_bytes()
+    }
 
-    /// Returns the workspace if it was created for plans of this operator.
-    fn workspace(space: &mut Space) -> Option<&mut Self::Workspace>;
-
-    /// Creates a workspace for several plans.
-    fn shared(plans: &[&Self::Plan]) -> Result<Space, Fault>;
-
-    /// Returns the name of the kernel that runs the plan on a back end.
-    fn kernel(plan: &Self::Plan, backend: Backend) -> &'static str;
+    /// Warms up a plan in a workspace.
+    fn warm(plan: &Plan<Self>, workspace: &mut Workspace<Self>) -> Result<Report, RunError>;
 
     /// Returns the addresses of all tensors and lists.
     fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
 
-    /// Collects the tensors of a frame.
-    fn named(read: Self::Read, written: Self::Written) -> Named;
-
-    /// Checks tensors in host memory and binds them. With `runs` it also runs the bound frame, waits, and returns the
-    /// report.
+    /// Checks tensors in host memory.
     ///
     /// # Safety
-    /// The crate's clause *tensors*.
-    unsafe fn bind(
-        plan: &Self::Plan,
-        workspace: &mut Self::Workspace,
+    /// The crate's clause *tensors*, for `'a`.
+    unsafe fn host<'a>(
+        plan: &PlanOf<Self>,
         read: &Self::Read,
         written: &Self::Written,
         part: Self::Part,
-        runs: bool,
-    ) -> Result<Option<Report>, Fault>;
-}
+    ) -> Result<(Self::Inputs<'a>, Self::Outputs<'a>), Fault>;
 
-/// Operator that accepts tensors in GPU memory.
-pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
-    /// Returns the runtime's plan inside a plan of the C interface.
-    fn of_runtime(plan: &<Self as Called>::Plan) -> &Plan<Self>;
-
-    /// Checks every property of the tensors except whether their memory is on the device.
+    /// Checks every property of tensors in GPU memory except whether their memory is on the device.
     ///
     /// # Safety
     /// For `'a`, the lists are readable for their entries and nothing writes to them.
     unsafe fn device<'a>(
-        plan: &<Self as Called>::Plan,
+        plan: &PlanOf<Self>,
         read: &Self::Read,
         written: &Self::Written,
     ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
 }
 
+/// A plan of the operator `O`.
+pub(crate) type PlanOf<O> = Typed<O, <O as Called>::Types>;
+
+impl<O: Called> AnyPlan for PlanOf<O> {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn info(&self) -> elsa_plan_info {
+        let plan = &self.plan;
+        let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
+        elsa_plan_info {
+            size: size_of::<elsa_plan_info>(),
+            backend: convert::backend_number(plan.backend()),
+            fallback: u32::from(plan.refusal().is_some()),
+            workspace_bytes: plan.workspace_bytes(),
+            staging_bytes: plan.staging_bytes(),
+            kernel: text::name(plan.kernel()),
+            state_workspace_bytes: O::state_workspace_bytes(plan),
+            reason: reason.chars(),
+        }
+    }
+
+    fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault> {
+        let plans = plans.iter().map(|plan| Ok(&plan_of::<O>(plan.as_ref())?.plan));
+        let plans = plans.collect::<Result<Vec<_>, Fault>>()?;
+        Ok(space::<O>(Workspace::shared(&plans)?))
+    }
+
+    unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault> {
+        // SAFETY: the caller keeps the clause *lent*.
+        Ok(space::<O>(unsafe { self.plan.workspace_in(memory, bytes) }?))
+    }
+
+    unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Space, Fault> {
+        // SAFETY: the caller keeps the clause *lent*.
+        Ok(space::<O>(unsafe { self.plan.workspace_on_device(memory, bytes) }?))
+    }
+
+    fn warm(&self, workspace: &mut Space) -> Result<(), Fault> {
+        O::warm(&self.plan, workspace_of::<O>(workspace)?)?;
+        Ok(())
+    }
+}
+
+fn space<O: Called>(workspace: Workspace<O>) -> Space {
+    Space { name: O::NAME, workspace: Box::new(workspace) }
+}
+
+/// Returns the plan in the type of the operator `O`; `None` if it belongs to another operator.
+pub(crate) fn plan_if<O: Called>(planned: &dyn AnyPlan) -> Option<&PlanOf<O>> {
+    let planned: &dyn Any = planned;
+    planned.downcast_ref()
+}
+
 /// Returns the plan in the type of the operator `O`, or an error if it belongs to another operator.
-pub(crate) fn plan_of<O: Called>(planned: &Planned) -> Result<&O::Plan, Fault> {
+pub(crate) fn plan_of<O: Called>(planned: &dyn AnyPlan) -> Result<&PlanOf<O>, Fault> {
     let (found, create) = (planned.name(), O::CREATE);
-    O::plan(planned)
+    plan_if::<O>(planned)
         .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
 }
 
 /// Returns the workspace in the type of the operator `O`, or an error if it belongs to another operator.
-pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Workspace, Fault> {
-    let (found, create) = (space.name(), O::CREATE);
-    O::workspace(space).ok_or_else(|| {
+pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut Workspace<O>, Fault> {
+    let (found, create) = (space.name, O::CREATE);
+    space.workspace.downcast_mut().ok_or_else(|| {
         Fault::argument(format_args!("workspace: of a plan of {found}; allowed: of one of {create}"))
     })
+}
+
+/// Plan, workspace and tensors of a bound frame.
+struct Frame<O: Called> {
+    plan: Arc<dyn AnyPlan>,
+    workspace: Arc<Mutex<Space>>,
+    read: O::Read,
+    written: O::Written,
+    /// Keeps the buffers of the tensors alive.
+    _held: Held,
+}
+
+// SAFETY: the memory is valid and nothing else uses it, whichever thread runs the frame (clause *tensors* of the
+// function that bound it).
+unsafe impl<O: Called> Send for Frame<O> {}
+// SAFETY: the same clause holds, and a run holds the lock of the workspace.
+unsafe impl<O: Called> Sync for Frame<O> {}
+
+impl<O: Called> Runs for Frame<O> {
+    unsafe fn run(&self) -> Result<Option<elsa_report>, Fault> {
+        let Frame { plan, workspace, read, written, .. } = self;
+        // SAFETY: the caller keeps the clause *tensors*.
+        unsafe { over::<O>(plan.as_ref(), workspace, read, written, O::Part::default(), true) }
+    }
 }
 
 /// Retains every buffer in which a tensor or a list begins.
@@ -111,7 +179,7 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
 /// Runs the bound frame if `runs` is set, and returns the report. This function is separate from checking and binding
 /// because a bound frame is large, and a call must stay within `ELSA_STACK_BYTES`.
 #[inline(never)]
-pub(crate) fn ran<O: Operator>(
+fn ran<O: Operator>(
     bound: &mut Result<Bound<'_, O>, BindError>,
     runs: bool,
 ) -> Result<Option<Report>, Fault> {
@@ -157,7 +225,7 @@ pub(crate) unsafe fn create<O: Called>(
     let engine = ENGINES.get(engine.id)?;
     // SAFETY: the caller keeps the clause *read*.
     let (problem, options) = unsafe { (take("problem", problem)?, take_or_default("options", options)?) };
-    let id = PLANS.insert(O::create(&engine, &problem, &options)?)?;
+    let id = PLANS.insert(Arc::new(O::create(&engine, &problem, &options)?))?;
     // SAFETY: the caller keeps the clause *write*.
     unsafe { put(plan, elsa_plan { id }) };
     Ok(())
@@ -168,7 +236,7 @@ pub(crate) unsafe fn create<O: Called>(
 /// # Safety
 /// The crate's clause *tensors*.
 pub(crate) unsafe fn over<O: Called>(
-    planned: &Planned,
+    planned: &dyn AnyPlan,
     workspace: &Mutex<Space>,
     read: &O::Read,
     written: &O::Written,
@@ -179,8 +247,9 @@ pub(crate) unsafe fn over<O: Called>(
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(read, written);
     // SAFETY: the caller keeps the clause *tensors*.
-    let report = unsafe { O::bind(plan, workspace, read, written, part, runs) }?;
-    Ok(report.map(|report| report_of(O::kernel(plan, report.backend), &report)))
+    let (inputs, outputs) = unsafe { O::host(plan, read, written, part) }?;
+    let report = ran(&mut plan.plan.bind(inputs, outputs, workspace), runs)?;
+    Ok(report.map(|report| report_of(plan.plan.kernel_of(report.backend), &report)))
 }
 
 /// Runs a plan, given by its handle, over the tensors of a call. The report may be null.
@@ -199,7 +268,7 @@ pub(crate) unsafe fn run<O: Called>(
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
     // SAFETY: the caller keeps the clause *tensors*.
-    let done = unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), true) }?;
+    let done = unsafe { over::<O>(&*plan, &workspace, &inputs, &outputs, O::Part::default(), true) }?;
     fill(room, done);
     Ok(())
 }
@@ -210,7 +279,7 @@ pub(crate) unsafe fn run<O: Called>(
 /// # Safety
 /// The crate's clauses *read* and *write*, and *tensors* until the stream has been waited for. `stream` is null or has
 /// not been destroyed.
-pub(crate) unsafe fn run_device<O: OnDevice>(
+pub(crate) unsafe fn run_device<O: Called>(
     plan: elsa_plan,
     workspace: elsa_workspace,
     inputs: *const O::Read,
@@ -222,13 +291,13 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
     let (room, inputs, outputs) =
         unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
     let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-    let (plan, mut workspace) = (plan_of::<O>(&plan)?, lock(&workspace)?);
+    let (plan, mut workspace) = (plan_of::<O>(&*plan)?, lock(&workspace)?);
     let workspace = workspace_of::<O>(&mut workspace)?;
     let _held = hold::<O>(&inputs, &outputs);
     // SAFETY: the caller keeps the clause *tensors* and the one on the stream. `device` rejects outputs that overlap.
     unsafe {
         let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
-        let plan = O::of_runtime(plan);
+        let plan = &plan.plan;
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
         let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
@@ -259,8 +328,9 @@ pub(crate) unsafe fn bind<O: Called>(
     let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
     let held = hold::<O>(&inputs, &outputs);
     // SAFETY: the caller keeps the clause *tensors*.
-    unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), false) }?;
-    let id = BOUNDS.insert(Frame::new(plan, workspace, O::named(inputs, outputs), held))?;
+    unsafe { over::<O>(&*plan, &workspace, &inputs, &outputs, O::Part::default(), false) }?;
+    let frame = Frame::<O> { plan, workspace, read: inputs, written: outputs, _held: held };
+    let id = BOUNDS.insert(Arc::new(frame))?;
     // SAFETY: the caller keeps the clause *write*.
     unsafe { put(bound, elsa_bound { id }) };
     Ok(())

@@ -1,12 +1,11 @@
 //! Plans: decisions that depend on the shape, made once.
 
+use crate::convert;
 use crate::fault::call;
 use crate::growing::Room;
 use crate::operator::{create, plan_of};
-use crate::planned::{PLANS, Planned, of_any};
-use crate::text::Text;
+use crate::planned::PLANS;
 use crate::types::*;
-use crate::{convert, text};
 use elsa_runtime::Attention;
 
 /// Creates a plan: everything that depends on the shape is decided here. Null options select the defaults. On a GPU
@@ -37,24 +36,7 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
     call(|| {
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
-        let plan = PLANS.get(plan.id)?;
-        let state_workspace_bytes = match &*plan {
-            Planned::Attention(plan) => plan.state_workspace_bytes(),
-            other => of_any!(other, plan => plan.workspace_bytes()),
-        };
-        room.fill(of_any!(&*plan, plan => {
-            let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
-            elsa_plan_info {
-                size: size_of::<elsa_plan_info>(),
-                backend: convert::backend_number(plan.backend()),
-                fallback: u32::from(plan.refusal().is_some()),
-                workspace_bytes: plan.workspace_bytes(),
-                staging_bytes: plan.staging_bytes(),
-                kernel: text::name(plan.kernel()),
-                state_workspace_bytes,
-                reason: reason.chars(),
-            }
-        }));
+        room.fill(PLANS.get(plan.id)?.info());
         Ok(())
     })
 }
@@ -75,7 +57,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("certificate", certificate) }?;
         let plan = PLANS.get(plan.id)?;
-        let plan = plan_of::<Attention>(&plan)?;
+        let plan = &plan_of::<Attention>(&*plan)?.plan;
         let c = plan.certificate_of(convert::backend(backend)?.unwrap_or(plan.backend()));
         room.fill(elsa_certificate {
             size: size_of::<elsa_certificate>(),

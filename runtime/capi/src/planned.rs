@@ -1,63 +1,45 @@
 //! The plans behind the handles.
 
+use crate::fault::Fault;
 use crate::handles::Table;
-use elsa_core::dtype::DType;
-use elsa_runtime::{ConvolutionPlan, LinearPlan, Plan, RecurrencePlan, SelectivePlan};
+use crate::space::Space;
+use crate::types::*;
+use elsa_runtime::operators::{Operator, Plan};
+use std::any::Any;
+use std::sync::Arc;
 
-pub(crate) static PLANS: Table<Planned> = Table::new("plan");
+pub(crate) static PLANS: Table<dyn AnyPlan> = Table::new("plan");
 
-/// A plan whose problem does not fix the element types of the tensors, with the types that the caller has chosen.
+/// A plan, with the element types that its problem leaves to the caller.
 #[derive(Debug)]
-pub(crate) struct Typed<P> {
-    pub plan: P,
-    /// Element type of most tensors.
-    pub dtype: DType,
-    /// Element type of gates or time steps.
-    pub gate: DType,
+pub(crate) struct Typed<O: Operator, T> {
+    pub plan: Plan<O>,
+    pub types: T,
 }
 
-/// A plan of one of the operators.
-#[derive(Debug)]
-pub(crate) enum Planned {
-    Attention(Box<Plan>),
-    Linear(Box<LinearPlan>),
-    Recurrence(Box<Typed<RecurrencePlan>>),
-    Selective(Box<Typed<SelectivePlan>>),
-    Convolution(Box<Typed<ConvolutionPlan>>),
-}
-
-/// Evaluates `$call` with `$plan` bound to the runtime's plan, whichever operator it belongs to.
-macro_rules! of_any {
-    ($planned:expr, $plan:ident => $call:expr) => {
-        match $planned {
-            $crate::planned::Planned::Attention($plan) => $call,
-            $crate::planned::Planned::Linear($plan) => $call,
-            $crate::planned::Planned::Recurrence(typed) => {
-                let $plan = &typed.plan;
-                $call
-            }
-            $crate::planned::Planned::Selective(typed) => {
-                let $plan = &typed.plan;
-                $call
-            }
-            $crate::planned::Planned::Convolution(typed) => {
-                let $plan = &typed.plan;
-                $call
-            }
-        }
-    };
-}
-pub(crate) use of_any;
-
-impl Planned {
+/// A plan of any operator: a [`Typed`].
+pub(crate) trait AnyPlan: Any + Send + Sync {
     /// Returns the name of the operator, for messages.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Planned::Attention(_) => "attention",
-            Planned::Linear(_) => "linear attention",
-            Planned::Recurrence(_) => "a recurrence",
-            Planned::Selective(_) => "a selective scan",
-            Planned::Convolution(_) => "a convolution",
-        }
-    }
+    fn name(&self) -> &'static str;
+
+    /// Describes the plan.
+    fn info(&self) -> elsa_plan_info;
+
+    /// Creates a workspace for several plans, all of this plan's operator.
+    fn shared(&self, plans: &[Arc<dyn AnyPlan>]) -> Result<Space, Fault>;
+
+    /// Creates a workspace in host memory of the caller.
+    ///
+    /// # Safety
+    /// The clause *lent* of [`Plan::workspace_in`].
+    unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Space, Fault>;
+
+    /// Creates a workspace in device memory of the caller.
+    ///
+    /// # Safety
+    /// The clause *lent* of [`Plan::workspace_on_device`].
+    unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Space, Fault>;
+
+    /// Warms up the plan in a workspace.
+    fn warm(&self, workspace: &mut Space) -> Result<(), Fault>;
 }

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn elsa_partial(
             return Err(Fault::null("state_m"));
         }
         // SAFETY: the caller keeps the clause *tensors*.
-        let done = unsafe { over::<Attention>(&plan, &workspace, &inputs, &outputs, chunk, true) }?;
+        let done = unsafe { over::<Attention>(&*plan, &workspace, &inputs, &outputs, chunk, true) }?;
         fill(room, done);
         Ok(())
     })

@@ -3,8 +3,8 @@
 use crate::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
-use crate::operator::{bind, create, run, run_device};
-use crate::planned::{PLANS, Planned};
+use crate::operator::{bind, create, plan_if, run, run_device};
+use crate::planned::PLANS;
 use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 use std::ffi::c_void;
@@ -18,8 +18,7 @@ use std::ffi::c_void;
 /// ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+/// As for elsa_plan_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_plan_create(
     engine: elsa_engine,
@@ -36,9 +35,7 @@ pub unsafe extern "C" fn elsa_recurrence_plan_create(
 /// present_state must be present.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules (*tensors*).
+/// As for elsa_run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_run(
     plan: elsa_plan,
@@ -55,10 +52,7 @@ pub unsafe extern "C" fn elsa_recurrence_run(
 /// rules of elsa_run_device apply.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
-/// stream is null or has not been destroyed.
+/// As for elsa_run_device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_run_device(
     plan: elsa_plan,
@@ -75,9 +69,7 @@ pub unsafe extern "C" fn elsa_recurrence_run_device(
 /// Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules in every run (*tensors*).
+/// As for elsa_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_recurrence_bind(
     plan: elsa_plan,
@@ -94,8 +86,7 @@ pub unsafe extern "C" fn elsa_recurrence_bind(
 /// select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+/// As for elsa_plan_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_plan_create(
     engine: elsa_engine,
@@ -110,9 +101,7 @@ pub unsafe extern "C" fn elsa_selective_plan_create(
 /// Runs a plan of a selective scan, like elsa_recurrence_run.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules (*tensors*).
+/// As for elsa_run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_run(
     plan: elsa_plan,
@@ -128,10 +117,7 @@ pub unsafe extern "C" fn elsa_selective_run(
 /// Runs a plan of a selective scan over tensors in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
-/// stream is null or has not been destroyed.
+/// As for elsa_run_device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_run_device(
     plan: elsa_plan,
@@ -148,9 +134,7 @@ pub unsafe extern "C" fn elsa_selective_run_device(
 /// Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules in every run (*tensors*).
+/// As for elsa_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_selective_bind(
     plan: elsa_plan,
@@ -167,8 +151,7 @@ pub unsafe extern "C" fn elsa_selective_bind(
 /// options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+/// As for elsa_plan_create.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_plan_create(
     engine: elsa_engine,
@@ -183,9 +166,7 @@ pub unsafe extern "C" fn elsa_convolution_plan_create(
 /// Runs a plan of a causal convolution, like elsa_recurrence_run.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules (*tensors*).
+/// As for elsa_run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_run(
     plan: elsa_plan,
@@ -201,10 +182,7 @@ pub unsafe extern "C" fn elsa_convolution_run(
 /// Runs a plan of a causal convolution over tensors in GPU memory, like elsa_recurrence_run_device.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
-/// stream is null or has not been destroyed.
+/// As for elsa_run_device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_run_device(
     plan: elsa_plan,
@@ -221,9 +199,7 @@ pub unsafe extern "C" fn elsa_convolution_run_device(
 /// Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 ///
 /// # Safety
-/// Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
-/// pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
-/// the memory that their structs describe, under the same rules in every run (*tensors*).
+/// As for elsa_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_convolution_bind(
     plan: elsa_plan,
@@ -249,16 +225,17 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
         // SAFETY: the caller keeps the clause *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let (division, convolves) = match &*plan {
-            Planned::Recurrence(of) => (of.plan.division_of(of.plan.backend()), false),
-            Planned::Selective(of) => (of.plan.division_of(of.plan.backend()), false),
-            Planned::Convolution(of) => (of.plan.division_of(of.plan.backend()), true),
-            other => {
-                let found = other.name();
-                return Err(Fault::argument(format_args!(
-                    "plan: of {found}; allowed: of a recurrence, a selective scan or a convolution"
-                )));
-            }
+        let (division, convolves) = if let Some(of) = plan_if::<Recurrence>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), false)
+        } else if let Some(of) = plan_if::<Selective>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), false)
+        } else if let Some(of) = plan_if::<Convolution>(&*plan) {
+            (of.plan.division_of(of.plan.backend()), true)
+        } else {
+            let found = plan.name();
+            return Err(Fault::argument(format_args!(
+                "plan: of {found}; allowed: of a recurrence, a selective scan or a convolution"
+            )));
         };
         let SeriesDivision { parts, method, fft_length, .. } = division;
         room.fill(elsa_series_info {

@@ -2,23 +2,28 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
 use crate::operands::{buffers, in_order};
-use crate::operator::{Called, OnDevice};
-use crate::planned::{Planned, Typed};
-use crate::space::Space;
+use crate::operator::{Called, PlanOf};
+use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::dtype::DType;
 use elsa_core::operands::Operands;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{Outputs, convolution, recurrence, selective};
-use elsa_runtime::operators::Operator;
+use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
-    Backend, Convolution, ConvolutionPlan, ConvolutionWorkspace, DeviceElements, Engine, Recurrence,
-    RecurrencePlan, RecurrenceWorkspace, Report, Selective, SelectivePlan, SelectiveWorkspace,
-    SeriesDeviceOutputs,
+    Convolution, DeviceElements, Engine, Recurrence, Report, RunError, Selective, SeriesDeviceOutputs,
 };
+
+/// The element types of the tensors of a call.
+#[derive(Debug)]
+pub(crate) struct Types {
+    /// Element type of most tensors.
+    dtype: DType,
+    /// Element type of gates or time steps.
+    gate: DType,
+}
 
 /// Returns the device address of a tensor; `None` if the frame does not have the tensor.
 fn address(buffer: &Buffer) -> Option<u64> {
@@ -34,61 +39,45 @@ fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
 /// order of the checks, each with the memory that its field names. `$dtype` returns the element type of an operand.
 macro_rules! called {
     (
-        $operator:ident of $module:ident: $plan:ty, $workspace:ty, $read:ty, $described:ty, $name:literal;
+        $operator:ident of $module:ident: $read:ty, $described:ty, $name:literal, $create_name:literal;
         $fields:ident, $dtype:ident;
         $create:item
     ) => {
         impl Called for $operator {
-            const CREATE: &'static str = $name;
+            const NAME: &'static str = $name;
+            const CREATE: &'static str = $create_name;
             type Described = $described;
             type Options = elsa_series_options;
             type Read = $read;
             type Written = elsa_series_outputs;
             type Part = ();
-            type Plan = Typed<$plan>;
-            type Workspace = $workspace;
+            type Types = Types;
 
             $create
 
-            fn plan(planned: &Planned) -> Option<&Typed<$plan>> {
-                if let Planned::$operator(typed) = planned { Some(typed) } else { None }
-            }
-
-            fn workspace(space: &mut Space) -> Option<&mut $workspace> {
-                if let Space::$operator(workspace) = space { Some(workspace) } else { None }
-            }
-
-            fn shared(plans: &[&Typed<$plan>]) -> Result<Space, Fault> {
-                let plans: Vec<_> = plans.iter().map(|typed| &typed.plan).collect();
-                Ok(Space::$operator(<$workspace>::shared(&plans)?.into()))
-            }
-
-            fn kernel(typed: &Typed<$plan>, backend: Backend) -> &'static str {
-                typed.plan.kernel_of(backend)
-            }
-
-            fn named(inputs: $read, outputs: elsa_series_outputs) -> Named {
-                Named::$operator(inputs, outputs)
+            fn warm(
+                plan: &Plan<$operator>,
+                workspace: &mut Workspace<$operator>,
+            ) -> Result<Report, RunError> {
+                plan.warm(workspace)
             }
 
             fn addresses(i: &$read, o: &elsa_series_outputs) -> impl Iterator<Item = usize> {
                 $fields(i, o).map(|(_, given)| given.data.addr()).into_iter()
             }
 
-            unsafe fn bind(
-                typed: &Typed<$plan>,
-                workspace: &mut $workspace,
+            unsafe fn host<'a>(
+                typed: &PlanOf<$operator>,
                 inputs: &$read,
                 written: &elsa_series_outputs,
                 (): (),
-                runs: bool,
-            ) -> Result<Option<Report>, Fault> {
+            ) -> Result<($module::Inputs<'a>, Outputs<'a>), Fault> {
                 use $module::{Inputs, Operand};
                 let (tensors, dtype) = typed.tensors(inputs, written)?;
                 let at = |operand| &tensors[operand];
                 // SAFETY: the caller keeps the clause *tensors*. `buffers` has made each buffer for elements of its
                 // operand's type, and has found no output that overlaps other memory.
-                let (inputs, outputs) = unsafe {
+                unsafe {
                     let inputs = Inputs::of(
                         |operand| at(operand).map(|series| series.elements(dtype(operand))),
                         |operand| at(operand).map(|values| values.read()),
@@ -97,19 +86,12 @@ macro_rules! called {
                         out: at(Operand::Output).map(|out| out.elements_mut(dtype(Operand::Output))),
                         present_state: at(Operand::PresentState).map(|present| present.write()),
                     };
-                    (inputs, outputs)
-                };
-                crate::operator::ran(&mut typed.plan.bind(inputs, outputs, workspace), runs)
-            }
-        }
-
-        impl OnDevice for $operator {
-            fn of_runtime(typed: &Typed<$plan>) -> &$plan {
-                &typed.plan
+                    Ok((inputs, outputs))
+                }
             }
 
             unsafe fn device<'a>(
-                typed: &Typed<$plan>,
+                typed: &PlanOf<$operator>,
                 inputs: &$read,
                 written: &elsa_series_outputs,
             ) -> Result<(<Self as Operator>::DeviceInputs<'a>, SeriesDeviceOutputs), Fault> {
@@ -128,7 +110,7 @@ macro_rules! called {
             }
         }
 
-        impl Typed<$plan> {
+        impl Typed<$operator, Types> {
             /// Returns the checked memory of a frame's tensors, and the types of their elements.
             fn tensors(
                 &self,
@@ -168,26 +150,26 @@ fn recurrence_fields(
     ]
 }
 
-fn recurrence_dtype(typed: &Typed<RecurrencePlan>, operand: recurrence::Operand) -> DType {
+fn recurrence_dtype(typed: &PlanOf<Recurrence>, operand: recurrence::Operand) -> DType {
     match operand {
-        recurrence::Operand::Gates => typed.gate,
-        _ => typed.dtype,
+        recurrence::Operand::Gates => typed.types.gate,
+        _ => typed.types.dtype,
     }
 }
 
 called! {
-    Recurrence of recurrence: RecurrencePlan, RecurrenceWorkspace, elsa_recurrence_inputs, elsa_recurrence_problem,
+    Recurrence of recurrence: elsa_recurrence_inputs, elsa_recurrence_problem, "a recurrence",
         "elsa_recurrence_plan_create";
     recurrence_fields, recurrence_dtype;
     fn create(
         engine: &Engine,
         problem: &elsa_recurrence_problem,
         options: &elsa_series_options,
-    ) -> Result<Planned, Fault> {
+    ) -> Result<PlanOf<Recurrence>, Fault> {
         let (dtype, gate) = convert::gated_types(problem.dtype, problem.gate_dtype)?;
         let problem = convert::recurrence_problem(problem)?;
         let plan = engine.recurrence_plan(&problem, &convert::recurrence_options(options)?)?;
-        Ok(Planned::Recurrence(Typed { plan, dtype, gate }.into()))
+        Ok(Typed { plan, types: Types { dtype, gate } })
     }
 }
 
@@ -210,33 +192,33 @@ fn selective_fields(
     ]
 }
 
-fn selective_dtype(typed: &Typed<SelectivePlan>, operand: selective::Operand) -> DType {
+fn selective_dtype(typed: &PlanOf<Selective>, operand: selective::Operand) -> DType {
     let spec = typed.plan.problem().spec();
     let coefficient = |of: &Coefficient| match of {
-        Coefficient::Token(_) => typed.dtype,
+        Coefficient::Token(_) => typed.types.dtype,
         Coefficient::Channel => DType::F32,
     };
     match operand {
-        selective::Operand::Steps => typed.gate,
+        selective::Operand::Steps => typed.types.gate,
         selective::Operand::IntoState => coefficient(&spec.b),
         selective::Operand::OutOfState => coefficient(&spec.c),
-        _ => typed.dtype,
+        _ => typed.types.dtype,
     }
 }
 
 called! {
-    Selective of selective: SelectivePlan, SelectiveWorkspace, elsa_selective_inputs, elsa_selective_problem,
+    Selective of selective: elsa_selective_inputs, elsa_selective_problem, "a selective scan",
         "elsa_selective_plan_create";
     selective_fields, selective_dtype;
     fn create(
         engine: &Engine,
         problem: &elsa_selective_problem,
         options: &elsa_series_options,
-    ) -> Result<Planned, Fault> {
+    ) -> Result<PlanOf<Selective>, Fault> {
         let (dtype, gate) = convert::gated_types(problem.dtype, problem.gate_dtype)?;
         let problem = convert::selective_problem(problem)?;
         let plan = engine.selective_plan(&problem, &convert::selective_options(options)?)?;
-        Ok(Planned::Selective(Typed { plan, dtype, gate }.into()))
+        Ok(Typed { plan, types: Types { dtype, gate } })
     }
 }
 
@@ -254,22 +236,22 @@ fn convolution_fields(
     ]
 }
 
-fn convolution_dtype(typed: &Typed<ConvolutionPlan>, _: convolution::Operand) -> DType {
-    typed.dtype
+fn convolution_dtype(typed: &PlanOf<Convolution>, _: convolution::Operand) -> DType {
+    typed.types.dtype
 }
 
 called! {
-    Convolution of convolution: ConvolutionPlan, ConvolutionWorkspace, elsa_convolution_inputs, elsa_convolution_problem,
+    Convolution of convolution: elsa_convolution_inputs, elsa_convolution_problem, "a convolution",
         "elsa_convolution_plan_create";
     convolution_fields, convolution_dtype;
     fn create(
         engine: &Engine,
         problem: &elsa_convolution_problem,
         options: &elsa_series_options,
-    ) -> Result<Planned, Fault> {
+    ) -> Result<PlanOf<Convolution>, Fault> {
         let (dtype, gate) = convert::gated_types(problem.dtype, ELSA_DTYPE_F32)?;
         let problem = convert::convolution_problem(problem)?;
         let plan = engine.convolution_plan(&problem, &convert::convolution_options(options)?)?;
-        Ok(Planned::Convolution(Typed { plan, dtype, gate }.into()))
+        Ok(Typed { plan, types: Types { dtype, gate } })
     }
 }

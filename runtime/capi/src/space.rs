@@ -3,34 +3,18 @@
 use crate::fault::Fault;
 use crate::handles::Table;
 use crate::types::*;
-use elsa_runtime::{
-    ConvolutionWorkspace, LinearWorkspace, RecurrenceWorkspace, SelectiveWorkspace, Workspace,
-};
+use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
 
-/// A workspace of one of the operators.
+/// A workspace of any operator.
 #[derive(Debug)]
-pub(crate) enum Space {
-    Attention(Box<Workspace>),
-    Linear(Box<LinearWorkspace>),
-    Recurrence(Box<RecurrenceWorkspace>),
-    Selective(Box<SelectiveWorkspace>),
-    Convolution(Box<ConvolutionWorkspace>),
-}
-
-impl Space {
-    /// Returns the name of the operator, for messages.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Space::Attention(_) => "attention",
-            Space::Linear(_) => "linear attention",
-            Space::Recurrence(_) => "a recurrence",
-            Space::Selective(_) => "a selective scan",
-            Space::Convolution(_) => "a convolution",
-        }
-    }
+pub(crate) struct Space {
+    /// Name of the operator, for messages.
+    pub name: &'static str,
+    /// The runtime's workspace.
+    pub workspace: Box<dyn Any + Send>,
 }
 
 /// Locks the workspace for one call, or returns ELSA_STATUS_BUSY if another call is using it.

@@ -10,6 +10,7 @@ use crate::types::*;
 use crate::{convert, tensors, text};
 use elsa_core::attention::plan::Part;
 use elsa_runtime::{Backend, Fallback, StreamPlan, StreamReport};
+use std::sync::Arc;
 
 /// Stream behind a handle. `fallback` is `true` if the CPU computes although the engine has a GPU.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn elsa_stream_create(
                 &"engine: a GPU, which does not compute streams, and ELSA_FALLBACK_FAIL; allowed: a back end of the CPU, or ELSA_FALLBACK_CPU",
             ));
         }
-        let id = STREAMS.insert(Stream { plan: engine.stream(&problem, &options)?, fallback })?;
+        let id = STREAMS.insert(Arc::new(Stream { plan: engine.stream(&problem, &options)?, fallback }))?;
         // SAFETY: the caller keeps the clause *write*.
         unsafe { put(stream, elsa_stream { id }) };
         Ok(())

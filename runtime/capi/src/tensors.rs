@@ -5,18 +5,16 @@
 
 use crate::convert;
 use crate::fault::Fault;
-use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
 use crate::operands::{buffers, in_order};
-use crate::operator::{Called, OnDevice};
-use crate::planned::Planned;
-use crate::space::Space;
+use crate::operator::{Called, PlanOf};
+use crate::planned::Typed;
 use crate::types::*;
 use elsa_core::attention::{
     Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut, StateTensors,
 };
 use elsa_core::attention::{MaskElements, MaskKind};
-use elsa_runtime::{Attention, Backend, DeviceInputs, DeviceOutputs, Engine, Plan, Report, Workspace};
+use elsa_runtime::{Attention, DeviceInputs, DeviceOutputs, Engine, Plan, Report, RunError, Workspace};
 
 /// Pairs each operand with the memory that its field names. Operands are checked in this order, written ones first.
 fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.len()] {
@@ -182,38 +180,30 @@ unsafe fn host<'a>(
 }
 
 impl Called for Attention {
+    const NAME: &'static str = "attention";
     const CREATE: &'static str = "elsa_plan_create";
     type Described = elsa_problem;
     type Options = elsa_plan_options;
     type Read = elsa_inputs;
     type Written = elsa_outputs;
     type Part = Option<Chunk>;
-    type Plan = Plan;
-    type Workspace = Workspace;
+    type Types = ();
 
     fn create(
         engine: &Engine,
         problem: &elsa_problem,
         options: &elsa_plan_options,
-    ) -> Result<Planned, Fault> {
+    ) -> Result<PlanOf<Attention>, Fault> {
         let plan = engine.plan(&convert::problem(problem)?, &convert::plan_options(options)?)?;
-        Ok(Planned::Attention(plan.into()))
+        Ok(Typed { plan, types: () })
     }
 
-    fn plan(planned: &Planned) -> Option<&Plan> {
-        if let Planned::Attention(plan) = planned { Some(plan) } else { None }
+    fn state_workspace_bytes(plan: &Plan) -> usize {
+        plan.state_workspace_bytes()
     }
 
-    fn workspace(space: &mut Space) -> Option<&mut Workspace> {
-        if let Space::Attention(workspace) = space { Some(workspace) } else { None }
-    }
-
-    fn shared(plans: &[&Plan]) -> Result<Space, Fault> {
-        Ok(Space::Attention(Workspace::shared(plans)?.into()))
-    }
-
-    fn kernel(plan: &Plan, backend: Backend) -> &'static str {
-        plan.kernel_of(backend)
+    fn warm(plan: &Plan, workspace: &mut Workspace) -> Result<Report, RunError> {
+        plan.warm(workspace)
     }
 
     fn addresses(i: &elsa_inputs, o: &elsa_outputs) -> impl Iterator<Item = usize> {
@@ -222,36 +212,23 @@ impl Called for Attention {
         tensors.into_iter().chain(lists)
     }
 
-    fn named(inputs: elsa_inputs, outputs: elsa_outputs) -> Named {
-        Named::Attention(inputs, outputs)
-    }
-
-    unsafe fn bind(
-        plan: &Plan,
-        workspace: &mut Workspace,
+    unsafe fn host<'a>(
+        of: &PlanOf<Attention>,
         inputs: &elsa_inputs,
         outputs: &elsa_outputs,
         chunk: Option<Chunk>,
-        runs: bool,
-    ) -> Result<Option<Report>, Fault> {
+    ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
         // SAFETY: the caller keeps the clause *tensors*.
-        let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs, chunk) }?;
-        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
-    }
-}
-
-impl OnDevice for Attention {
-    fn of_runtime(plan: &Plan) -> &Plan {
-        plan
+        unsafe { host(of.plan.problem(), inputs, outputs, chunk) }
     }
 
     // The lists of lengths are in host memory, unlike the tensors.
     unsafe fn device<'a>(
-        plan: &Plan,
+        of: &PlanOf<Attention>,
         inputs: &elsa_inputs,
         outputs: &elsa_outputs,
     ) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
-        let tensors = check(plan.problem(), inputs, outputs)?;
+        let tensors = check(of.plan.problem(), inputs, outputs)?;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = DeviceInputs {
             mask: optional(Operand::Mask),

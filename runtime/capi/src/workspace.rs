@@ -1,14 +1,25 @@
 //! Workspaces: the scratch memory of runs, for one call at a time.
 
 use crate::fault::{Fault, call};
-use crate::operator::{Called, plan_of, workspace_of};
-use crate::planned::{PLANS, Planned};
+use crate::planned::PLANS;
 use crate::pointer::{aligned, put};
 use crate::space::{Space, WORKSPACES, lock};
 use crate::types::*;
-use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
+use elsa_runtime::PlanError;
 use std::ffi::c_void;
+use std::slice;
 use std::sync::{Arc, Mutex};
+
+/// Stores a workspace and writes its handle.
+///
+/// # Safety
+/// The crate's clause *write*.
+unsafe fn hand_out(made: Space, workspace: *mut elsa_workspace) -> Result<(), Fault> {
+    let id = WORKSPACES.insert(Arc::new(Mutex::new(made)))?;
+    // SAFETY: the caller keeps the clause *write*.
+    unsafe { put(workspace, elsa_workspace { id }) };
+    Ok(())
+}
 
 /// Allocates the scratch memory for runs of a plan. Only one call at a time may use it; a concurrent second
 /// call returns ELSA_STATUS_BUSY.
@@ -22,24 +33,11 @@ pub unsafe extern "C" fn elsa_workspace_create(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
-        let made = match &*PLANS.get(plan.id)? {
-            Planned::Attention(plan) => Space::Attention(plan.workspace()?.into()),
-            Planned::Linear(plan) => Space::Linear(plan.workspace()?.into()),
-            Planned::Recurrence(of) => Space::Recurrence(of.plan.workspace()?.into()),
-            Planned::Selective(of) => Space::Selective(of.plan.workspace()?.into()),
-            Planned::Convolution(of) => Space::Convolution(of.plan.workspace()?.into()),
-        };
-        let id = WORKSPACES.insert(Mutex::new(made))?;
+        let plan = PLANS.get(plan.id)?;
+        let made = plan.shared(slice::from_ref(&plan))?;
         // SAFETY: the caller guarantees *write*.
-        unsafe { put(workspace, elsa_workspace { id }) };
-        Ok(())
+        unsafe { hand_out(made, workspace) }
     })
-}
-
-/// Creates a workspace for several plans of the operator `O`.
-fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
-    let plans = plans.iter().map(|plan| plan_of::<O>(plan)).collect::<Result<Vec<_>, _>>()?;
-    O::shared(&plans)
 }
 
 /// Allocates one workspace for several plans, sized for the most demanding of them. Frames and runs of any of these
@@ -64,19 +62,11 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
             return Err(Fault::argument(format_args!("count: {count}; allowed: that of plans")));
         }
         // SAFETY: the pointer is not null and is aligned, and the caller guarantees *read*.
-        let handles = unsafe { std::slice::from_raw_parts(plans, count) };
+        let handles = unsafe { slice::from_raw_parts(plans, count) };
         let plans = handles.iter().map(|plan| PLANS.get(plan.id)).collect::<Result<Vec<_>, _>>()?;
-        let made = match plans.first().map(Arc::as_ref) {
-            None | Some(Planned::Attention(_)) => shared::<Attention>(&plans),
-            Some(Planned::Linear(_)) => shared::<Linear>(&plans),
-            Some(Planned::Recurrence(_)) => shared::<Recurrence>(&plans),
-            Some(Planned::Selective(_)) => shared::<Selective>(&plans),
-            Some(Planned::Convolution(_)) => shared::<Convolution>(&plans),
-        }?;
-        let id = WORKSPACES.insert(Mutex::new(made))?;
+        let made = plans.first().ok_or(PlanError::NoPlan)?.shared(&plans)?;
         // SAFETY: the caller guarantees *write*.
-        unsafe { put(workspace, elsa_workspace { id }) };
-        Ok(())
+        unsafe { hand_out(made, workspace) }
     })
 }
 
@@ -97,26 +87,9 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
-        // SAFETY: the caller guarantees the clause on memory.
-        let made = unsafe {
-            match &*PLANS.get(plan.id)? {
-                Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?.into()),
-                Planned::Linear(plan) => Space::Linear(plan.workspace_in(memory.cast(), bytes)?.into()),
-                Planned::Recurrence(of) => {
-                    Space::Recurrence(of.plan.workspace_in(memory.cast(), bytes)?.into())
-                }
-                Planned::Selective(of) => {
-                    Space::Selective(of.plan.workspace_in(memory.cast(), bytes)?.into())
-                }
-                Planned::Convolution(of) => {
-                    Space::Convolution(of.plan.workspace_in(memory.cast(), bytes)?.into())
-                }
-            }
-        };
-        let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: the caller guarantees *write*.
-        unsafe { put(workspace, elsa_workspace { id }) };
-        Ok(())
+        let plan = PLANS.get(plan.id)?;
+        // SAFETY: the caller guarantees the clause on memory, and *write*.
+        unsafe { hand_out(plan.workspace_in(memory.cast(), bytes)?, workspace) }
     })
 }
 
@@ -142,29 +115,9 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
-        let address = device_memory.addr() as u64;
-        // SAFETY: the caller guarantees the clause on memory.
-        let made = unsafe {
-            match &*PLANS.get(plan.id)? {
-                Planned::Attention(plan) => {
-                    Space::Attention(plan.workspace_on_device(address, bytes)?.into())
-                }
-                Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?.into()),
-                Planned::Recurrence(of) => {
-                    Space::Recurrence(of.plan.workspace_on_device(address, bytes)?.into())
-                }
-                Planned::Selective(of) => {
-                    Space::Selective(of.plan.workspace_on_device(address, bytes)?.into())
-                }
-                Planned::Convolution(of) => {
-                    Space::Convolution(of.plan.workspace_on_device(address, bytes)?.into())
-                }
-            }
-        };
-        let id = WORKSPACES.insert(Mutex::new(made))?;
-        // SAFETY: the caller guarantees *write*.
-        unsafe { put(workspace, elsa_workspace { id }) };
-        Ok(())
+        let (plan, address) = (PLANS.get(plan.id)?, device_memory.addr() as u64);
+        // SAFETY: the caller guarantees the clause on memory, and *write*.
+        unsafe { hand_out(plan.workspace_on_device(address, bytes)?, workspace) }
     })
 }
 
@@ -182,14 +135,7 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
     call(|| {
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         let mut workspace = lock(&workspace)?;
-        match &*plan {
-            Planned::Attention(plan) => drop(plan.warm(workspace_of::<Attention>(&mut workspace)?)?),
-            Planned::Linear(plan) => drop(plan.warm(workspace_of::<Linear>(&mut workspace)?)?),
-            Planned::Recurrence(of) => drop(of.plan.warm(workspace_of::<Recurrence>(&mut workspace)?)?),
-            Planned::Selective(of) => drop(of.plan.warm(workspace_of::<Selective>(&mut workspace)?)?),
-            Planned::Convolution(of) => drop(of.plan.warm(workspace_of::<Convolution>(&mut workspace)?)?),
-        }
-        Ok(())
+        plan.warm(&mut workspace)
     })
 }
 

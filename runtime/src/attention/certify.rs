@@ -42,19 +42,19 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Returns the location of the run's records, if its plan certifies.
-    pub fn records(&self) -> Option<Records> {
-        self.records
-    }
-
-    /// Returns the location of the run's skipped weights, if its schedule is not the exact one.
-    pub fn recorded(&self) -> Option<&Recorded> {
-        self.recorded.as_ref()
+    /// Reads the counters of the run, whose schedule must not be the exact one, from its memory.
+    ///
+    /// # Errors
+    /// Returns an error if there are no counters, if the memory does not belong to the run, or if the device fails.
+    pub fn traversed<'w>(&self, memory: Option<RunMemory<'w>>) -> Result<Traversed<'w>, RunError> {
+        let (recorded, memory) = self.recorded.as_ref().zip(memory).ok_or(RunError::Exact)?;
+        recorded.traversed(memory)
     }
 
     /// Returns `true` if the run was on a GPU.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
+        matches!(self.records, Some(Records::Gpu { .. }))
+            || self.recorded.as_ref().is_some_and(Recorded::on_gpu)
     }
 
     /// Returns the certificate of the run, whose records are in `memory`. Waits if the run is still pending on a GPU.

@@ -52,8 +52,7 @@ impl Workspace {
     /// [`PlanOptions::error_budget`](crate::PlanOptions::error_budget), if the run failed, or if there was no run.
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
-        let recorded = ran.recorded().ok_or(RunError::Exact)?;
-        recorded.traversed(memory_of(&mut self.memory, ran).ok_or(RunError::Exact)?)
+        ran.traversed(memory_of(&mut self.memory, ran))
     }
 }
 
@@ -64,8 +63,7 @@ impl Bound<'_> {
     /// Returns the errors of [`Workspace::traversed`].
     pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
         let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
-        let recorded = ran.recorded().ok_or(RunError::Exact)?;
-        recorded.traversed(memory_of_call(&mut self.calls, ran).ok_or(RunError::Exact)?)
+        ran.traversed(memory_of_call(&mut self.calls, ran))
     }
 
     /// Returns the certificate of the last run; see [`Workspace::certified`].

@@ -1,5 +1,6 @@
 //! Host memory: workspaces of f32 values, either allocated or lent by the caller, and zeroed bytes for any type.
 
+use crate::error::BindError;
 use elsa_core::room::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
@@ -80,6 +81,15 @@ impl Memory {
             Values::Lent(data) => *data,
         };
         (data, self.room)
+    }
+
+    /// Returns the address of the first value, for a plan that needs `needed` bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the workspace is smaller.
+    pub fn lines_for(&mut self, needed: usize) -> Result<*mut f32, BindError> {
+        let found = self.bytes();
+        if found < needed { Err(BindError::Room { found, needed }) } else { Ok(self.lines().0) }
     }
 
     /// Returns the values of a span; `None` if the memory does not contain it.

@@ -13,3 +13,4 @@ pub mod process;
 pub mod slices;
 pub mod spin;
 mod standing;
+pub mod tensor;

@@ -35,12 +35,22 @@ pub unsafe fn elements<'a, P: Problem>(
     tensors: &HostTensors<'a, P::Operand>,
     operand: P::Operand,
 ) -> Option<Elements<'a>> {
-    // SAFETY: the callees' clauses are those of this function.
+    let (data, n) = (tensors.at(operand).cast_const(), count(problem, tensors, operand));
+    // SAFETY: the clauses of [`slice()`], with the element type of the call.
+    (!data.is_null()).then(|| unsafe { elements_at(data, tensors.types()[operand], n) })
+}
+
+/// Returns the `n` elements of type `dtype` at `data`.
+///
+/// # Safety
+/// - For `'a`, the elements are readable and nothing writes them. `data` is aligned to an element.
+pub unsafe fn elements_at<'a>(data: *const u8, dtype: DType, n: usize) -> Elements<'a> {
+    // SAFETY: the elements are readable and aligned (clause).
     unsafe {
-        match tensors.types()[operand] {
-            DType::F32 => slice(problem, tensors, operand).map(Elements::F32),
-            DType::F16 => slice(problem, tensors, operand).map(Elements::F16),
-            DType::Bf16 => slice(problem, tensors, operand).map(Elements::Bf16),
+        match dtype {
+            DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
+            DType::F16 => Elements::F16(from_raw_parts(data.cast(), n)),
+            DType::Bf16 => Elements::Bf16(from_raw_parts(data.cast(), n)),
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
-use crate::error::{BindError, RunError};
+use crate::error::RunError;
 use crate::report::Report;
-use crate::workspace::Memory;
 
 impl LinearPlan {
     /// Runs over tensors of zeros in `workspace`. The next run in this workspace then takes no longer than later runs
@@ -26,14 +25,8 @@ impl LinearPlan {
         if let [_, rest @ ..] = &mut *bounds {
             rest.fill(self.problem.tokens() as i64);
         }
-        let report = self.run_over_zeros(packed.map(|_| &*bounds), workspace)?;
-        if let Memory::Gpu { gpu: Ok(memory), .. } = &mut workspace.memory
-            && memory.scratch.is_lent()
-        {
-            memory.free_copies().map_err(BindError::Device)?;
-        }
-        // A call may be too small for some of the workers, so this wakes all of them.
-        self.engine.pool().run(self.engine.threads(), &|_| ())?;
+        let report = self.run_over_zeros(packed.map(|_| &*bounds), |_| true, |_, _| (), workspace)?;
+        self.end_warm_up(workspace)?;
         Ok(report)
     }
 }

@@ -26,6 +26,8 @@ where
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
-        self.run_over_zeros((), workspace)
+        let report = self.run_over_zeros((), |_| true, |_, _| (), workspace)?;
+        self.end_warm_up(workspace)?;
+        Ok(report)
     }
 }

@@ -173,6 +173,25 @@ fn series() {
 }
 
 #[test]
+fn warming_up_wakes_every_worker() {
+    let (engine, canceller) = Canceller::engine();
+    let loops = || canceller.loops.swap(0, Ordering::Relaxed);
+    // The calls are so small that one worker computes them.
+    let case = Params { heads: 1, kv_heads: 1, ..Params::plain(1, 1, 8, 8) }.build("warm");
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    plan.warm(&mut plan.workspace().unwrap()).unwrap();
+    assert_eq!(loops(), 1, "attention");
+    let case = linear::Params::plain(Rule::Gated, 1, [4, 4]).build();
+    let plan = engine.linear_plan(&case.problem, &LinearPlanOptions::default()).unwrap();
+    plan.warm(&mut plan.workspace().unwrap()).unwrap();
+    assert_eq!(loops(), 1, "linear attention");
+    let case = RecurrenceCase::new(2, [1, 1, 1], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
+    let plan = engine.recurrence_plan(&case.problem, &RecurrenceOptions::default()).unwrap();
+    plan.warm(&mut plan.workspace().unwrap()).unwrap();
+    assert_eq!(loops(), 1, "recurrence");
+}
+
+#[test]
 fn tasks() {
     let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, ..Params::plain(90, 90, 16, 16) }.build("task");

@@ -1,15 +1,18 @@
 //! Checks the layout of the workspace: regions do not overlap and meet the requirements of the kernels, for every
 //! kernel of the registry, even those that this machine cannot execute.
 
-use elsa_core::attention::plan::{CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{CpuChoice, KeyLayout, Method, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
 use elsa_core::plan::ChooseError;
 use elsa_core::profile::DeviceProfile;
+use elsa_core::room::Span;
 use elsa_kernels::registry::ATTENTION;
 use elsa_oracle::cases::{Case, Params, hard_cases};
 
-/// Returns the smallest number of f32 values that a region must contain.
-fn needed(choice: &CpuChoice, region: Region) -> usize {
+/// Returns the regions of a layout in order, each with its name and the smallest number of f32 values that it must
+/// contain. Those before the score matrices of [`Method::Math`] belong to the first worker, its first tile and its first
+/// state; all workers share the remaining regions.
+fn regions(choice: &CpuChoice, layout: &WorkspaceLayout) -> [(&'static str, Span, usize); 21] {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
     let panels = matches!(choice.kernel.keys, KeyLayout::Panels(_));
@@ -17,57 +20,61 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
     let [queries, keys, heads] = choice.extent;
     let tiles = heads * choice.tiling(queries).count();
     let tiles_of_a_task = if math { 1 } else { choice.group };
-    match region {
+    let [d, dv] = [choice.head_dim, choice.value_dim];
+    let words = when(choice.keeps.any(), tiles_of_a_task) + when(choice.row_mask, 1);
+    let staged = block.next_multiple_of(choice.kernel.tile_keys) * d;
+    let inside = |span: Span| Span { start: layout.tiles.start + span.start, len: span.len };
+    [
         // Kernels require this size for the weights of a tile.
-        Region::Weights => (block + 16) * w,
-        Region::Pad => choice.kernel.tile_keys * choice.head_dim,
-        Region::Keys => {
-            when(choice.stage_keys, block.next_multiple_of(choice.kernel.tile_keys) * choice.head_dim)
-        }
-        Region::Values => when(choice.stage_values || choice.kernel.raises, block * choice.value_dim),
-        Region::Rows => {
-            let rows = block.max(w) * choice.head_dim.max(choice.value_dim);
-            when(choice.convert || (choice.stage_keys && panels), rows)
-        }
-        Region::Bias => when(choice.masked, block * w),
-        Region::SecondBias => when(choice.adds_two, block * w),
-        Region::KeptBias => when(choice.keeps.any(), tiles_of_a_task * keys.next_multiple_of(block) * w),
-        Region::Kept => {
-            let words = when(choice.keeps.any(), tiles_of_a_task) + when(choice.row_mask, 1);
-            when(choice.keeps_something(), 16 + words * keys.div_ceil(block))
-        }
-        Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
-        Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
-        Region::Sides => when(choice.divided > 0, choice.divided + w),
+        ("weights", layout.weights, (block + 16) * w),
+        ("pad", layout.pad, choice.kernel.tile_keys * d),
+        ("keys", layout.keys, when(choice.stage_keys, staged)),
+        ("values", layout.values, when(choice.stage_values || choice.kernel.raises, block * dv)),
+        (
+            "rows",
+            layout.rows,
+            when(choice.convert || (choice.stage_keys && panels), block.max(w) * d.max(dv)),
+        ),
+        ("bias", layout.bias, when(choice.masked, block * w)),
+        ("second bias", layout.second_bias, when(choice.adds_two, block * w)),
+        (
+            "kept bias",
+            layout.kept_bias,
+            when(choice.keeps.any(), tiles_of_a_task * keys.next_multiple_of(block) * w),
+        ),
+        ("kept", layout.kept, when(choice.keeps_something(), 16 + words * keys.div_ceil(block))),
+        ("kept row", layout.kept_row, when(choice.row_mask, keys.next_multiple_of(block))),
+        ("entries", layout.entries, choice.entries + choice.lines + when(choice.lines > 0, w)),
+        ("sides", layout.sides, when(choice.divided > 0, choice.divided + w)),
         // There are eight measurements of the tensors, and one for each channel of the values.
-        Region::Measured => when(choice.certify, 8 + choice.value_dim),
-        Region::Query => choice.head_dim * w,
-        Region::States => (2 + choice.value_dim + usize::from(choice.odds().is_some())) * w,
+        ("measured", layout.measured, when(choice.certify, 8 + dv)),
         // The region contains the scratch of a tile and the scratch of the exact run.
-        Region::Scratch => {
-            let [d, dv] = [choice.head_dim, choice.value_dim];
-            when(choice.traverses(), (d + block + dv) * w + 2 * d + dv + choice.scratch)
-        }
-        Region::ScratchRows => when(choice.traverses(), w * size_of::<RowRoom>() / 4),
-        Region::Counts => when(!choice.schedule.is_exact(), size_of::<Report>() / 4),
-        Region::LeftOut => 2 * choice.recorded,
-        Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),
-        Region::AllStates => when(math, tiles * (2 + choice.value_dim) * w),
-        _ => 0,
-    }
+        (
+            "scratch",
+            layout.scratch,
+            when(choice.traverses(), (d + block + dv) * w + 2 * d + dv + choice.scratch),
+        ),
+        ("scratch rows", layout.scratch_rows, when(choice.traverses(), w * size_of::<RowRoom>() / 4)),
+        ("counts", layout.counts, when(!choice.schedule.is_exact(), size_of::<Report>() / 4)),
+        ("query", inside(layout.tile.query), d * w),
+        ("states", inside(layout.tile.state), (2 + dv + usize::from(choice.odds().is_some())) * w),
+        ("scores", layout.scores, when(math, tiles * keys.next_multiple_of(16) * w)),
+        ("all states", layout.all_tiles, when(math, tiles * (2 + dv) * w)),
+        ("left out", layout.left_out, 2 * choice.recorded),
+    ]
 }
 
 fn check(case: &Case, choice: &CpuChoice) {
     let layout = WorkspaceLayout::of(choice).unwrap();
     let mut end = 0;
-    for (region, span) in layout.regions() {
-        if let Region::Scores = region {
+    for (region, span, needed) in regions(choice, &layout) {
+        if region == "scores" {
             assert!(end <= layout.worker_stride, "{case:?}: tiles leave the worker's part");
             end = choice.workers * layout.worker_stride;
         }
-        assert!(span.len >= needed(choice, region), "{case:?} {choice:?}: {region:?} has {}", span.len);
+        assert!(span.len >= needed, "{case:?} {choice:?}: {region} has {}", span.len);
         if span.len > 0 {
-            assert!(span.start >= end && span.start % 16 == 0, "{case:?}: {region:?} overlaps, or no line");
+            assert!(span.start >= end && span.start % 16 == 0, "{case:?}: {region} overlaps, or no line");
             end = span.start + span.len;
         }
     }

@@ -208,33 +208,6 @@ fn heads_sequences_types_and_states() {
 }
 
 #[test]
-fn tokens_scan_by_every_schedule() {
-    for (rule, per_dim) in RULES {
-        for scan in Scan::ALL {
-            for (tokens, style) in
-                [(0, Style::Plain), (27, Style::Gates), (1, Style::Plain), (150, Style::Plain)]
-            {
-                let params = Params { per_dim, past: true, ..Params::plain(rule, tokens, [3, 2]) };
-                let case = filled(&params, style, 3);
-                let needed = scalar::token_scan_scratch_len(&case.problem, scan).unwrap();
-                let (mut found, mut scratch) = (case.room(), vec![f32::NAN; needed]);
-                let (inputs, mut outputs) = (case.inputs(), found.outputs());
-                let done = scalar::token_scan(&case.problem, scan, &inputs, &mut outputs, &mut scratch);
-                if rule.is_delta() || scan.depth(scan::Form::Inclusive, tokens).is_none() {
-                    assert!(matches!(done, Err(ArgumentError::Conflict { .. })), "{done:?}");
-                    assert!(found.bits().iter().all(|x| f32::from_bits(*x).is_nan()));
-                    continue;
-                }
-                assert_eq!(done, Ok(()));
-                // The bound for a scan with one token per part covers every schedule.
-                let walk = Walk { form: Form::Scan, chunk: 1, part: 1 };
-                check(&case, &found, scalar::executed(&case.problem, &walk));
-            }
-        }
-    }
-}
-
-#[test]
 fn gates_clear_by_selection_and_nan_poisons() {
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for poison in [f32::NAN, f32::INFINITY] {

@@ -292,9 +292,9 @@ fn bits_are_those_in_memory() {
                 let mut files = Files::of(case);
                 let mut read = |operand, offset, to: &mut [u8]| files.read(operand, offset, to);
                 let lengths = case.inputs().lengths;
-                let (report, certified) = plan.run_certified(&lengths, &mut read, &mut taken, 0).unwrap();
+                let report = plan.run(&lengths, &mut read, &mut taken, 0).unwrap();
                 assert_eq!(report.times.bytes, files.read.values().sum::<u64>());
-                let certified = certified.as_ref().map(|run| text(&run.certified().unwrap()));
+                let certified = report.certificate.as_ref().map(|run| text(&run.certified().unwrap()));
                 assert_eq!(certified, certify.then(|| certificate.clone()), "{case:?}, {:?}", plan.choice());
                 let (units, parts) = plan.count(&case.inputs().lengths, 0).unwrap();
                 let what = format!("{more} more, eta {eta}, {:?}", plan.choice());

@@ -6,7 +6,7 @@ use crate::attention::schedule::BLOCKS_PER_SEGMENT;
 use crate::attention::sequence::Sequence;
 use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
-use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
+use crate::room::{self, Cursor, Span, checked_bytes, table};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::ops::Range;
 
@@ -215,17 +215,10 @@ impl BackwardLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: all regions, and one cache line of
-    /// padding to align the first region.
-    #[must_use]
-    pub const fn floats(&self) -> usize {
-        with_alignment(self.total)
-    }
-
     /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4
+        room::bytes(self.total)
     }
 }
 

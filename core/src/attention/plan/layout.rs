@@ -12,65 +12,14 @@
 //! 4. *64-byte lines.* Every region starts on a line boundary, so vector loads are aligned and no two workers share a
 //!    line.
 //! 5. *Overflow is sticky.* The cursor remembers an overflow, and the caller gets `None` instead of a wrapped size.
-//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check that each is large enough for
-//!    the code that uses it.
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
 use crate::attention::traversal::{Report, RowRoom, tile_len};
-use crate::room::{Cursor, LINE, Span, checked_bytes, table, with_alignment};
+use crate::room::{self, Cursor, LINE, Span, checked_bytes, table};
 use core::mem::size_of;
-
-/// The purpose of a region of the workspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Region {
-    /// Scores of a query tile and a key block, later replaced by weights.
-    Weights,
-    /// Padded copy of the last few keys of a block.
-    Pad,
-    /// Copy of a block of keys in the layout that the kernel reads.
-    Keys,
-    /// Copy of a block of values in the layout that the kernel reads.
-    Values,
-    /// Intermediate f32 rows for conversions of type and layout.
-    Rows,
-    /// Bias to be added to the scores of a tile and a block.
-    Bias,
-    /// Second bias, if mask and bias are both added.
-    SecondBias,
-    /// Bias of the tiles of a group for all keys, kept from task to task.
-    KeptBias,
-    /// Header of the kept inputs: a line that identifies them, then one word for each block of each tile, and one word
-    /// for each block of the kept mask row.
-    Kept,
-    /// Mask row that all queries share.
-    KeptRow,
-    /// The entries of a table of relative positions for one head.
-    Entries,
-    /// The sides of the tokens in a shifted window.
-    Sides,
-    /// Measured magnitudes of the tensors of a call.
-    Measured,
-    /// Scratch memory of the scalar run that computes a schedule.
-    Scratch,
-    /// Records that the scalar run of a schedule keeps for the rows of a tile.
-    ScratchRows,
-    /// Counters that a worker keeps for the report of a schedule.
-    Counts,
-    /// Transposed queries of a tile.
-    Query,
-    /// States of a tile.
-    States,
-    /// The score matrix of [`Method::Math`].
-    Scores,
-    /// States of all tiles for [`Method::Math`].
-    AllStates,
-    /// Skipped weights of every row.
-    LeftOut,
-}
 
 /// Number of measured values for the keys and values of a head, or for one block of a head. For keys: the largest sum
 /// of squares of a row, and the largest magnitude of an element. For values: the largest magnitude of an element, and
@@ -240,47 +189,9 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] belong to the
-    /// first worker; of these, [`Region::Query`] and [`Region::States`] belong to its first tile and first state. All
-    /// workers share the remaining regions.
-    #[must_use]
-    pub fn regions(&self) -> [(Region, Span); 21] {
-        let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
-        [
-            (Region::Weights, self.weights),
-            (Region::Pad, self.pad),
-            (Region::Keys, self.keys),
-            (Region::Values, self.values),
-            (Region::Rows, self.rows),
-            (Region::Bias, self.bias),
-            (Region::SecondBias, self.second_bias),
-            (Region::KeptBias, self.kept_bias),
-            (Region::Kept, self.kept),
-            (Region::KeptRow, self.kept_row),
-            (Region::Entries, self.entries),
-            (Region::Sides, self.sides),
-            (Region::Measured, self.measured),
-            (Region::Scratch, self.scratch),
-            (Region::ScratchRows, self.scratch_rows),
-            (Region::Counts, self.counts),
-            (Region::Query, inside(self.tile.query)),
-            (Region::States, inside(self.tile.state)),
-            (Region::Scores, self.scores),
-            (Region::AllStates, self.all_tiles),
-            (Region::LeftOut, self.left_out),
-        ]
-    }
-
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: all regions, and one cache line of
-    /// padding to align the first region.
-    #[must_use]
-    pub const fn floats(&self) -> usize {
-        with_alignment(self.total)
-    }
-
     /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4
+        room::bytes(self.total)
     }
 }

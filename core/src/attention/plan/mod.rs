@@ -26,6 +26,6 @@ pub use gpu_choice::{
 };
 pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
-pub use layout::{NORMS, Region, TileSpans, WorkspaceLayout};
+pub use layout::{NORMS, TileSpans, WorkspaceLayout};
 pub use race::{Generation, Pace, Paces};
 pub use tuned::{Changes, ShapeClass, alternatives};

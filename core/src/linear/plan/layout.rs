@@ -3,7 +3,7 @@
 use super::choice::Choice;
 use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
-use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
+use crate::room::{self, Cursor, Span, checked_bytes, table};
 
 /// Working memory that a kernel needs for a choice, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,16 +130,9 @@ impl Layout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace that may start at any address: all regions, and one cache line
-    /// to align the first of them.
-    #[must_use]
-    pub const fn floats(&self) -> usize {
-        with_alignment(self.total)
-    }
-
-    /// Returns the size of the workspace in bytes.
+    /// Returns the size of a workspace with arbitrary alignment, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4
+        room::bytes(self.total)
     }
 }

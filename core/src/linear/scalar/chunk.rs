@@ -398,18 +398,6 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Writes the affine element of token `i` alone to `element`, for rules without a rate.
-    pub fn token(&mut self, stage: &Stage<'_>, i: usize, law: &Affine, element: &mut [f32]) {
-        let (d, gates) = (self.rows, self.gates);
-        let (key, logs, value) =
-            (&mut self.keys[..d], &mut self.logs[..gates], &mut self.row[..self.columns]);
-        stage.key(i, key);
-        stage.logarithms(i, logs);
-        stage.value(i, value);
-        logs.iter_mut().for_each(|g| *g = libm::exp(f64::from(*g)) as f32);
-        law.token(element, logs, None, key, value);
-    }
-
     /// Computes the matrix `A` of the affine map of a run of tokens.
     pub fn transition(&mut self, stage: &Stage<'_>, run: Range<usize>, law: &Affine, a: &mut [f32]) {
         if law.transition == Transition::Dense {

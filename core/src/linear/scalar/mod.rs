@@ -14,9 +14,6 @@
 //!
 //! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
 //! problems the outputs of the first pass stay in the scratch until those of the second pass are added.
-//!
-//! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
-//! diagonal.
 
 mod chunk;
 mod stage;
@@ -28,7 +25,7 @@ use super::problem::Problem;
 use super::rule::{Direction, Form, Gates};
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
-use crate::scan::{Form as ScanForm, Scan, blelloch};
+use crate::scan::blelloch;
 use chunk::Room;
 use stage::{Rows, Sink, Stage};
 
@@ -157,91 +154,24 @@ pub fn run(
     let (Some(needs), true) = (needs, scratch.len() >= needed) else {
         return Err(ArgumentError::Short { argument: "scratch", found: scratch.len(), needed });
     };
-    let chunk = walk.chunk_of(problem.tokens());
-    drive(problem, inputs, outputs, &needs, chunk, scratch, |stage, room, state, states, sink| {
-        pass(walk, stage, room, state, states, sink);
-    });
+    drive(problem, walk, inputs, outputs, &needs, scratch);
     Ok(())
 }
 
-/// Returns the number of f32 values of scratch that [`token_scan`] needs; `None` on overflow.
-#[must_use]
-pub fn token_scan_scratch_len(problem: &Problem, scan: Scan) -> Option<usize> {
-    token_needs(problem, scan)?.sum()
-}
-
-fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
-    let needs = Needs::of(problem, &Walk::new(Form::Recurrent))?;
-    let tokens = problem.tokens();
-    let scratch = scan.scratch_len(ScanForm::Inclusive, tokens);
-    Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
-}
-
-/// Computes a call by a scan over its tokens, which are the elements of the affine law. It supports rules whose
-/// `A` is a scalar or diagonal. It writes a state for every token, so it is slow; its purpose is comparison with other
-/// forms.
-///
-/// # Errors
-/// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive scan.
-pub fn token_scan(
-    problem: &Problem,
-    scan: Scan,
-    inputs: &Inputs<'_>,
-    outputs: &mut Outputs<'_>,
-    scratch: &mut [f32],
-) -> Result<(), ArgumentError> {
-    inputs.check(problem)?;
-    outputs.check(problem)?;
-    if problem.rule().is_delta() {
-        return Err(ArgumentError::Conflict { argument: problem.rule().name(), other: "a scan of tokens" });
-    }
-    if scan.depth(ScanForm::Inclusive, 0).is_none() {
-        return Err(ArgumentError::Conflict { argument: scan.name(), other: "a scan of tokens" });
-    }
-    let needs = token_needs(problem, scan);
-    let needed = needs.as_ref().and_then(Needs::sum).unwrap_or(usize::MAX);
-    let (Some(needs), true) = (needs, scratch.len() >= needed) else {
-        return Err(ArgumentError::Short { argument: "scratch", found: scratch.len(), needed });
-    };
-    let law = Affine::of(problem);
-    drive(problem, inputs, outputs, &needs, 1, scratch, |stage, room, state, states, mut sink| {
-        let tokens = stage.sequence.tokens;
-        let Some(mut slots) = AffineSlots::new(law, tokens, states) else { return };
-        for i in 0..tokens {
-            room.token(stage, i, &law, slots.element(i));
-        }
-        // This cannot fail, because the algorithm and the length of the scratch were checked.
-        if scan.inclusive_slots(&mut slots).is_err() {
-            return;
-        }
-        for i in 0..tokens {
-            slots.apply(i, state);
-            if let Some(sink) = &mut sink {
-                room.answer(stage, i, &slots.element(i)[law.transition_len()..], sink);
-            }
-        }
-        if let Some(last) = tokens.checked_sub(1) {
-            state.copy_from_slice(&slots.element(last)[law.transition_len()..]);
-        }
-    });
-    Ok(())
-}
-
-/// Calls `pass` for every state, with its contents before the first token. If the problem is bidirectional, calls it
-/// once per direction.
+/// Processes every state, from its contents before the first token; in a bidirectional problem, once per direction.
 fn drive(
     problem: &Problem,
+    walk: &Walk,
     inputs: &Inputs<'_>,
     outputs: &mut Outputs<'_>,
     needs: &Needs,
-    chunk: usize,
     scratch: &mut [f32],
-    mut pass: impl FnMut(&Stage<'_>, &mut Room<'_>, &mut [f32], &mut [f32], Option<&mut Sink<'_, '_>>),
 ) {
     let (state, scratch) = scratch.split_at_mut(needs.state);
     let (room, scratch) = scratch.split_at_mut(needs.room);
     let (kept, states) = scratch.split_at_mut(needs.kept);
     let (rows, columns, readers) = (problem.key_dim(), problem.value_dim(), problem.readers(0).1);
+    let chunk = walk.chunk_of(problem.tokens());
     let mut room = Room::new(room, rows, columns, stage::gates(problem), chunk, readers);
     let direction = problem.spec().direction;
     // The number of sequences may be arbitrarily large if there are neither tokens nor present states.
@@ -253,24 +183,24 @@ fn drive(
             stage.past(outputs, state);
             if let (Direction::Bidirectional, Some(output)) = (direction, &mut outputs.output) {
                 let mut sink = Sink { output, rows: Rows::Keep(kept) };
-                pass(&stage, &mut room, state, states, Some(&mut sink));
+                pass(walk, &stage, &mut room, state, states, Some(&mut sink));
                 stage.reverse = true;
                 state.fill(0.0);
                 let mut sink = Sink { output, rows: Rows::Add(kept) };
-                pass(&stage, &mut room, state, states, Some(&mut sink));
+                pass(walk, &stage, &mut room, state, states, Some(&mut sink));
                 continue;
             }
             stage.reverse = direction == Direction::Reverse;
             let mut sink = outputs.output.as_mut().map(|output| Sink { output, rows: Rows::Write });
             if direction == Direction::NonCausal {
-                pass(&stage, &mut room, state, states, None);
+                pass(walk, &stage, &mut room, state, states, None);
                 if let Some(sink) = &mut sink {
                     for i in 0..sequence.tokens {
                         room.answer(&stage, i, state, sink);
                     }
                 }
             } else {
-                pass(&stage, &mut room, state, states, sink.as_mut());
+                pass(walk, &stage, &mut room, state, states, sink.as_mut());
             }
             stage.present(outputs, state);
         }

@@ -3,9 +3,9 @@
 use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements};
 use crate::memory::Memory;
-use crate::operands::{by_operand, operands};
+use crate::operands::operands;
 use crate::series::tensor::{
-    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states,
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states, tensors,
 };
 use crate::setters;
 
@@ -201,38 +201,11 @@ pub struct InputTensors<E, F> {
 /// The input tensors of a call on the host.
 pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
 
-by_operand! {
-    InputTensors<E, F>:
-    required Signal = u, Filter = filter;
-    optional Bias = bias, PastState = past_state;
-}
-
-by_operand! {
-    OutputTensors<E, F>:
-    optional Output = out, PresentState = present_state;
-}
-
-impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
-    pub fn of(
-        mut series: impl FnMut(Operand) -> Option<E>,
-        mut values: impl FnMut(Operand) -> Option<F>,
-    ) -> InputTensors<E, F> {
-        InputTensors {
-            u: series(Operand::Signal).unwrap_or_default(),
-            filter: values(Operand::Filter).unwrap_or_default(),
-            bias: values(Operand::Bias),
-            past_state: values(Operand::PastState),
-        }
-    }
-}
-
-impl Operand {
-    /// Returns whether a call may omit the tensor even if the problem has it.
-    #[must_use]
-    pub const fn is_optional(self) -> bool {
-        matches!(self, Operand::Bias | Operand::PastState | Operand::Output | Operand::PresentState)
-    }
+tensors! {
+    series Signal = u;
+    values Filter = filter;
+    optional series;
+    optional values Bias = bias, PastState = past_state;
 }
 
 impl Problem {

@@ -1,11 +1,11 @@
 //! The problem and the data of a selective scan.
 
-use crate::argument::{ArgumentError, enough, same};
+use crate::argument::{ArgumentError, INPUT, enough, paired, same};
 use crate::dtype::{DType, Elements};
 use crate::memory::Memory;
-use crate::operands::{by_operand, operands};
+use crate::operands::operands;
 use crate::series::tensor::{
-    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states,
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, problem, states, tensors,
 };
 use crate::setters;
 
@@ -239,46 +239,11 @@ pub struct InputTensors<E, F> {
 /// The input tensors of a call on the host.
 pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
 
-by_operand! {
-    InputTensors<E, F>:
-    required Signal = u, Steps = delta, Rates = a, IntoState = b, OutOfState = c;
-    optional Skip = d, Gate = z, StepBias = delta_bias, PastState = past_state;
-}
-
-by_operand! {
-    OutputTensors<E, F>:
-    optional Output = out, PresentState = present_state;
-}
-
-impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Builds the inputs from series that `series` returns and f32 tensors that `values` returns.
-    pub fn of(
-        mut series: impl FnMut(Operand) -> Option<E>,
-        mut values: impl FnMut(Operand) -> Option<F>,
-    ) -> InputTensors<E, F> {
-        InputTensors {
-            u: series(Operand::Signal).unwrap_or_default(),
-            delta: series(Operand::Steps).unwrap_or_default(),
-            a: values(Operand::Rates).unwrap_or_default(),
-            b: series(Operand::IntoState).unwrap_or_default(),
-            c: series(Operand::OutOfState).unwrap_or_default(),
-            d: values(Operand::Skip),
-            z: series(Operand::Gate),
-            delta_bias: values(Operand::StepBias),
-            past_state: values(Operand::PastState),
-        }
-    }
-}
-
-impl Operand {
-    /// Returns whether a call may omit the tensor even if the problem has it.
-    #[must_use]
-    pub const fn is_optional(self) -> bool {
-        matches!(
-            self,
-            Operand::Skip | Operand::StepBias | Operand::PastState | Operand::Output | Operand::PresentState
-        )
-    }
+tensors! {
+    series Signal = u, Steps = delta, IntoState = b, OutOfState = c;
+    values Rates = a;
+    optional series Gate = z;
+    optional values Skip = d, StepBias = delta_bias, PastState = past_state;
 }
 
 impl Problem {
@@ -313,7 +278,6 @@ impl Problem {
     /// # Errors
     /// Returns an error for the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
-        use ArgumentError as E;
         let (s, parameters) = (&self.spec, self.channels() * self.states());
         enough("u", inputs.u.len(), s.u.extent())?;
         enough("delta", inputs.delta.len(), s.delta.extent())?;
@@ -328,11 +292,8 @@ impl Problem {
         for (argument, vector) in [("d", inputs.d), ("delta_bias", inputs.delta_bias)] {
             vector.map_or(Ok(()), |x| enough(argument, x.len(), self.channels()))?;
         }
-        match (&s.z, &inputs.z) {
-            (Some(view), Some(z)) => enough("z", z.len(), view.extent())?,
-            (None, None) => {}
-            (Some(_), None) => return Err(E::Needs { argument: "z", other: "its data" }),
-            (None, Some(_)) => return Err(E::Needs { argument: "z", other: "its shape in the problem" }),
+        if let Some((view, z)) = paired("z", s.z, inputs.z, INPUT)? {
+            enough("z", z.len(), view.extent())?;
         }
         let (past, present) = (inputs.past_state, outputs.present_state.as_deref());
         check_written(&s.out, s.in_place, self.state_values(), past, outputs.out.as_ref(), present)

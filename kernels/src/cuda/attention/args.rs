@@ -36,8 +36,6 @@ pub struct Sequence {
     pub offset: i32,
 }
 
-/// [`Addend::kind`]: no elements.
-pub const ADDEND_NONE: i32 = 0;
 /// [`Addend::kind`]: boolean bytes; a key is attended if its byte is not zero.
 pub const ADDEND_BOOL: i32 = 1;
 /// [`Addend::kind`]: f32 elements, added to the scores.
@@ -67,7 +65,7 @@ pub struct Addend {
     pub by_period: Divisor,
     /// Number of sequences after which the elements repeat.
     pub period: i32,
-    /// Type of the elements: `ADDEND_NONE` to `ADDEND_BF16`.
+    /// Type of the elements: `ADDEND_BOOL` to `ADDEND_BF16`; zero if there are none.
     pub kind: i32,
 }
 

@@ -453,6 +453,33 @@ public:
     }
 };
 
+namespace detail {
+
+// Plan whose tensors have types that the compiler checks; `Untyped` is the plan for the structs of elsa.h.
+template <class Untyped, class Inputs, class Outputs>
+class typed_plan : public Untyped {
+public:
+    using Untyped::Untyped;
+    typed_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs) const {
+        return Untyped::bind(room, inputs.get(), outputs.get());
+    }
+
+    status run(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs,
+               elsa_report *report = nullptr) const {
+        return Untyped::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    // Runs over tensors in device memory; see untyped_plan::run_device.
+    status run_device(const elsa::workspace &room, const Inputs &inputs, const Outputs &outputs,
+                      void *stream = nullptr, elsa_report *report = nullptr) const {
+        return Untyped::run_device(room, inputs.get(), outputs.get(), stream, report);
+    }
+};
+
+} // namespace detail
+
 // Creates one workspace for several plans of one operator: shared_workspace(one, another).
 template <class... Plans>
 result<workspace> shared_workspace(const Plans &...plans) {

@@ -93,73 +93,41 @@ public:
     template <class T, class G>
     result<elsa::linear_plan<T, G>> linear_plan(const elsa::linear_problem<T, G> &problem,
                                                 const elsa_linear_options &options = linear_options()) const {
-        const elsa::status types = gated<T, G>(problem);
-        if (!types.ok()) {
-            return types;
-        }
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
-        return detail::made<elsa::linear_plan<T, G>>(code, handle);
+        return planned<elsa::linear_plan<T, G>>(gated<T, G>(problem), elsa_linear_plan_create, problem, options);
     }
     result<untyped_linear_plan> linear_plan(const elsa_linear_problem &problem,
                                             const elsa_linear_options &options = linear_options()) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
-        return detail::made<untyped_linear_plan>(code, handle);
+        return planned<untyped_linear_plan>(elsa::status(), elsa_linear_plan_create, problem, options);
     }
 
     template <class T, class G>
     result<elsa::recurrence_plan<T, G>> recurrence_plan(const elsa::recurrence_problem<T, G> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        const elsa::status types = gated<T, G>(problem);
-        if (!types.ok()) {
-            return types;
-        }
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_recurrence_plan_create(get(), &problem, &options, &handle);
-        return detail::made<elsa::recurrence_plan<T, G>>(code, handle);
+        return planned<elsa::recurrence_plan<T, G>>(gated<T, G>(problem), elsa_recurrence_plan_create, problem, options);
     }
     result<untyped_recurrence_plan> recurrence_plan(const elsa_recurrence_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_recurrence_plan_create(get(), &problem, &options, &handle);
-        return detail::made<untyped_recurrence_plan>(code, handle);
+        return planned<untyped_recurrence_plan>(elsa::status(), elsa_recurrence_plan_create, problem, options);
     }
 
     template <class T, class G>
     result<elsa::selective_plan<T, G>> selective_plan(const elsa::selective_problem<T, G> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        const elsa::status types = gated<T, G>(problem);
-        if (!types.ok()) {
-            return types;
-        }
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_selective_plan_create(get(), &problem, &options, &handle);
-        return detail::made<elsa::selective_plan<T, G>>(code, handle);
+        return planned<elsa::selective_plan<T, G>>(gated<T, G>(problem), elsa_selective_plan_create, problem, options);
     }
     result<untyped_selective_plan> selective_plan(const elsa_selective_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_selective_plan_create(get(), &problem, &options, &handle);
-        return detail::made<untyped_selective_plan>(code, handle);
+        return planned<untyped_selective_plan>(elsa::status(), elsa_selective_plan_create, problem, options);
     }
 
     template <class T>
     result<elsa::convolution_plan<T>> convolution_plan(const elsa::convolution_problem<T> &problem,
                                             const elsa_series_options &options = series_options()) const {
-        const elsa::status types = typed<T>(problem);
-        if (!types.ok()) {
-            return types;
-        }
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_convolution_plan_create(get(), &problem, &options, &handle);
-        return detail::made<elsa::convolution_plan<T>>(code, handle);
+        return planned<elsa::convolution_plan<T>>(typed<T>(problem), elsa_convolution_plan_create, problem, options);
     }
     result<untyped_convolution_plan> convolution_plan(const elsa_convolution_problem &problem,
                                       const elsa_series_options &options = series_options()) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_convolution_plan_create(get(), &problem, &options, &handle);
-        return detail::made<untyped_convolution_plan>(code, handle);
+        return planned<untyped_convolution_plan>(elsa::status(), elsa_convolution_plan_create, problem, options);
     }
 
     // Creates a stream; the callables are responsible for its element types.
@@ -170,12 +138,21 @@ public:
     }
 
     result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_plan_create(get(), &problem, &options, &handle);
-        return detail::made<untyped_plan>(code, handle);
+        return planned<untyped_plan>(elsa::status(), elsa_plan_create, problem, options);
     }
 
 private:
+    // Creates a plan by one of the functions of elsa.h, unless `types` is a failure.
+    template <class Plan, class Create, class Problem, class Options>
+    result<Plan> planned(const elsa::status &types, Create create, const Problem &problem, const Options &options) const {
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = create(get(), &problem, &options, &handle);
+        return detail::made<Plan>(code, handle);
+    }
+
     // Checks that the program has not changed the types that the problem's class has set.
     template <class T, class Problem>
     static elsa::status typed(const Problem &problem) {

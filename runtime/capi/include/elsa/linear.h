@@ -332,8 +332,7 @@ extern "C" {
  plan, each with its own workspace.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+ As for elsa_plan_create.
  */
 elsa_status elsa_linear_plan_create(elsa_engine engine,
                                     const elsa_linear_problem *problem,
@@ -355,9 +354,7 @@ elsa_status elsa_linear_plan_describe(elsa_plan plan,
  present_state must be present.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules (*tensors*).
+ As for elsa_run.
  */
 elsa_status elsa_linear_run(elsa_plan plan,
                             elsa_workspace workspace,
@@ -370,10 +367,7 @@ elsa_status elsa_linear_run(elsa_plan plan,
  elsa_run_device apply; cu_seqlens is in host memory.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
- stream is null or has not been destroyed.
+ As for elsa_run_device.
  */
 elsa_status elsa_linear_run_device(elsa_plan plan,
                                    elsa_workspace workspace,
@@ -386,9 +380,7 @@ elsa_status elsa_linear_run_device(elsa_plan plan,
  Binds tensors to a plan of linear attention, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules in every run (*tensors*).
+ As for elsa_bind.
  */
 elsa_status elsa_linear_bind(elsa_plan plan,
                              elsa_workspace workspace,

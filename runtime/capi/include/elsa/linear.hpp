@@ -162,26 +162,7 @@ public:
 
 // Plan of linear attention for tensors of type T, with decay and beta of type G.
 template <class T, class G = float>
-class linear_plan : public untyped_linear_plan {
-public:
-    using untyped_linear_plan::untyped_linear_plan;
-    linear_plan() = default;
-
-    result<elsa::bound> bind(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
-                             const elsa::linear_outputs<T> &outputs) const {
-        return untyped_linear_plan::bind(room, inputs.get(), outputs.get());
-    }
-
-    status run(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
-               const elsa::linear_outputs<T> &outputs, elsa_report *report = nullptr) const {
-        return untyped_linear_plan::run(room, inputs.get(), outputs.get(), report);
-    }
-
-    status run_device(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
-                      const elsa::linear_outputs<T> &outputs, void *stream, elsa_report *report = nullptr) const {
-        return untyped_linear_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
-    }
-};
+using linear_plan = detail::typed_plan<untyped_linear_plan, linear_inputs<T, G>, linear_outputs<T>>;
 
 } // inline namespace
 } // namespace elsa

@@ -427,8 +427,7 @@ extern "C" {
  ELSA_FALLBACK_FAIL the call returns ELSA_STATUS_UNSUPPORTED instead.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+ As for elsa_plan_create.
  */
 elsa_status elsa_recurrence_plan_create(elsa_engine engine,
                                         const elsa_recurrence_problem *problem,
@@ -441,9 +440,7 @@ elsa_status elsa_recurrence_plan_create(elsa_engine engine,
  present_state must be present.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules (*tensors*).
+ As for elsa_run.
  */
 elsa_status elsa_recurrence_run(elsa_plan plan,
                                 elsa_workspace workspace,
@@ -456,10 +453,7 @@ elsa_status elsa_recurrence_run(elsa_plan plan,
  rules of elsa_run_device apply.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
- stream is null or has not been destroyed.
+ As for elsa_run_device.
  */
 elsa_status elsa_recurrence_run_device(elsa_plan plan,
                                        elsa_workspace workspace,
@@ -472,9 +466,7 @@ elsa_status elsa_recurrence_run_device(elsa_plan plan,
  Binds tensors to a plan of a first-order recurrence, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules in every run (*tensors*).
+ As for elsa_bind.
  */
 elsa_status elsa_recurrence_bind(elsa_plan plan,
                                  elsa_workspace workspace,
@@ -487,8 +479,7 @@ elsa_status elsa_recurrence_bind(elsa_plan plan,
  select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+ As for elsa_plan_create.
  */
 elsa_status elsa_selective_plan_create(elsa_engine engine,
                                        const elsa_selective_problem *problem,
@@ -499,9 +490,7 @@ elsa_status elsa_selective_plan_create(elsa_engine engine,
  Runs a plan of a selective scan, like elsa_recurrence_run.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules (*tensors*).
+ As for elsa_run.
  */
 elsa_status elsa_selective_run(elsa_plan plan,
                                elsa_workspace workspace,
@@ -513,10 +502,7 @@ elsa_status elsa_selective_run(elsa_plan plan,
  Runs a plan of a selective scan over tensors in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
- stream is null or has not been destroyed.
+ As for elsa_run_device.
  */
 elsa_status elsa_selective_run_device(elsa_plan plan,
                                       elsa_workspace workspace,
@@ -529,9 +515,7 @@ elsa_status elsa_selective_run_device(elsa_plan plan,
  Binds tensors to a plan of a selective scan, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules in every run (*tensors*).
+ As for elsa_bind.
  */
 elsa_status elsa_selective_bind(elsa_plan plan,
                                 elsa_workspace workspace,
@@ -544,8 +528,7 @@ elsa_status elsa_selective_bind(elsa_plan plan,
  options select the defaults. The rules of elsa_recurrence_plan_create apply to the plan.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*).
+ As for elsa_plan_create.
  */
 elsa_status elsa_convolution_plan_create(elsa_engine engine,
                                          const elsa_convolution_problem *problem,
@@ -556,9 +539,7 @@ elsa_status elsa_convolution_plan_create(elsa_engine engine,
  Runs a plan of a causal convolution, like elsa_recurrence_run.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules (*tensors*).
+ As for elsa_run.
  */
 elsa_status elsa_convolution_run(elsa_plan plan,
                                  elsa_workspace workspace,
@@ -570,10 +551,7 @@ elsa_status elsa_convolution_run(elsa_plan plan,
  Runs a plan of a causal convolution over tensors in GPU memory, like elsa_recurrence_run_device.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules until the stream has been waited for (*tensors*).
- stream is null or has not been destroyed.
+ As for elsa_run_device.
  */
 elsa_status elsa_convolution_run_device(elsa_plan plan,
                                         elsa_workspace workspace,
@@ -586,9 +564,7 @@ elsa_status elsa_convolution_run_device(elsa_plan plan,
  Binds tensors to a plan of a causal convolution, like elsa_bind. elsa_bound_run runs the frame.
 
  # Safety
- Each input pointer is null or valid for reads, and nothing writes there during the call (*read*). Each output
- pointer is null or valid for writes, and nothing else uses that memory during the call (*write*). The tensors have
- the memory that their structs describe, under the same rules in every run (*tensors*).
+ As for elsa_bind.
  */
 elsa_status elsa_convolution_bind(elsa_plan plan,
                                   elsa_workspace workspace,

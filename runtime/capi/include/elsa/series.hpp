@@ -230,72 +230,15 @@ typedef untyped_series_plan<elsa_convolution_inputs, elsa_convolution_run, elsa_
 
 // Plan of a recurrence for addends of type T, with gates of type G.
 template <class T, class G = float>
-class recurrence_plan : public untyped_recurrence_plan {
-public:
-    using untyped_recurrence_plan::untyped_series_plan;
-    recurrence_plan() = default;
-
-    result<elsa::bound> bind(const elsa::workspace &room, const elsa::recurrence_inputs<T, G> &inputs,
-                             const elsa::series_outputs<T> &outputs) const {
-        return untyped_recurrence_plan::bind(room, inputs.get(), outputs.get());
-    }
-
-    status run(const elsa::workspace &room, const elsa::recurrence_inputs<T, G> &inputs, const elsa::series_outputs<T> &outputs,
-               elsa_report *report = nullptr) const {
-        return untyped_recurrence_plan::run(room, inputs.get(), outputs.get(), report);
-    }
-
-    status run_device(const elsa::workspace &room, const elsa::recurrence_inputs<T, G> &inputs,
-                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
-        return untyped_recurrence_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
-    }
-};
+using recurrence_plan = detail::typed_plan<untyped_recurrence_plan, recurrence_inputs<T, G>, series_outputs<T>>;
 
 // Plan of a selective scan for tensors of type T, with time steps of type G.
 template <class T, class G = float>
-class selective_plan : public untyped_selective_plan {
-public:
-    using untyped_selective_plan::untyped_series_plan;
-    selective_plan() = default;
-
-    result<elsa::bound> bind(const elsa::workspace &room, const elsa::selective_inputs<T, G> &inputs,
-                             const elsa::series_outputs<T> &outputs) const {
-        return untyped_selective_plan::bind(room, inputs.get(), outputs.get());
-    }
-
-    status run(const elsa::workspace &room, const elsa::selective_inputs<T, G> &inputs, const elsa::series_outputs<T> &outputs,
-               elsa_report *report = nullptr) const {
-        return untyped_selective_plan::run(room, inputs.get(), outputs.get(), report);
-    }
-
-    status run_device(const elsa::workspace &room, const elsa::selective_inputs<T, G> &inputs,
-                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
-        return untyped_selective_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
-    }
-};
+using selective_plan = detail::typed_plan<untyped_selective_plan, selective_inputs<T, G>, series_outputs<T>>;
 
 // Plan of a convolution for tensors of type T.
 template <class T>
-class convolution_plan : public untyped_convolution_plan {
-public:
-    using untyped_convolution_plan::untyped_series_plan;
-    convolution_plan() = default;
-
-    result<elsa::bound> bind(const elsa::workspace &room, const elsa::convolution_inputs<T> &inputs,
-                             const elsa::series_outputs<T> &outputs) const {
-        return untyped_convolution_plan::bind(room, inputs.get(), outputs.get());
-    }
-
-    status run(const elsa::workspace &room, const elsa::convolution_inputs<T> &inputs, const elsa::series_outputs<T> &outputs,
-               elsa_report *report = nullptr) const {
-        return untyped_convolution_plan::run(room, inputs.get(), outputs.get(), report);
-    }
-
-    status run_device(const elsa::workspace &room, const elsa::convolution_inputs<T> &inputs,
-                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
-        return untyped_convolution_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
-    }
-};
+using convolution_plan = detail::typed_plan<untyped_convolution_plan, convolution_inputs<T>, series_outputs<T>>;
 
 } // inline namespace
 } // namespace elsa

@@ -192,6 +192,7 @@ pub fn run(
             },
             written: times.written,
             units,
+            certificate: None,
         },
         ms,
         threads: engine.threads(),

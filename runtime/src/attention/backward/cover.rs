@@ -84,16 +84,8 @@ unsafe fn mask(
     if keys.is_empty() {
         return Seen::Nothing;
     }
-    let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
-    let mask = MaskTile {
-        data: elements.as_ptr().wrapping_add(row.index(keys.start) * view.kind().size()),
-        kind: view.kind(),
-        stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
-        same_for_all_keys: row.step == 0,
-        before: keys.start * row.step,
-        rows: tile.rows.len(),
-        keys: keys.len(),
-    };
+    let head = (tile.sequence.batch, tile.head);
+    let mask = MaskTile::of(view, elements.as_ptr(), head, &tile.rows, &keys);
     let mut seen = Seen::Plain;
     // SAFETY: rows and keys are in the mask (*inputs*), and `to` has room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, c.choice.kernel.rows, to, &mut seen) };

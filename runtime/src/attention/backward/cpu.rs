@@ -87,10 +87,7 @@ impl plan::CpuPlan for CpuPlan {
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
         let CpuPlan { kernel, choice, layout } = self;
-        let (base, room) = memory.lines();
-        if room < layout.total {
-            return Err(BindError::Room { found: memory.bytes(), needed: layout.bytes() });
-        }
+        let base = memory.lines_for(layout.bytes())?;
         let (forward, count) = (problem.forward(), problem.forward().sequences());
         // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
         // exclusively.

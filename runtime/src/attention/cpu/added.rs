@@ -1,8 +1,9 @@
 //! Writes the values that mask, bias and windows add to the scores of a query tile and a key block.
 
 use super::context::{Context, Task, TileRows};
+use crate::cpu::slices::elements_at;
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
-use elsa_core::dtype::{DType, Elements};
+use elsa_core::dtype::DType;
 use elsa_kernels::attention::{Ahead, MaskTile, MeasuredRows, Seen};
 use std::f32::consts::LOG2_E;
 use std::f64::consts::LN_2;
@@ -67,16 +68,8 @@ pub(super) unsafe fn write(
             }
         };
     };
-    let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
-    let mask = MaskTile {
-        data: data.wrapping_add(row.index(keys.start) * view.kind().size()),
-        kind: view.kind(),
-        stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
-        same_for_all_keys: row.step == 0,
-        before: keys.start * row.step,
-        rows: tile.rows.len(),
-        keys: count,
-    };
+    let keys = keys.start..keys.start + count;
+    let mask = MaskTile::of(&view, data, (tile.sequence.batch, tile.head), &tile.rows, &keys);
     // SAFETY: rows and keys are in the mask (*inputs*), and `at` has room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
     seen
@@ -175,11 +168,7 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     let (data, len) = (c.tensor(Operand::Bias).data, table.entries * table.heads);
     // SAFETY: the elements of the table are readable (*inputs*), and the region has room for its entries (clause).
     unsafe {
-        let elements = MaskElements::Additive(match table.dtype {
-            DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
-            DType::F16 => Elements::F16(std::slice::from_raw_parts(data.cast(), len)),
-            DType::Bf16 => Elements::Bf16(std::slice::from_raw_parts(data.cast(), len)),
-        });
+        let elements = MaskElements::Additive(elements_at(data, table.dtype, len));
         for entry in 0..table.entries {
             to.add(entry).write(elements.bias(entry * table.heads + head) * LOG2_E);
         }

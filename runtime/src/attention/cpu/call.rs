@@ -36,45 +36,11 @@ impl std::fmt::Debug for CpuCall<'_> {
     }
 }
 
-impl<'a> CpuCall<'a> {
-    /// Checks the memory against the plan and computes the table of tasks, as required by [`plan::CpuPlan::call`].
-    fn new(
-        plan: &'a CpuPlan,
-        problem: &'a Problem,
-        lengths: Lengths<'a>,
-        tensors: &HostTensors<'a, Operand>,
-        memory: &'a mut Memory,
-    ) -> Result<CpuCall<'a>, BindError> {
-        let (base, room) = memory.lines();
-        if room < plan.layout.total {
-            return Err(BindError::Room { found: memory.bytes(), needed: plan.layout.bytes() });
-        }
-        let context = Context::new(plan, problem, tensors, base);
-        let (count, layout) = (problem.sequences(), &plan.layout);
-        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
-        // exclusively.
-        let sequences =
-            unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
-        let (mut next, mut pairs) = (0, 0.0);
-        let task = |index: usize| {
-            let first = next;
-            if let Some(sequence) = sequences.get(index) {
-                let tiles = plan.choice.tiling(sequence.queries).count();
-                next += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
-                pairs += sequence.queries as f64 * sequence.reach() as f64;
-            }
-            first
-        };
-        // SAFETY: *room*: as for the sequences above.
-        let tasks = unsafe { write_list(base, layout.tasks, count + 1, task) };
-        let workers = plan.choice.workers_for(pairs * problem.heads() as f64);
-        Ok(CpuCall { context, memory, sequences, tasks, workers, tensors: PhantomData })
-    }
-
+impl CpuCall<'_> {
     /// Returns `true` if the call copies keys or values to a present tensor.
     fn has_present(&self) -> bool {
         let presents = [Operand::PresentKey, Operand::PresentValue];
-        presents.into_iter().any(|present| self.context.tensor(present).is_present())
+        presents.into_iter().any(|present| self.context.tensor(present).present)
     }
 
     /// Returns the memory of the call.
@@ -169,6 +135,26 @@ impl plan::CpuPlan for CpuPlan {
         tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        CpuCall::new(self, problem, lengths, tensors, memory)
+        let base = memory.lines_for(self.layout.bytes())?;
+        let context = Context::new(self, problem, tensors, base);
+        let (count, layout) = (problem.sequences(), &self.layout);
+        // SAFETY: *room*: the memory has the layout, which reserves a place for each sequence, and is borrowed
+        // exclusively.
+        let sequences =
+            unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
+        let (mut next, mut pairs) = (0, 0.0);
+        let task = |index: usize| {
+            let first = next;
+            if let Some(sequence) = sequences.get(index) {
+                let tiles = self.choice.tiling(sequence.queries).count();
+                next += problem.heads() * tiles.div_ceil(tiles_per_task(&self.choice));
+                pairs += sequence.queries as f64 * sequence.reach() as f64;
+            }
+            first
+        };
+        // SAFETY: *room*: as for the sequences above.
+        let tasks = unsafe { write_list(base, layout.tasks, count + 1, task) };
+        let workers = self.choice.workers_for(pairs * problem.heads() as f64);
+        Ok(CpuCall { context, memory, sequences, tasks, workers, tensors: PhantomData })
     }
 }

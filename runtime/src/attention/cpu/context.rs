@@ -1,6 +1,7 @@
 //! The data shared by the workers of a call, and the tasks into which it is divided.
 
 use super::plan::CpuPlan;
+use crate::cpu::tensor::Tensor;
 use crate::tensors::HostTensors;
 use elsa_core::attention::plan::{CpuChoice, Method, TaskOrder, WorkspaceLayout};
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
@@ -8,35 +9,6 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
-
-/// A tensor: its view, and the address of its first byte. If only an excerpt of the tensor is in memory, the address is
-/// where the first byte of the complete tensor would be.
-#[derive(Clone, Copy)]
-pub(super) struct Tensor {
-    pub view: View,
-    pub data: *mut u8,
-    /// `true` if the call has the tensor.
-    pub present: bool,
-}
-
-impl Tensor {
-    /// An absent tensor.
-    pub const NONE: Tensor = Tensor { view: View::EMPTY, data: std::ptr::null_mut(), present: false };
-
-    pub fn is_present(&self) -> bool {
-        self.present
-    }
-
-    /// Returns the address of the first byte of a row.
-    pub fn row(&self, batch: usize, head: usize, token: usize, dtype: DType) -> *mut u8 {
-        self.data.wrapping_add(self.view.row(batch, head, token) * dtype.size())
-    }
-
-    /// Returns the distance from one token to the next, in elements.
-    pub fn stride(&self) -> usize {
-        self.view.strides()[2]
-    }
-}
 
 /// The part of a traversal that one call executes: over all keys, or over one chunk of keys.
 #[derive(Clone, Debug)]
@@ -66,6 +38,11 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let strides = [heads * queries * dim, queries * dim, dim, 1];
     // The view has no more elements than that of the output, which has been checked.
     View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
+}
+
+/// Returns the element type of an operand that has a view.
+pub(super) fn dtype_of(problem: &Problem, operand: Operand) -> DType {
+    if operand == Operand::LogSumExp || operand.is_state() { DType::F32 } else { problem.spec().dtype }
 }
 
 /// The data shared by all workers of a call.
@@ -112,10 +89,8 @@ impl<'a> Context<'a> {
         tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
-        let tensor = |operand| {
-            let (view, data) = (view_of(problem, operand), tensors.at(operand));
-            Tensor { view, data, present: !data.is_null() }
-        };
+        let tensor =
+            |operand| Tensor::new(view_of(problem, operand), dtype_of(problem, operand), tensors.at(operand));
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
@@ -159,7 +134,7 @@ impl<'a> Context<'a> {
     /// call has no such operand.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
         let rows = self.tensors[operand];
-        if rows.is_present() { rows.row(batch, head, token, DType::F32).cast() } else { std::ptr::null_mut() }
+        if rows.present { rows.row(batch, head, token).cast() } else { std::ptr::null_mut() }
     }
 
     /// Returns the worker's region of the workspace.

@@ -11,25 +11,9 @@
 use super::context::{Context, TileRows};
 use super::stage::for_past_and_new;
 use super::traverse::inputs;
+use crate::cpu::slices::elements_at;
 use elsa_core::attention::traversal::own_score;
 use elsa_core::attention::{Added, Operand};
-use elsa_core::dtype::DType;
-use half::{bf16, f16};
-
-/// Returns element `x` of a row at `data`.
-///
-/// # Safety
-/// - The row has element `x`, and `data` is aligned to an element.
-unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
-    // SAFETY: the row has the element, with the type of the branch (clause).
-    unsafe {
-        match dtype {
-            DType::F32 => data.cast::<f32>().add(x).read(),
-            DType::F16 => data.cast::<f16>().add(x).read().to_f32(),
-            DType::Bf16 => data.cast::<bf16>().add(x).read().to_f32(),
-        }
-    }
-}
 
 /// Writes a lower bound of the score of each row's own key to `to`; `−∞` if unknown.
 ///
@@ -52,12 +36,13 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
             let mut key = std::ptr::null();
             let keys = j..j + 1;
             for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, _| {
-                key = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+                key = tensor.row(sequence.batch, kv_head, token).cast_const();
             });
-            // SAFETY: the row of the key (*inputs*) and the row's column in the tile (clause) have `dim` elements.
-            let product = |x: usize| unsafe {
-                f64::from(query.add(x * width + i).read()) * f64::from(element(key, c.dtype, x))
-            };
+            // SAFETY: the row of the key has `dim` elements (*inputs*), is aligned to them, and is not written.
+            let key = unsafe { elements_at(key, c.dtype, dim) };
+            // SAFETY: the row's column in the tile has `dim` elements (clause).
+            let product =
+                |x: usize| unsafe { f64::from(query.add(x * width + i).read()) * f64::from(key.get(x)) };
             own_score((0..dim).map(product), c.cap, added.at(sequence.batch, tile.head, row, j))
         });
         // SAFETY: `to` has a value for each column of the tile (clause).

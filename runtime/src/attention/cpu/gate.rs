@@ -18,11 +18,11 @@
 use super::added;
 use super::context::{Context, TileRows};
 use super::mask_cache::MaskCache;
+use super::measure::measured;
 use super::norms::{Known, known_of_all};
 use elsa_core::attention::Operand;
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::measured::norm;
-use elsa_kernels::attention::MeasuredRows;
 use elsa_kernels::attention::values::is_tiny;
 
 /// Returns `true` if every score of a tile is known to stay near zero.
@@ -32,9 +32,8 @@ use elsa_kernels::attention::values::is_tiny;
 ///   the worker's data for the task of the tile.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, cache: &MaskCache) -> bool {
     let query = c.tensor(Operand::Query);
-    let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
+    let rows = measured(&query, (tile.sequence.batch, tile.head, tile.token()), tile.rows.len());
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
-    let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: tile.rows.len(), dim };
     // SAFETY: the tensor has the tile's rows (*inputs*), `found` has two numbers, and the keys have been measured
     // (clause); *kernel*.
     let Known { key, value, least } = unsafe {

@@ -15,6 +15,7 @@
 
 use super::context::{Context, Shared, Task, tiles_per_task};
 use super::stage::for_past_and_new;
+use crate::cpu::tensor::Tensor;
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::{
     MEASURED, MEASURED_BIAS, MEASURED_KEY, MEASURED_MASK, MEASURED_OUTPUT, MEASURED_QUERY, larger,
@@ -27,6 +28,21 @@ fn piece(range: &Range<usize>, i: usize, n: usize) -> Range<usize> {
     let (each, rest) = (range.len() / n.max(1), range.len() % n.max(1));
     let at = |i: usize| each * i + rest.min(i);
     range.start + at(i)..range.start + at(i + 1)
+}
+
+/// Returns `count` rows of a tensor, from row `(batch, head, token)` on.
+pub(super) fn measured(
+    tensor: &Tensor,
+    (batch, head, token): (usize, usize, usize),
+    count: usize,
+) -> MeasuredRows {
+    MeasuredRows {
+        data: tensor.row(batch, head, token).cast_const(),
+        dtype: tensor.dtype,
+        stride: tensor.stride(),
+        rows: count,
+        dim: tensor.view.dim(),
+    }
 }
 
 /// Returns the record of a worker.
@@ -110,13 +126,7 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
     ] {
         let (past, new) = (c.tensor(past), c.source(new));
         for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
-            let rows = MeasuredRows {
-                data: tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const(),
-                dtype: c.dtype,
-                stride: tensor.stride(),
-                rows: count,
-                dim: tensor.view.dim(),
-            };
+            let rows = measured(&tensor, (sequence.batch, kv_head, token), count);
             // SAFETY: the rows are in the sequence and in the pass (*inputs*). A record has a number for each channel of the
             // values (layout); *kernel*.
             unsafe { function(&rows, to.add(place)) };
@@ -173,18 +183,12 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
 unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32) {
     let (tensor, sequence) = (c.tensor(operand), task.sequence);
     let tiling = c.choice.tiling(sequence.queries);
-    if !tensor.is_present() || task.tiles.is_empty() {
+    if !tensor.present || task.tiles.is_empty() {
         return;
     }
     let queries = tiling.tile(task.tiles.start).rows.start..tiling.tile(task.tiles.end - 1).rows.end;
-    let first = tensor.row(sequence.batch, task.head, sequence.query0 + queries.start, c.dtype);
-    let rows = MeasuredRows {
-        data: first.cast_const(),
-        dtype: c.dtype,
-        stride: tensor.stride(),
-        rows: queries.len(),
-        dim: tensor.view.dim(),
-    };
+    let first = (sequence.batch, task.head, sequence.query0 + queries.start);
+    let rows = measured(&tensor, first, queries.len());
     // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and the record has two numbers for the operand;
     // *kernel*.
     unsafe { (c.kernel.measure.norms)(&rows, to) };

@@ -5,6 +5,7 @@
 //! the vote on unseen blocks ([`unseen`](super::unseen)) uses the measurements of single blocks.
 
 use super::context::{Context, Shared};
+use super::measure::measured;
 use super::stage::for_past_and_new;
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::{larger, norm};
@@ -89,15 +90,8 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
         let is_key = new == Operand::Key;
         let (past, new) = (c.tensor(past), c.source(new));
         for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
-            let data = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
             let step = tensor.stride() * c.dtype.size();
-            let rows = MeasuredRows {
-                data,
-                dtype: c.dtype,
-                stride: tensor.stride(),
-                rows: count,
-                dim: tensor.view.dim(),
-            };
+            let rows = measured(&tensor, (sequence.batch, kv_head, token), count);
             if is_key {
                 // SAFETY: the rows are in the sequence (*inputs*), and `known` begins with the two numbers; *kernel*.
                 unsafe { (c.kernel.measure.norms)(&rows, known.as_mut_ptr()) };
@@ -105,7 +99,7 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
             }
             for i in 0..count {
                 let mut found = [0.0f32; 2];
-                let row = MeasuredRows { data: data.wrapping_add(i * step), rows: 1, ..rows };
+                let row = MeasuredRows { data: rows.data.wrapping_add(i * step), rows: 1, ..rows };
                 // SAFETY: the row is in the sequence (*inputs*), and `found` has two numbers; *kernel*.
                 unsafe { (c.kernel.measure.norms)(&row, found.as_mut_ptr()) };
                 let largest = found[1];

@@ -4,12 +4,13 @@
 //! tensors. The address of an excerpt's tensor is where the first byte of the complete tensor would be, so rows, heads
 //! and keys keep their indices, and no loop has to know about excerpts. Nothing outside the excerpt is read.
 
-use super::context::{Context, Pass, Task, Tensor};
+use super::context::{Context, Pass, Task, dtype_of};
 use super::mask_cache::MaskCache;
 use super::plan::CpuPlan;
 use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
 use crate::cpu::pool::Crew;
+use crate::cpu::tensor::Tensor;
 use crate::error::RunError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
@@ -144,6 +145,7 @@ impl Resident {
             };
             places.operands[operand].map_or(Tensor::NONE, |place| Tensor {
                 view: place.view,
+                dtype: dtype_of(problem, operand),
                 data: buffer.wrapping_add(place.at).wrapping_offset(place.skip.wrapping_neg()),
                 present: true,
             })

@@ -1,7 +1,8 @@
 //! Copies rows between tensors and kernels: queries into tiles, keys and values into blocks, tiles into output rows,
 //! past and new rows into present tensors.
 
-use super::context::{Context, Tensor, TileRows};
+use super::context::{Context, TileRows};
+use crate::cpu::tensor::Tensor;
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
@@ -25,7 +26,7 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
     let (dim, padded) = (c.problem.head_dim(), c.choice.head_dim);
     let query = c.tensor(Operand::Query);
     let (count, width) = (tile.rows.len(), tile.width);
-    let src = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
+    let src = query.row(tile.sequence.batch, tile.head, tile.token()).cast_const();
     // SAFETY: the rows are readable (*inputs*), and `scratch` and `dst` are large enough (clauses); *kernel*.
     unsafe {
         let (src, stride) = if c.choice.convert {
@@ -46,7 +47,7 @@ pub(super) fn for_past_and_new(
     keys: &Range<usize>,
     mut each: impl FnMut(Tensor, usize, usize, usize),
 ) {
-    if past.is_present() {
+    if past.present {
         let end = keys.end.min(past_len);
         if keys.start < end {
             each(past, keys.start, 0, end - keys.start);
@@ -76,7 +77,7 @@ unsafe fn gather(
     let (past, new) = (c.tensor(past), c.source(new));
     let dim = new.view.dim();
     for_past_and_new((past, sequence.past), (new, sequence.key0), keys, |tensor, token, row, count| {
-        let from = tensor.row(sequence.batch, kv_head, token, c.dtype);
+        let from = tensor.row(sequence.batch, kv_head, token);
         // SAFETY: the `count` rows are readable (*inputs*), and rows `row..row + count` of the block are writable
         // (clause); *kernel*.
         unsafe {
@@ -108,7 +109,7 @@ pub(super) unsafe fn keys(
     let tensors = [Operand::PastKey, Operand::Key];
     let in_place = || {
         let token = sequence.key0 + keys.start;
-        let data = key.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+        let data = key.row(sequence.batch, kv_head, token).cast_const();
         Rows { data: data.cast(), stride: key.stride() }
     };
     if !c.choice.stage_keys {
@@ -118,7 +119,7 @@ pub(super) unsafe fn keys(
     // SAFETY: the regions for keys and rows have room for a block (layout); *inputs*, *kernel*.
     unsafe {
         if let KeyLayout::Panels(_) = c.kernel.spec.keys {
-            let past = c.tensor(Operand::PastKey).is_present();
+            let past = c.tensor(Operand::PastKey).present;
             let rows = if c.dtype == DType::F32 && !past && key.view.dim() == padded {
                 in_place()
             } else {
@@ -148,7 +149,7 @@ pub(super) unsafe fn values(
     let value = c.source(Operand::Value);
     if !c.choice.stage_values {
         let token = sequence.key0 + keys.start;
-        let data = value.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+        let data = value.row(sequence.batch, kv_head, token).cast_const();
         return Rows { data: data.cast(), stride: value.stride() };
     }
     let padded = c.choice.value_dim;
@@ -191,7 +192,7 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     let (output, dim) = (c.tensor(Operand::Output), c.problem.value_dim());
     let (stride, size) = (output.stride(), c.dtype.size());
     let (count, width) = (tile.rows.len(), tile.width);
-    let to = output.row(tile.sequence.batch, tile.head, tile.token(), c.dtype);
+    let to = output.row(tile.sequence.batch, tile.head, tile.token());
     // SAFETY: the rows are writable and belong to this worker (*outputs*, clause), and `src` and `scratch` are large
     // enough (clauses); *kernel*. Zero bits represent zero in every type.
     unsafe {
@@ -221,7 +222,7 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
         [Operand::PresentValue, Operand::PastValue, Operand::Value],
     ] {
         let present = c.tensor(operand);
-        if !present.is_present() {
+        if !present.present {
             continue;
         }
         let bytes = present.view.dim() * c.dtype.size();
@@ -229,8 +230,8 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
         let kept = c.problem.kept(operand).unwrap_or(0);
         for_past_and_new(past, new, &(kept..c.problem.keys()), |tensor, token, row, count| {
             for i in 0..count {
-                let from = tensor.row(batch, head, token + i, c.dtype);
-                let to = present.row(batch, head, kept + row + i, c.dtype);
+                let from = tensor.row(batch, head, token + i);
+                let to = present.row(batch, head, kept + row + i);
                 // SAFETY: `from` and `to` are rows of `dim` elements (*inputs*, *outputs*) in different tensors.
                 unsafe { to.copy_from_nonoverlapping(from, bytes) }
             }

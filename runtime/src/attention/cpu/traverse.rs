@@ -7,11 +7,11 @@
 use super::context::{Context, Task, TileRows};
 use super::finish;
 use crate::cpu::pool::Crew;
+use crate::cpu::slices::elements_at;
 use elsa_core::attention::traversal::scalar::{Answer, Call};
 use elsa_core::attention::traversal::{Report, Room, RowRoom};
 use elsa_core::attention::{BiasView, Inputs, MaskElements, MaskKind, Operand, Present};
 use elsa_core::dtype::{DType, Elements};
-use half::{bf16, f16};
 use std::slice::from_raw_parts;
 
 /// Returns the elements of an operand, if the call has it.
@@ -20,16 +20,9 @@ use std::slice::from_raw_parts;
 /// - The invariants of [`Context`], whose call has all keys. No worker writes the operand.
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
-    let (data, n) = (tensor.data.cast_const(), memory.elements);
-    // SAFETY: the tensor has `n` elements of this type (*inputs*) and is aligned for it, and nothing writes them
+    // SAFETY: the tensor has these elements of this type (*inputs*) and is aligned for it, and nothing writes them
     // (clause).
-    tensor.is_present().then(|| unsafe {
-        match dtype {
-            DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
-            DType::F16 => Elements::F16(from_raw_parts(data.cast::<f16>(), n)),
-            DType::Bf16 => Elements::Bf16(from_raw_parts(data.cast::<bf16>(), n)),
-        }
-    })
+    tensor.present.then(|| unsafe { elements_at(tensor.data, dtype, memory.elements) })
 }
 
 /// Returns the inputs of the call, and the present tensors if the call appends to them.

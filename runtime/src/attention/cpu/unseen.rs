@@ -30,12 +30,13 @@
 
 use super::bias::Bias;
 use super::context::{Context, TileRows};
+use super::measure::measured;
 use super::norms::{Known, known};
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::norm;
 use elsa_core::attention::traversal::{fits, own_weight, reach, unseen};
 use elsa_core::state::Merge;
-use elsa_kernels::attention::{Budget, MeasuredRows, Sums};
+use elsa_kernels::attention::{Budget, Sums};
 
 /// Writes the norm of each row of a tile to `to`, multiplied by the query factor and rounded up.
 ///
@@ -45,8 +46,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     let query = c.tensor(Operand::Query);
     let dim = query.view.dim();
     for i in 0..tile.rows.len() {
-        let data = query.row(tile.sequence.batch, tile.head, tile.token() + i, c.dtype).cast_const();
-        let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: 1, dim };
+        let rows = measured(&query, (tile.sequence.batch, tile.head, tile.token() + i), 1);
         let mut found = [0.0; 2];
         // SAFETY: the row is in the tile (*inputs*), `found` has two numbers, and `to` has a value per row (clause);
         // *kernel*.

@@ -7,7 +7,6 @@
 //! shrinks the unit. A finer division halves the segments per chunk, then the task. After the finest division, the
 //! search tries fewer workers and narrower tiles. Kernel, block and segment stay the same, and so does every bit.
 
-use super::certificate::StreamCertificate;
 use super::error::StreamError;
 use super::memory::{StreamMemory, allocated};
 use super::plan::{StreamOptions, StreamPlan};
@@ -45,11 +44,12 @@ impl FittedStream {
         self.fit
     }
 
-    /// Runs like [`StreamPlan::run`], but uses the memory that has been allocated.
+    /// Runs like [`StreamPlan::run`], but uses the memory that has been allocated. If the plan certifies, each run after
+    /// the first one allocates its memory again.
     ///
     /// # Errors
     /// Returns the errors of [`StreamPlan::run`]. Errors of memory are possible only in a repeated run of a plan that
-    /// certifies, which allocates again.
+    /// certifies.
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
@@ -57,22 +57,6 @@ impl FittedStream {
         sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
-        self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
-    }
-
-    /// Runs like [`StreamPlan::run_certified`], but uses the memory that has been allocated. If the plan certifies,
-    /// each run after the first one allocates its memory again.
-    ///
-    /// # Errors
-    /// Returns the errors of [`StreamPlan::run_certified`]. Errors of memory are possible only in a repeated run of a
-    /// plan that certifies.
-    pub fn run_certified(
-        &mut self,
-        lengths: &Lengths<'_>,
-        source: &mut (impl RowSource<Operand> + Send),
-        sink: &mut impl RowSink<Operand>,
-        from: usize,
-    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let measures = self.plan.choice().cpu.certify;
         if measures && std::mem::replace(&mut self.measured, true) {
             // The record in the old memory contains the measurements of earlier runs.

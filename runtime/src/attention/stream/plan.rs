@@ -31,9 +31,8 @@ const VARIES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StreamOptions {
-    /// Options of the in-memory plan. A stream uses `block`, `all_workers` and `certify`
-    /// ([`StreamPlan::run_certified`]). It ignores the budget and f16 scores, and requires [`Method::Elsa`] and the
-    /// exact schedule.
+    /// Options of the in-memory plan. A stream uses `block`, `all_workers` and `certify`. It ignores the budget and f16
+    /// scores, and requires [`Method::Elsa`] and the exact schedule.
     pub plan: PlanOptions,
     /// Outputs that the run writes.
     pub written: Written,

@@ -21,7 +21,7 @@ use std::ops::Range;
 const MEASURED_AT_ONCE: usize = 256 << 10;
 
 /// Report of a streamed run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StreamReport {
     /// Times per activity, and the number of bytes read.
     pub times: Times,
@@ -29,6 +29,9 @@ pub struct StreamReport {
     pub written: u64,
     /// Number of units, including those that an earlier run had finished.
     pub units: usize,
+    /// Measurements of the run's tensors; `None` if the plan does not certify
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)).
+    pub certificate: Option<StreamCertificate>,
 }
 
 /// A step of a run.
@@ -105,6 +108,10 @@ impl StreamPlan {
     /// Everything is allocated before the first part is computed. If memory is refused, the run fails, whereas
     /// [`Engine::fit_stream`](crate::Engine::fit_stream) makes a smaller plan.
     ///
+    /// If the plan certifies, queries, keys, values and outputs are measured as they are streamed. Masks and biases are
+    /// read one additional time, because chunks that no row attends are not streamed, but are part of an in-memory run's
+    /// certificate.
+    ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
     /// use elsa_runtime::{Engine, EngineOptions, StreamOptions};
@@ -137,7 +144,7 @@ impl StreamPlan {
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
     /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The contents of the sink are
-    /// then incomplete.
+    /// then incomplete. Also returns an error if the plan certifies and `from` is not 0.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
@@ -145,27 +152,10 @@ impl StreamPlan {
         sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
-        self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
-    }
-
-    /// Runs like [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
-    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they
-    /// are streamed. Masks and biases are read one additional time, because chunks that no row attends are not
-    /// streamed, but are part of an in-memory run's certificate.
-    ///
-    /// # Errors
-    /// Returns the errors of [`StreamPlan::run`], and an error if the plan certifies and `from` is not 0.
-    pub fn run_certified(
-        &self,
-        lengths: &Lengths<'_>,
-        source: &mut (impl RowSource<Operand> + Send),
-        sink: &mut impl RowSink<Operand>,
-        from: usize,
-    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
     }
 
-    /// Runs like [`StreamPlan::run_certified`], in `memory`, which was allocated for this plan.
+    /// Runs like [`StreamPlan::run`], in `memory`, which was allocated for this plan.
     pub(super) fn run_in(
         &self,
         memory: &mut StreamMemory,
@@ -173,7 +163,7 @@ impl StreamPlan {
         source: &mut (impl RowSource<Operand> + Send),
         sink: &mut impl RowSink<Operand>,
         from: usize,
-    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
+    ) -> Result<StreamReport, StreamError> {
         let units = self.units_for(lengths)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
@@ -237,7 +227,7 @@ impl StreamPlan {
             let fallback = self.engine.backend() == Backend::Cuda;
             StreamCertificate::new(problem, self.certificate(), record, fallback)
         });
-        Ok((StreamReport { times, written, units }, certificate.flatten()))
+        Ok(StreamReport { times, written, units, certificate: certificate.flatten() })
     }
 
     /// Reads an additive mask or a dense bias completely, through `buffer`, and measures it. Returns the number of

@@ -29,6 +29,7 @@
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::gradients::{GradientSizes, TaskGradients};
+use super::states::room;
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardWorkspace};
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
@@ -110,11 +111,7 @@ impl BackwardTaskPlan {
         };
         let part = TaskGradients::zeros(&sizes)?;
         let count = sizes.query_sequences.saturating_mul(sizes.queries);
-        let mut rows = [Vec::new(), Vec::new()];
-        for rows in &mut rows {
-            let refused = PlanError::TaskMemory { bytes: count.saturating_mul(4) };
-            rows.try_reserve_exact(count).map_err(|_| refused)?;
-        }
+        let rows = [room(count)?, room(count)?];
         Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
     }
 

@@ -1,5 +1,6 @@
 //! Adds the tasks' shares of gradients.
 
+use super::states::allocated;
 use crate::error::PlanError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Problem;
@@ -72,11 +73,7 @@ impl TaskGradients {
     pub fn zeros(sizes: &GradientSizes) -> Result<TaskGradients, PlanError> {
         let of = |sizes: [usize; 3]| {
             let count = sizes.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
-            let mut data: Vec<f32> = Vec::new();
-            let refused = PlanError::TaskMemory { bytes: count.saturating_mul(4) };
-            data.try_reserve_exact(count).map_err(|_| refused)?;
-            data.resize(count, 0.0);
-            Ok::<_, PlanError>(data)
+            allocated(count, 0.0)
         };
         let [query, key, value] = sizes.each();
         Ok(TaskGradients { query: of(query)?, key: of(key)?, value: of(value)? })

@@ -1,5 +1,6 @@
 //! Copies a tile of a mask to dense memory.
 
+use super::states::room;
 use crate::error::PlanError;
 use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::dtype::{DType, Elements};
@@ -21,12 +22,6 @@ impl Tile {
     /// # Errors
     /// Returns an error if the system refuses the memory.
     pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, PlanError> {
-        fn room<T>(elements: usize) -> Result<Vec<T>, PlanError> {
-            let mut data = Vec::new();
-            let refused = PlanError::TaskMemory { bytes: elements.saturating_mul(size_of::<T>()) };
-            data.try_reserve_exact(elements).map_err(|_| refused)?;
-            Ok(data)
-        }
         Ok(match kind {
             MaskKind::Bool => Tile::Bool(room(elements)?),
             MaskKind::Additive(DType::F32) => Tile::F32(room(elements)?),

@@ -32,15 +32,9 @@ impl RowStates {
     /// # Errors
     /// Returns an error if the system refuses the memory.
     pub fn empty(rows: usize, dim: usize) -> Result<RowStates, PlanError> {
-        let refused = |count: usize| PlanError::TaskMemory { bytes: count.saturating_mul(4) };
-        let of = |count: usize, value: f32| {
-            let mut data = Vec::new();
-            data.try_reserve_exact(count).map_err(|_| refused(count))?;
-            data.resize(count, value);
-            Ok::<_, PlanError>(data)
-        };
-        let elements = rows.checked_mul(dim).ok_or_else(|| refused(usize::MAX))?;
-        Ok(RowStates { m: of(rows, f32::NEG_INFINITY)?, s: of(rows, 0.0)?, w: of(elements, 0.0)? })
+        let elements = rows.checked_mul(dim).ok_or(PlanError::TaskMemory { bytes: usize::MAX })?;
+        let (m, s) = (allocated(rows, f32::NEG_INFINITY)?, allocated(rows, 0.0)?);
+        Ok(RowStates { m, s, w: allocated(elements, 0.0)? })
     }
 
     /// Returns the number of rows.
@@ -140,4 +134,19 @@ impl RowStates {
             false => (f64::from(*m) + f64::from(*s).ln()) as f32,
         })
     }
+}
+
+/// Returns an empty list with room for `count` entries.
+pub(super) fn room<T>(count: usize) -> Result<Vec<T>, PlanError> {
+    let mut data = Vec::new();
+    let refused = PlanError::TaskMemory { bytes: count.saturating_mul(size_of::<T>()) };
+    data.try_reserve_exact(count).map_err(|_| refused)?;
+    Ok(data)
+}
+
+/// Returns `count` numbers with the same value.
+pub(super) fn allocated(count: usize, value: f32) -> Result<Vec<f32>, PlanError> {
+    let mut data = room(count)?;
+    data.resize(count, value);
+    Ok(data)
 }

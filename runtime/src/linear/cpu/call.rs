@@ -31,38 +31,6 @@ impl std::fmt::Debug for CpuCall<'_> {
     }
 }
 
-impl<'a> CpuCall<'a> {
-    /// Creates the call and checks that the workspace is large enough. Inputs and outputs must have been checked
-    /// against the problem. The engine has made sure that the processor has the instruction set of the plan's kernel.
-    ///
-    /// # Errors
-    /// Returns an error if the workspace is too small.
-    pub fn new(
-        plan: &'a CpuPlan,
-        problem: &'a Problem,
-        cu_seqlens: Option<&[i64]>,
-        tensors: &HostTensors<'a, Operand>,
-        memory: &'a mut Memory,
-    ) -> Result<CpuCall<'a>, BindError> {
-        let (base, room) = memory.lines();
-        if room < plan.layout.total {
-            return Err(BindError::Room { found: memory.bytes(), needed: plan.layout.bytes() });
-        }
-        let context = Context::new(plan, problem, tensors, base);
-        let (count, mut tokens) = (problem.sequences(), 0.0);
-        let sequence = |index| {
-            let sequence = problem.sequence(cu_seqlens, index);
-            tokens += sequence.tokens as f64;
-            sequence
-        };
-        // SAFETY: *room*: the memory has the plan's layout, with room for `count` sequences, and is borrowed
-        // exclusively.
-        let sequences = unsafe { write_list(base, plan.layout.sequences, count, sequence) };
-        let workers = plan.choice.workers_for(tokens * problem.state_heads() as f64);
-        Ok(CpuCall { context, sequences, workers, tensors: PhantomData })
-    }
-}
-
 impl plan::CpuCall for CpuCall<'_> {
     fn workers(&self) -> usize {
         self.workers
@@ -103,6 +71,18 @@ impl plan::CpuPlan for CpuPlan {
         tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        CpuCall::new(self, problem, cu_seqlens, tensors, memory)
+        let base = memory.lines_for(Layout::bytes(&self.layout))?;
+        let context = Context::new(self, problem, tensors, base);
+        let (count, mut tokens) = (problem.sequences(), 0.0);
+        let sequence = |index| {
+            let sequence = problem.sequence(cu_seqlens, index);
+            tokens += sequence.tokens as f64;
+            sequence
+        };
+        // SAFETY: *room*: the memory has the plan's layout, with room for `count` sequences, and is borrowed
+        // exclusively.
+        let sequences = unsafe { write_list(base, self.layout.sequences, count, sequence) };
+        let workers = self.choice.workers_for(tokens * problem.state_heads() as f64);
+        Ok(CpuCall { context, sequences, workers, tensors: PhantomData })
     }
 }

@@ -2,38 +2,12 @@
 
 use super::plan::CpuPlan;
 use crate::cpu::pool::Crew;
+use crate::cpu::tensor::Tensor;
 use crate::tensors::HostTensors;
-use elsa_core::dtype::DType;
 use elsa_core::linear::plan::{Choice, Layout};
 use elsa_core::linear::{Operand, Operands, Problem, Sequence};
-use elsa_core::view::View;
 use elsa_kernels::linear::Kernel;
 use std::ops::Range;
-
-/// A tensor: its view, its type, and the address of its first byte.
-#[derive(Clone, Copy)]
-pub(super) struct Tensor {
-    pub view: View,
-    pub dtype: DType,
-    pub data: *mut u8,
-}
-
-impl Tensor {
-    /// Returns whether the call has the tensor.
-    pub fn is_present(&self) -> bool {
-        !self.data.is_null()
-    }
-
-    /// Returns the address of the first byte of a row.
-    pub fn row(&self, batch: usize, head: usize, token: usize) -> *mut u8 {
-        self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
-    }
-
-    /// Returns the distance from one token to the next, in elements of the tensor.
-    pub fn stride(&self) -> usize {
-        self.view.strides()[2]
-    }
-}
 
 /// Rows of f32 values: the address of the first row, and the distances between successive tokens and successive heads.
 /// Distances are in f32 values and may be negative.
@@ -124,10 +98,9 @@ impl<'a> Context<'a> {
         tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
-        let tensors = Operands::from_fn(|operand| Tensor {
-            view: problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
-            dtype: problem.dtype_of(operand),
-            data: tensors.at(operand),
+        let tensors = Operands::from_fn(|operand| {
+            let view = problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default();
+            Tensor::new(view, problem.dtype_of(operand), tensors.at(operand))
         });
         let CpuPlan { kernel, choice, layout } = plan;
         Context { kernel, problem, choice, layout, tensors, base }
@@ -140,12 +113,12 @@ impl<'a> Context<'a> {
 
     /// Returns whether the call writes outputs.
     pub fn has_output(&self) -> bool {
-        self.tensors[Operand::Output].is_present()
+        self.tensors[Operand::Output].present
     }
 
     /// Returns whether the call writes present states.
     pub fn has_present(&self) -> bool {
-        self.tensors[Operand::PresentState].is_present()
+        self.tensors[Operand::PresentState].present
     }
 
     /// Returns the worker's region of the workspace.

@@ -1,6 +1,7 @@
 //! Copies states between tensors and packed strips of columns.
 
-use super::context::{Context, Past, Stretch, Tensor};
+use super::context::{Context, Past, Stretch};
+use crate::cpu::tensor::Tensor;
 use elsa_core::linear::{Form, Operand};
 
 /// Number of values that are copied at once.
@@ -30,7 +31,7 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
 pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     let source = c.problem.past_source();
     let past = c.tensor(source);
-    if c.problem.spec().past_state.is_none() || !past.is_present() {
+    if c.problem.spec().past_state.is_none() || !past.present {
         return Some(Past { data: std::ptr::null(), stride: 0 });
     }
     let data = past.row(s.sequence.index, s.state, 0).cast::<f32>().wrapping_add(s.columns(c).start);
@@ -72,7 +73,7 @@ pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
     let (choice, problem) = (c.choice, c.problem);
     let columns = s.columns(c);
     let past = c.tensor(problem.past_source());
-    let given = problem.spec().past_state.is_some() && past.is_present();
+    let given = problem.spec().past_state.is_some() && past.present;
     let padded = choice.rows > problem.key_dim() || columns.end > choice.columns;
     if padded || !given {
         // SAFETY: the strips together have `rows` rows of these columns (clause). Zero bytes are f32 zeros.

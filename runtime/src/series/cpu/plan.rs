@@ -64,10 +64,7 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
         tensors: &HostTensors<'a, O::Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a, O>, BindError> {
-        let (base, room) = memory.lines();
-        if room < self.layout.total {
-            return Err(BindError::Room { found: memory.bytes(), needed: self.layout.bytes() });
-        }
+        let base = memory.lines_for(self.layout.bytes())?;
         let call = problem.call(tensors, self.transforms.as_ref());
         Ok(CpuCall { plan: self, call, base })
     }

@@ -165,7 +165,7 @@ impl OnCpu for Problem {
     }
 
     unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>) -> Result<(), RunError> {
-        let (choice, w) = (place.choice, place.kernel.spec.width);
+        let (choice, w, p) = (place.choice, place.kernel.spec.width, place.kernel.primitives);
         let (tokens, parts) = (call.problem.tokens(), choice.parts);
         if call.states.leave_nothing(call.problem.batch(), call.problem.tokens()) {
             return Ok(());
@@ -177,23 +177,9 @@ impl OnCpu for Problem {
                 let state = place.worker(worker).wrapping_add(place.layout.state.start);
                 // SAFETY: the clauses of this function hold, and each item, with its channels, belongs to one worker.
                 unsafe {
-                    call.states.load(
-                        place.kernel.primitives,
-                        call.first_state(tile),
-                        tile.channels,
-                        1,
-                        w,
-                        state,
-                    );
+                    call.states.load(p, call.first_state(tile), tile.channels, 1, w, state);
                     call.pass(place, worker, tile, 0..tokens, call.wanted(), state);
-                    call.states.store(
-                        place.kernel.primitives,
-                        call.first_state(tile),
-                        tile.channels,
-                        1,
-                        w,
-                        state,
-                    );
+                    call.states.store(p, call.first_state(tile), tile.channels, 1, w, state);
                 }
             });
         }
@@ -215,14 +201,7 @@ impl OnCpu for Problem {
             // SAFETY: the clauses of this function hold, all maps are complete, and each item's maps belong to one
             // worker.
             unsafe {
-                call.states.load(
-                    place.kernel.primitives,
-                    call.first_state(tile),
-                    tile.channels,
-                    1,
-                    w,
-                    map(item, 0)[2],
-                );
+                call.states.load(p, call.first_state(tile), tile.channels, 1, w, map(item, 0)[2]);
                 for part in 0..parts - 1 {
                     let ([factor, added, before], [_, _, after]) = (map(item, part), map(item, part + 1));
                     after.copy_from_nonoverlapping(before, w);
@@ -247,14 +226,7 @@ impl OnCpu for Problem {
                     call.pass(place, worker, tile, part_tokens(tokens, parts, part), call.wanted(), state);
                 }
                 if last {
-                    call.states.store(
-                        place.kernel.primitives,
-                        call.first_state(tile),
-                        tile.channels,
-                        1,
-                        w,
-                        state,
-                    );
+                    call.states.store(p, call.first_state(tile), tile.channels, 1, w, state);
                 }
             }
         })

@@ -1,0 +1,36 @@
+//! A tensor of a call on the CPU.
+
+use elsa_core::dtype::DType;
+use elsa_core::view::View;
+
+/// A tensor: its view, its type, and the address of its first byte. If only an excerpt of the tensor is in memory, the
+/// address is where the first byte of the complete tensor would be.
+#[derive(Clone, Copy)]
+pub struct Tensor {
+    pub view: View,
+    pub dtype: DType,
+    pub data: *mut u8,
+    /// `true` if the call has the tensor.
+    pub present: bool,
+}
+
+impl Tensor {
+    /// An absent tensor.
+    pub const NONE: Tensor =
+        Tensor { view: View::EMPTY, dtype: DType::F32, data: std::ptr::null_mut(), present: false };
+
+    /// Creates a tensor whose elements begin at `data`; null if the call does not have it.
+    pub fn new(view: View, dtype: DType, data: *mut u8) -> Tensor {
+        Tensor { view, dtype, data, present: !data.is_null() }
+    }
+
+    /// Returns the address of the first byte of a row.
+    pub fn row(&self, batch: usize, head: usize, token: usize) -> *mut u8 {
+        self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
+    }
+
+    /// Returns the distance from one token to the next, in elements.
+    pub fn stride(&self) -> usize {
+        self.view.strides()[2]
+    }
+}
