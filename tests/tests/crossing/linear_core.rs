@@ -7,7 +7,6 @@ use elsa_core::linear::bound::{self, Executed, Judgement, Solve};
 use elsa_core::linear::scalar::{self, Walk};
 use elsa_core::linear::{Direction, Form, Rule, reference};
 use elsa_core::random::Random;
-use elsa_core::scan::{self, Scan};
 use elsa_oracle::cases::Data;
 use elsa_oracle::linear::{Case, Found, Params, RULES};
 
