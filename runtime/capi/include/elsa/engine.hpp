@@ -143,13 +143,13 @@ public:
 
 private:
     // Creates a plan by one of the functions of elsa.h, unless `types` is a failure.
-    template <class Plan, class Create, class Problem, class Options>
-    result<Plan> planned(const elsa::status &types, Create create, const Problem &problem, const Options &options) const {
+    template <class Plan, class Function, class Problem, class Options>
+    result<Plan> planned(const elsa::status &types, Function function, const Problem &problem, const Options &options) const {
         if (!types.ok()) {
             return types;
         }
         elsa_plan handle = elsa_plan();
-        const elsa_status code = create(get(), &problem, &options, &handle);
+        const elsa_status code = function(get(), &problem, &options, &handle);
         return detail::made<Plan>(code, handle);
     }
 
