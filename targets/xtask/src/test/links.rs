@@ -115,6 +115,8 @@ fn with_cmake(
 /// Links and runs the programs of this machine.
 pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let (abi, home) = (Abi::read(tree)?, tree.target.join("links/host"));
+    // A file of an earlier run may have the name of a folder of this one.
+    empty(&home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
         let way = Way {
             what: if cmake.is_some() { "CMake 3.10".to_owned() } else { "CMake".to_owned() },
