@@ -1,4 +1,4 @@
-//! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
+//! Chooses the division that a stream tries next after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
 //! A task is a block of resident queries that visits all keys, and `n_cap` tasks are resident at once. The rows of a
 //! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues as
@@ -131,8 +131,8 @@ impl Guard {
         };
     }
 
-    /// Records that the attempt was granted. After a calibration, `more` is the number of additional tasks for which
-    /// there is memory. Returns `true` if another attempt with more tasks follows.
+    /// Records that the memory of the attempt was granted. After a calibration, `more` is the number of additional
+    /// tasks for which there is memory. Returns `true` if another attempt with more tasks follows.
     pub fn grant(&mut self, more: usize) -> bool {
         let Some(now) = self.next else { return false };
         let most = self.limits.queries.div_ceil(now.rows);

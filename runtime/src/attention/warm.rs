@@ -67,8 +67,8 @@ impl Plan {
         Ok(report)
     }
 
-    /// Returns `true` if runs in the workspace may output states. A budget, or the size of a workspace in the caller's
-    /// memory, can rule that out.
+    /// Returns `true` if runs in the workspace may output states. A budget, or a workspace in the caller's memory, may
+    /// be too small for that.
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {

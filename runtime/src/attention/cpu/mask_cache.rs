@@ -2,8 +2,8 @@
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
-//! 2. *A mask row that all queries share*, as for padding. It is read block by block, whenever a task has another row
-//!    than the previous task. Each block is then known to be fully masked, unmasked or neither.
+//! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever a task has
+//!    another row than the previous task. Each block is then known to be fully masked, unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The sides of the tokens of a shifted window.*
 //!
@@ -38,7 +38,7 @@ pub(super) struct MaskCache {
     pub sides: *const f32,
 }
 
-/// Encodes the kinds of a block's values as a word.
+/// Encodes the effect of a block's values as a word.
 fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
@@ -69,8 +69,7 @@ impl MaskCache {
         }
     }
 
-    /// Returns the kept data for a task. Where the task needs other data than the previous task, the kept data is
-    /// replaced.
+    /// Returns the kept data for a task. Replaces data that the previous task kept and this task cannot use.
     ///
     /// # Safety
     /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
@@ -146,7 +145,7 @@ impl MaskCache {
         }
     }
 
-    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and their kinds.
+    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and their effect.
     ///
     /// # Safety
     /// - The plan keeps a row, and the block has keys.
@@ -178,8 +177,8 @@ impl MaskCache {
         keys
     }
 
-    /// Returns the bias of a block for the tile with index `place` in the group, and the kinds of its values. If the
-    /// bias is not kept yet, `write` computes it.
+    /// Returns the bias of a block for the tile with index `place` in the group, and its effect. If the bias is not
+    /// kept yet, `write` computes it.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

@@ -1,5 +1,5 @@
-//! Takes the vote on unseen blocks: if an error budget permits skipping and numbers are added to scores, a tile may
-//! skip a block before any of its products is computed.
+//! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
+//! a tile may skip a block before any of its products is computed.
 //!
 //! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
 //! row's scores in the block and the product of norms bound the weights of the block, and
@@ -77,7 +77,7 @@ pub(super) struct Vote<'a> {
 
 /// The vote of a row.
 struct Row {
-    /// Reference of the row's sums, or before the first key, the reference that they will have.
+    /// Reference of the row's sums; before the first key, the reference that the sums will have.
     m: f32,
     /// Upper bound of the sum of the block's weights.
     b: f32,
@@ -86,7 +86,7 @@ struct Row {
 }
 
 impl Vote<'_> {
-    /// Computes the vote of row `i`, if at most `top` is added to its scores in the block.
+    /// Computes the vote of row `i`. The numbers added to the row's scores in the block must be at most `top`.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].

@@ -235,7 +235,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the state into which a block of `segment` folds, and whether it is new.
+    /// Returns the state into which a block of `segment` folds, and whether this state is new.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. Segments arrive in order.

@@ -15,7 +15,7 @@
 //! for each query run
 //!     for each range of keys that is paired with the run, if a query of the run attends one of them
 //!         compute the gradients of the tile         one call of a plan, all batches and heads
-//!         add them to the shares of its rows
+//!         add them to the task's shares
 //! ```
 //!
 //! # The order of additions, and the error
@@ -73,7 +73,7 @@ pub struct BackwardTaskReport {
 }
 
 impl BackwardTaskPlan {
-    /// Plans the backward pass of the task at `path` in `division`. `held` states which tokens the problem's tensors
+    /// Plans the backward pass of the task at `path` in `division`. `held` specifies which tokens the problem's tensors
     /// contain. Key lengths refer to the complete sequences.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ impl GradientSizes {
         }
     }
 
-    /// Returns these sizes with the token counts of a task.
+    /// Returns these sizes with the token numbers of a task instead of those of the complete problem.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
         GradientSizes { queries: task.query_tokens(), keys: task.key_tokens(), ..self }
@@ -105,8 +105,8 @@ impl TaskGradients {
     }
 }
 
-/// Adds the shares of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
-/// tree:
+/// Sum of the shares of all tasks of a [`Tree`](elsa_core::quorum::Tree). Shares are added in the order of the tasks,
+/// pairwise in a balanced binary tree:
 ///
 /// ```text
 /// tasks 0 1 2 3 4 5 6:  ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
