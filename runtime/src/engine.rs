@@ -70,8 +70,8 @@ setters! {
 }
 
 /// A back end with its workers. Clones share them. Calls from several threads run concurrently, except that calls that
-/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a
-/// call needs.
+/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) is the number of
+/// workers that a call needs.
 ///
 /// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same
 /// bits; with [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the

@@ -53,7 +53,7 @@ pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the element types that the locations of a call's tensors state; f32 for those that state none.
+/// Returns the element types given with the locations of a call's tensors; f32 for tensors without a given type.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }

@@ -90,8 +90,8 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all
-    /// kernels.
+    /// Requests that a run copy the first `bytes` bytes of the workspace's table to the device address `to` before it
+    /// launches kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
@@ -131,7 +131,8 @@ impl Launches {
         self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
     }
 
-    /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one.
+    /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one such
+    /// kernel.
     ///
     /// # Safety
     /// - *parameter*: as for [`Launches::push`].

@@ -42,7 +42,7 @@ pub trait Sink<N> {
         Ok(())
     }
 
-    /// Records that a part has been computed.
+    /// Records that one more part of the run has been computed.
     fn advanced(&mut self) {}
 }
 
@@ -111,7 +111,7 @@ pub trait RowSink<N> {
     /// Returns the cause if recording fails.
     fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
 
-    /// Records that one more part has been computed, like [`Sink::advanced`].
+    /// Records that one more part of the run has been computed, like [`Sink::advanced`].
     fn part_computed(&mut self);
 }
 

@@ -126,8 +126,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows of the shared region of sums for the heads that read a state. The first row belongs to the
-    /// first token of the sequence.
+    /// Returns the rows of the workspace region for unrounded outputs, for the heads that read a state. The first row
+    /// belongs to the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

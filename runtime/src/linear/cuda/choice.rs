@@ -83,8 +83,8 @@ pub struct LinearGpuChoice {
     /// only once. The bits stay the same, unless a product of queries and keys is not finite: then all heads that read
     /// the state are computed token by token.
     pub shares: bool,
-    /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It does
-    /// not change the bits.
+    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. It does not change
+    /// the bits.
     pub pairs: usize,
     /// `true` if keys have so many dims that the walking kernel only supports computing token by token.
     pub(super) steps: bool,

@@ -7,9 +7,9 @@
 //! | non-causal | one without outputs, then every token reads the last states |
 //!
 //! If several heads read a state, each computes a separate copy, unless the plan shares states. Each part of a scan
-//! computes a separate copy, too. If the present states are in the memory of the past states, they must not change
+//! computes a separate copy, too. If the present states are in the memory of the past states, nothing may write them
 //! before every copy has read the past. So the last states are written to the workspace first, and a launch over no
-//! tokens copies them.
+//! tokens copies them to the present states.
 //!
 //! Each packed sequence is computed as if it were alone. If a call has both long sequences and sequences so short that
 //! they are computed token by token, a pass consists of the form's launches over the long ones and a walk over the
@@ -176,7 +176,8 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk in concurrent parts. The plan determines the number of chunks per part (`boundary`).
+    /// Lists a launch that walks over the parts of each sequence concurrently. The plan determines the number of chunks
+    /// per part (`boundary`).
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
@@ -307,7 +308,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the kernel whose blocks compute all readers of a state, if the walk with `args` uses it.
+    /// Returns the kernel whose blocks compute the outputs of all heads that read a state, if the walk with `args` uses
+    /// it.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -315,7 +317,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel that walks in pairs and its columns per block, if the walk with `args` uses it.
+    /// Returns the kernel with half the columns per block, and that number of columns, if the walk with `args` uses it.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }

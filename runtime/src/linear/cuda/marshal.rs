@@ -227,7 +227,7 @@ pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns `filled` with one head per state, whose block computes all readers of the state.
+/// Returns `filled` with one head per state, whose block computes the outputs of all heads that read the state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
@@ -243,7 +243,7 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
 /// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
-/// after them; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
+/// after these parts; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
 pub fn carry(
     problem: &Problem,
     items: usize,

@@ -120,7 +120,7 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the pass for tokens whose preceding state is known.
+    /// Returns what a part must compute if the state before it is known: the outputs, or only its last state.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

@@ -378,8 +378,8 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with this number of sequences and tokens has nothing to write, for any number of
-    /// channels.
+    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states, for any
+    /// number of channels.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }
