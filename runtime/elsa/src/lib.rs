@@ -20,8 +20,7 @@
 //!
 //! An [`Engine`] owns the back end and its workers. A plan is created once per shape and contains offsets, never
 //! pointers. A bound plan borrows the tensors of a call and is cheap to create. [`run`](operators::Bound::run) neither
-//! allocates nor makes decisions, and produces the same bits for any number of threads, any batch size and any
-//! repetition.
+//! allocates nor makes decisions, and produces the same bits each time, for any number of threads and any batch size.
 //!
 //! ```
 //! use elsa_edge::{DType, Engine, EngineOptions, View, attention::{Inputs, Outputs, PlanOptions, Spec}};

@@ -41,9 +41,11 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The rows per task are a multiple of this number, which is the rows per thread block of the kernel.
+    /// The rows per task are a multiple of this number: one query tile on a CPU; on a GPU, the rows of a thread block,
+    /// or all queries if the problem has windows.
     pub unit: usize,
-    /// The keys per split are a multiple of this number, which is the keys per tile or per segment.
+    /// The keys per split are a multiple of this number: the keys of a segment on a CPU; on a GPU, the keys of a tile,
+    /// or all keys if the problem has windows.
     pub tile: usize,
 }
 

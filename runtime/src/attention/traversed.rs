@@ -11,7 +11,7 @@ use elsa_core::room::Span;
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
-/// Skipped keys and recomputed rows of a run with a [`Schedule`].
+/// Skipped keys and recomputed rows of a run with an error budget, or with a schedule other than the exact one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traversed<'a> {
     /// The schedule of the run.
@@ -33,7 +33,7 @@ pub struct Traversed<'a> {
     pub share: &'a [f32],
 }
 
-/// Location of the counters of a run with a [`Schedule`].
+/// Location of the counters of a run with a schedule other than the exact one.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     schedule: Schedule,

@@ -3,8 +3,8 @@
 //! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
-//!    The operator has written the table on the host, after waiting for the copy of an earlier run that may still read
-//!    it ([`GpuWorkspace::table`]).
+//!    The operator has written the table on the host. Before that, it has waited until an earlier run has copied the
+//!    table ([`GpuWorkspace::open_table`]).
 //! 2. *The kernels before the fork*.
 //! 3. *The kernels after the fork*.
 //! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.

@@ -48,7 +48,7 @@ pub struct GpuWorkspace {
     /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
     /// contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
-    /// Additional device memory that some calls need; `None` before the first of them, and always if the workspace is
+    /// Additional device memory that some calls need; `None` before the first such call, and always if the workspace is
     /// in the caller's memory.
     extra: Option<DeviceBuffer>,
     /// Device memory for copies of host tensors.

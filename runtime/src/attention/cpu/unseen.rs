@@ -23,8 +23,8 @@
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
 //!    totals that `b` relative to it is not finite, the tile processes the block.
 //! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
-//!    reaches its own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's
-//!    score, rounded, is its reference.
+//!    reaches its own blocks ([`diagonal`](super::diagonal)). While a row has visited no key, the lower bound of its
+//!    own key's score, rounded, is its reference.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)); none is copied to
 //!    the worker's region.
 
@@ -70,8 +70,8 @@ pub(super) struct Vote<'a> {
     pub bias: Bias,
     /// The norms of the rows, from [`write_norms`].
     pub norms: *const f32,
-    /// Lower bound of the score of each row's own key ([`own`](super::own)); `None` from the first block of own keys
-    /// on.
+    /// Lower bound of the score of each row's own key ([`diagonal`](super::diagonal)); `None` once the tile has reached
+    /// a block with own keys.
     pub own: Option<*const f32>,
 }
 

@@ -101,7 +101,7 @@ pub enum StreamError {
     /// The call requests no output.
     #[error("out: no output, log-sum-exp or state is wanted; allowed: at least one")]
     NoOutput,
-    /// The memory of the stream exceeds a limit of the system, which would kill the process.
+    /// The memory of the stream exceeds a limit. The system would kill the process if the run used this memory.
     #[error("memory: {needed} bytes are needed; allowed: at most {available}, by {limit}")]
     Limit {
         /// Number of bytes needed.

@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the places in the buffers for the excerpts of a part.
+    /// Returns where the buffers store the excerpts of a part.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.

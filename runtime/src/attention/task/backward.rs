@@ -145,8 +145,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the structure from which the error bound of the shares is computed, for a forward pass with at most
-    /// `forward` additions between a weight and a sum; `None` without calls.
+    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. In the forward
+    /// pass, a weight must pass through at most `forward` additions on its way into a sum.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;

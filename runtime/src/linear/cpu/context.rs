@@ -54,7 +54,7 @@ impl Past {
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,
-    /// Index of the state, which is also the head of the values.
+    /// Index of the state, and of the value head that updates it.
     pub state: usize,
     /// Range of tokens, in the order in which they update the state.
     pub tokens: Range<usize>,
@@ -62,7 +62,7 @@ pub(super) struct Stretch<'a> {
     pub reverse: bool,
     /// Range of the strips of the state that are computed.
     pub strips: Range<usize>,
-    /// The workers of the call, which may be cancelled.
+    /// The workers of the call. They stop if the call is cancelled.
     pub crew: Crew<'a>,
 }
 

@@ -60,7 +60,7 @@ fn turns(sms: usize, blocks: usize) -> usize {
 pub struct LinearGpuChoice {
     /// Name of the walking kernel.
     pub kernel: &'static str,
-    /// The order of operations of the computation.
+    /// The form of the computation, which determines the order of operations.
     pub form: Form,
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
     /// [`Form::Parallel`].

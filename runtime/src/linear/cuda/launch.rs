@@ -190,9 +190,9 @@ impl Call<'_> {
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form for all other rules. For a delta rule, the first launch computes the values that tokens
-    /// write, which later launches read in place of the call's values. Then the outputs are computed, and finally the
-    /// last state, which may be in the memory of the first.
+    /// Lists the quadratic form for delta rules and for per-dim gates. For a delta rule, the first launch computes the
+    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed,
+    /// and finally the last state, which may be in the memory of the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =

@@ -128,7 +128,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// Enqueues runs that share the workspace's table of sequences, each with other lengths.
+/// Enqueues runs with different lengths that share the workspace's table of sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
