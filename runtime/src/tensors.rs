@@ -26,7 +26,7 @@ pub struct Tensor {
     pub kept: Option<usize>,
     /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
     pub apart: bool,
-    /// Name of the option of the problem that forbids the tensor; `None` if it is allowed.
+    /// Name of the problem's option that forbids the tensor; `None` if the tensor is allowed.
     pub forbidden: Option<&'static str>,
 }
 

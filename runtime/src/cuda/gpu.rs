@@ -50,8 +50,8 @@ pub enum CudaContext {
     /// The device's primary context, which the CUDA runtime and most libraries use.
     #[default]
     Primary,
-    /// The context that is current on the thread that creates the engine. It must outlive the engine, its plans
-    /// and their workspaces.
+    /// The context that is current on the thread that creates the engine. This context must outlive the engine, its
+    /// plans and their workspaces.
     Current,
 }
 

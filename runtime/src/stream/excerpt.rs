@@ -15,7 +15,7 @@ pub struct Excerpt {
     pub first: [usize; 3],
     /// Number of rows along the batch, heads and tokens.
     pub count: [usize; 3],
-    /// Index within a row of the tensor at which the excerpt begins.
+    /// Index of the excerpt's first element within a row of the tensor.
     pub start: usize,
     /// Number of elements of each row in the excerpt.
     pub len: usize,

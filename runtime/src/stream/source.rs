@@ -56,7 +56,7 @@ impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes from byte {offset} on: {source}")]
 pub struct PieceError {
-    /// Offset in the tensor of the first byte of the piece.
+    /// Offset of the piece's first byte in the tensor.
     pub offset: u64,
     /// Size of the piece in bytes.
     pub bytes: usize,

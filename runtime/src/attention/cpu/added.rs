@@ -175,8 +175,8 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// Writes the bias of a tile and the keys of a block: finds each value in the bias table through the index. Columns
-/// past the last row repeat the last row.
+/// Writes the bias of a tile and the keys of a block: finds each value in the bias table through the index. Columns of
+/// the tile that have no row repeat the last row.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table with an index.
@@ -224,7 +224,7 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
 }
 
 /// Writes the bias of a tile and the keys of a block, for a table whose entries are determined by the positions of
-/// query and key in a window. Columns past the last row contain unrelated entries.
+/// query and key in a window. Columns of the tile that have no row contain unrelated entries.
 ///
 /// For the keys in one column `c'` of the window, the entries for row distance `r − r'` and query column `c` are laid
 /// out as `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.

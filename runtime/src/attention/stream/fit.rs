@@ -28,7 +28,7 @@ pub struct FittedStream {
     plan: StreamPlan,
     memory: StreamMemory,
     fit: StreamFit,
-    /// `true` if a run has measured tensors in this memory.
+    /// `true` if a run has written measurements to this memory.
     measured: bool,
 }
 
@@ -144,7 +144,7 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// Returns the request to the planner for an attempt.
+    /// Converts an attempt to a request to the planner.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }

@@ -193,8 +193,8 @@ fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks the rows of the state before a part that the part's tokens clear before reading them. Does nothing for rules
-/// other than a gated delta rule.
+/// Marks, for each row of the state before a part, whether the part's tokens clear the row before they read it. Does
+/// nothing for rules other than a gated delta rule.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.

@@ -5,7 +5,7 @@ use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
 
-/// Largest relative error of a gate, which is an exponential whose argument is reduced in f64.
+/// Largest relative error of a gate. A gate is an exponential, and its argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 
 /// Base-2 logarithm of the largest factor into which per-dim gates are split.

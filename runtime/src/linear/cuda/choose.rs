@@ -28,9 +28,9 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Smallest number of SMs per block of a batch for which [`Form::Chunk`], with two passes over the chunks, is chosen.
-/// With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also computes
-/// outputs (measured on an H200), and the second pass costs more than the first one saves.
+/// Smallest number of SMs for each block of a batch at which [`Form::Chunk`] is chosen, with two passes over the
+/// chunks. With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also
+/// computes outputs (measured on an H200), and the second pass costs more than the first one saves.
 const SMS_OF_BLOCK: usize = 4;
 
 /// Number of blocks of the kernel with half the columns per block that replace one block of the ordinary kernel.

@@ -183,7 +183,7 @@ impl Call<'_> {
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists the quadratic form for rules without delta and with at most one gate per head.
+    /// Lists the quadratic form for rules other than delta rules, with at most one gate per head.
     fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
         let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
         let args = marshal::parallel(args, self.sequences.longest * CHUNK, PARALLEL_ROWS);

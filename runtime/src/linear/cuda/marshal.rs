@@ -15,7 +15,7 @@ use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 /// Row stride in elements below which the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
 
-/// The sequences of a call, as the kernels read them.
+/// The sequences of a call, in the form that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
     /// Device address of the table of sequences; zero if sequences are not packed, so that each has all tokens.
@@ -271,13 +271,13 @@ pub fn carry(
     }
 }
 
-/// Returns the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
+/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
 }
 
-/// Returns a launch that copies states: it has no tokens, and one head per state.
+/// Returns the parameters of a launch that copies states. The launch has no tokens, and one head per state.
 pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States) -> LinearArgs {
     let one = Divisor::new(1);
     filled.heads = int(problem.state_heads());

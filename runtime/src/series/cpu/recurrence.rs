@@ -36,7 +36,7 @@ enum Pass {
     Outputs,
     /// Only the state after the last token.
     Last,
-    /// The affine map of all tokens, whose factor is written to this address.
+    /// The affine map of all tokens. Its factor is written to this address, and its addend to the state.
     Fold(*mut f32),
 }
 

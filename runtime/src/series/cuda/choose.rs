@@ -80,8 +80,8 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
 }
 
 /// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
-/// channels and sequences. If the memory exceeds the budget, a requested number of parts is an error; without a
-/// request, a single pass is chosen.
+/// channels and sequences. If the memory exceeds the budget, returns an error if the options request the parts, and
+/// otherwise the choice of a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,
