@@ -58,8 +58,8 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// The GPU to use, and its context.
     pub cuda: CudaOptions,
-    /// The file of measured kernels and divisions for a GPU. If the file is not valid for this GPU, a warning is logged
-    /// and the file is ignored. The CPU uses no such file.
+    /// The tuned file, which contains the fastest kernels and splits that were measured on a GPU. If the file is not
+    /// valid for this GPU, a warning is logged and the file is ignored. The CPU uses no such file.
     pub tuned: Tuning,
 }
 

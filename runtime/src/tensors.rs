@@ -22,7 +22,8 @@ pub struct Tensor {
     pub written: bool,
     /// `true` if a call may omit the tensor.
     pub optional: bool,
-    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads; it writes the others.
+    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
+    /// tokens after them.
     pub kept: Option<usize>,
     /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
     pub apart: bool,

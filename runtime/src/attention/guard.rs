@@ -49,7 +49,7 @@ pub struct Limits {
     pub tile: usize,
 }
 
-/// A division that the search tries.
+/// A division of queries and keys that the search tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// Number of rows per task.
@@ -76,7 +76,7 @@ impl Attempt {
     }
 }
 
-/// The search for a division that fits into memory.
+/// The search for a division of queries and keys that fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     limits: Limits,

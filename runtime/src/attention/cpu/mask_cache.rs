@@ -5,7 +5,7 @@
 //! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever a task has
 //!    another row than the previous task. Each block is then known to be fully masked, unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
-//! 4. *The sides of the tokens of a shifted window.*
+//! 4. *The side of each token of a shifted window.* Only tokens on the same side attend each other.
 //!
 //! A header line identifies the kept data.
 

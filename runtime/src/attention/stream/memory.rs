@@ -32,8 +32,8 @@ impl StreamMemory {
     /// no page has been mapped.
     ///
     /// # Errors
-    /// Returns an error if the system refuses memory, or if the allocation would leave too little for the rest of
-    /// the process.
+    /// Returns an error if the system refuses memory, or if the allocation would leave the process too little memory
+    /// for other purposes.
     pub fn new(plan: &StreamPlan) -> Result<StreamMemory, StreamError> {
         let StreamPlan { problem, choice, .. } = plan;
         let frame = Frame::new(problem, choice, plan.written)?;

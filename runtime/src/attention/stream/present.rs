@@ -5,7 +5,7 @@ use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// The past, new and present tensors of keys, and those of values.
+/// The past, new and present tensor: first those of the keys, then those of the values.
 pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastKey, Operand::Key, Operand::PresentKey],
     [Operand::PastValue, Operand::Value, Operand::PresentValue],

@@ -59,7 +59,7 @@ pub struct BackwardTaskPlan {
     rows: [Vec<f32>; 2],
 }
 
-/// Report of a backward run of a task.
+/// Report of the run of a task's backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.

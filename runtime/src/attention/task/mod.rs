@@ -85,7 +85,7 @@ pub struct TaskPlan {
     slots: Vec<RowStates>,
 }
 
-/// Report of a run of a task.
+/// Report of a task's run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.

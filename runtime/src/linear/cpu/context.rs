@@ -60,7 +60,7 @@ pub(super) struct Stretch<'a> {
     pub tokens: Range<usize>,
     /// `true` if the last token of the sequence updates the state first.
     pub reverse: bool,
-    /// Range of the strips of the state that are computed.
+    /// Range of the state's strips that are computed.
     pub strips: Range<usize>,
     /// The workers of the call. They stop if the call is cancelled.
     pub crew: Crew<'a>,

@@ -12,8 +12,8 @@
 //! tokens copies them to the present states.
 //!
 //! Each packed sequence is computed as if it were alone. If a call has both long sequences and sequences so short that
-//! they are computed token by token, a pass consists of the form's launches over the long ones and a walk over the
-//! short ones.
+//! they are computed token by token, a pass has two parts: the form's launches for the long ones, and a launch that
+//! updates the states of the short ones.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -308,7 +308,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the kernel whose blocks compute the outputs of all heads that read a state, if the walk with `args` uses
+    /// Returns the kernel whose blocks compute the outputs of all heads that read a state, if a launch with `args` uses
     /// it.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
@@ -317,7 +317,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel with half the columns per block, and that number of columns, if the walk with `args` uses it.
+    /// Returns the kernel with half the columns per block, and that number of columns, if a launch with `args` uses it.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
@@ -339,7 +339,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a walk with the kernel that suits it best.
+    /// Lists a launch that updates states, with the kernel that suits it best.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),
@@ -364,7 +364,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the number of blocks in a walk, or in a launch of the quadratic form.
+/// Returns the number of blocks in a launch that updates states, or in one of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

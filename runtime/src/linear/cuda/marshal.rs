@@ -30,7 +30,8 @@ pub struct Sequences {
     pub long: bool,
 }
 
-/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among those of all sequences.
+/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among the chunks of all
+/// sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }

@@ -22,7 +22,7 @@ pub struct GpuPlan {
     /// The kernel with half the columns per block, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,
     /// The kernel whose blocks compute the outputs of all heads that read a state, if the choice needs one in addition
-    /// to the walking kernel.
+    /// to the kernel that updates states.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Kernels of a scan: the one that sums logarithms of gates (absent for a delta rule), and the one that carries
@@ -60,7 +60,7 @@ pub struct Loaded {
     pub threads: u32,
 }
 
-/// Lists the walking kernels of this build for the chooser.
+/// Lists the kernels of this build that update states, for the chooser.
 fn walks() -> impl Iterator<Item = Walk> + Clone {
     GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
         Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
@@ -68,7 +68,7 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Returns the number of state columns per block of a walking kernel.
+/// Returns the number of state columns per block of a kernel that updates states.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
@@ -172,7 +172,7 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Returns the number of state columns per block of the walking kernel.
+    /// Returns the number of state columns per block of the kernel that updates the states.
     pub fn columns(&self) -> usize {
         columns(self.walk)
     }

@@ -83,7 +83,7 @@ pub enum Fitted {
     },
 }
 
-/// A search for a division.
+/// A search for a division of queries and keys.
 struct Search<'a> {
     engine: &'a Engine,
     gpu: &'a Arc<Gpu>,

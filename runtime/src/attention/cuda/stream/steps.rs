@@ -134,7 +134,7 @@ impl<'a> Steps<'a> {
         if start < end { start..end } else { 0..0 }
     }
 
-    /// Returns the group of sequences that starts with the current one.
+    /// Returns the group of sequences that starts with the current sequence.
     fn group(&self) -> Group {
         let first = self.problem.sequence(self.lengths, self.sequence);
         let count = match self.problem.spec().packed {
