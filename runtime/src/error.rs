@@ -149,7 +149,7 @@ pub enum PlanError {
     /// The caller's memory for a workspace is null.
     #[error("memory: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
     Null {
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         found: usize,
         /// Number of bytes that the plan needs.
         needed: usize,
@@ -159,7 +159,7 @@ pub enum PlanError {
         "memory: {found} bytes from {address:#x}; allowed: bytes that end within the address space, of which {needed} are used"
     )]
     Extent {
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         found: usize,
         /// The given address.
         address: u64,
@@ -218,7 +218,7 @@ pub enum PlanError {
     DeviceShort {
         /// Number of bytes from the given address to the end of the allocation.
         found: usize,
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         given: usize,
     },
     /// The requested back end is not available on this machine or in this build.

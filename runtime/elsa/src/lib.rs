@@ -42,10 +42,10 @@
 //!
 //! # The GPU
 //!
-//! An available GPU does the work, either on host tensors or on tensors in its own memory and in the caller's stream
-//! ([`bind_device`](operators::Plan::bind_device)). If no GPU is available, or the GPU fails, [`Fallback`] decides
-//! whether the CPU computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a
-//! GPU can access.
+//! An available GPU does the work: on host tensors, or on tensors in its own memory, then in the caller's stream if one
+//! is given ([`bind_device`](operators::Plan::bind_device)). If no GPU is available, or the GPU fails, [`Fallback`]
+//! decides whether the CPU computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host
+//! memory that a GPU can access.
 //!
 //! # Modules
 //!

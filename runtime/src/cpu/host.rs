@@ -116,7 +116,7 @@ struct Slot {
     /// The job and its number of workers. The caller writes them while the slot is closed and no thread is inside; the
     /// threads inside read them.
     job: UnsafeCell<Option<(Job, usize)>>,
-    /// One bit for each claimed worker.
+    /// One bit for each worker; set if the worker's share is claimed.
     claimed: [AtomicU64; MAX_WORKERS / 64],
     panicked: AtomicBool,
     lock: Mutex<()>,

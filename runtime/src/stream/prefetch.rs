@@ -39,7 +39,7 @@ pub struct Times {
     pub wait: Duration,
     /// Number of bytes read.
     pub bytes: u64,
-    /// Number of parts.
+    /// Number of parts that were computed.
     pub parts: u64,
 }
 

@@ -45,7 +45,7 @@ impl Room {
     }
 }
 
-/// The effect of the values found so far on a block, and their address.
+/// The effect on a block of the values found so far, and the address of these values.
 type Found = (Seen, *const f32);
 
 /// Computes the bias of the block `keys` for the tile that has index `place` in its group. Returns `None` if no row

@@ -21,24 +21,24 @@ const WORDS: usize = 16;
 /// the head of the table's entries, the shared row of the mask, and the sides of the window.
 type Names = [usize; 6];
 
-/// The data that a worker keeps.
+/// The masks and biases that a worker keeps.
 #[derive(Clone, Copy)]
 pub(super) struct MaskCache {
     /// A word for each block of each tile, `[tile][blocks]`: zero if the block is unknown, otherwise its [`code`].
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
     bias: *mut f32,
-    /// A word for each block of the shared row.
+    /// A word for each block of the shared mask row, as in `tiles`.
     row_words: *mut u32,
-    /// The shared row, `[blocks · block]`.
+    /// Values of the shared mask row, `[blocks · block]`.
     row: *mut f32,
-    /// Entries of the table for the current head.
+    /// Entries of the bias table for the current head.
     pub entries: *mut f32,
     /// The side of each token in the shifted window; null if all tokens attend each other.
     pub sides: *const f32,
 }
 
-/// Encodes the effect of a block's values as a word.
+/// Encodes a block's [`Seen`] as a nonzero word.
 fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
@@ -145,7 +145,8 @@ impl MaskCache {
         }
     }
 
-    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and their effect.
+    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and whether they mask
+    /// or change the block's scores.
     ///
     /// # Safety
     /// - The plan keeps a row, and the block has keys.
@@ -177,8 +178,8 @@ impl MaskCache {
         keys
     }
 
-    /// Returns the bias of a block for the tile with index `place` in the group, and its effect. If the bias is not
-    /// kept yet, `write` computes it.
+    /// Returns the bias of a block for the tile with index `place` in the group, and whether it masks or changes the
+    /// block's scores. If the bias is not kept yet, `write` computes it.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

@@ -45,7 +45,7 @@ pub(super) fn measured(
     }
 }
 
-/// Returns the record of a worker.
+/// Returns the address of a worker's measurements.
 fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
     c.worker_part(worker).wrapping_add(c.layout.measured.start)
 }

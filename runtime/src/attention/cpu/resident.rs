@@ -62,7 +62,7 @@ pub struct Places {
 #[derive(Debug)]
 pub struct Resident {
     memory: Memory,
-    /// Output, log-sum-exp and states of a unit.
+    /// Buffer for output, log-sum-exp and states of a unit.
     pub rows: Bytes,
     /// The bias table, which contains a bias for each relative position.
     pub table: Bytes,

@@ -18,7 +18,7 @@ use elsa_core::view::View;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowStates {
-    /// References; `−∞` for a row that attends no key.
+    /// References of the states; `−∞` for a row that attends no key.
     pub m: Vec<f32>,
     /// Sums of the weights.
     pub s: Vec<f32>,
@@ -144,7 +144,7 @@ pub(super) fn room<T>(count: usize) -> Result<Vec<T>, PlanError> {
     Ok(data)
 }
 
-/// Returns `count` numbers with the same value.
+/// Returns a list of `count` numbers that all equal `value`.
 pub(super) fn allocated(count: usize, value: f32) -> Result<Vec<f32>, PlanError> {
     let mut data = room(count)?;
     data.resize(count, value);

@@ -44,7 +44,7 @@ impl RawStream {
 /// Keeps this thread in the mode *relaxed* until the value is dropped.
 pub struct Relaxed<'a> {
     entered: &'a Entered<'a>,
-    /// The mode that is restored.
+    /// The mode that is restored when the value is dropped.
     mode: u32,
     thread: PhantomData<*const ()>,
 }

@@ -176,7 +176,7 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a launch that walks over the parts of each sequence concurrently. The plan determines the number of chunks
+    /// Lists a launch that processes the parts of each sequence concurrently. The plan determines the number of chunks
     /// per part (`boundary`).
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;

@@ -426,8 +426,8 @@ pub unsafe fn columns_of_lines(
     }
 }
 
-/// Returns the tile with index `number` among the tiles of all sequences, of which each has `tiles`. Tiles have at most
-/// `width` channels and do not cross the boundaries of groups, which have `group` channels each.
+/// Returns the tile with index `number` among the tiles of all sequences. Each sequence has `tiles` tiles. A tile has
+/// at most `width` channels and does not cross the boundaries of groups, which have `group` channels each.
 pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
     let (batch, number) = (number / tiles, number % tiles);
     let each = group.div_ceil(width);
