@@ -44,7 +44,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and bounds of sequences of a call whose tensors are in host memory.
+    /// Returns the sequence lengths and bounds of a call whose tensors are in host memory.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
     /// Checks the lengths and the set of outputs of a call on device tensors against the problem. Does not check the
@@ -58,7 +58,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and bounds of sequences of a call whose tensors are in device memory.
+    /// Returns the sequence lengths and bounds of a call whose tensors are in device memory.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 

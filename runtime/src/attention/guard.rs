@@ -41,11 +41,11 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The rows per task are a multiple of this number: one query tile on a CPU; on a GPU, the rows of a thread block,
-    /// or all queries if the problem has windows.
+    /// The rows per task are a multiple of this number. On a CPU it is one, for a query tile; on a GPU, the number of
+    /// rows of a thread block, or of all queries if the problem has windows.
     pub unit: usize,
-    /// The keys per split are a multiple of this number: the keys of a segment on a CPU; on a GPU, the keys of a tile,
-    /// or all keys if the problem has windows.
+    /// The keys per split are a multiple of this number. On a CPU it is the number of keys of a segment; on a GPU, of a
+    /// tile, or of all keys if the problem has windows.
     pub tile: usize,
 }
 
