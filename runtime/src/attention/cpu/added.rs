@@ -16,7 +16,7 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// Returns the view and the address of the elements of `of`; `None` for a bias that is a table.
+/// Returns the view and the address of the elements of `of`; `None` if the call does not have it, or if it is a table.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
