@@ -37,7 +37,7 @@ const FIRST: usize = 196;
 /// Shapes `[heads, queries, keys, d]` for which `plan` creates plans.
 const PLANNED: [[usize; 4]; 5] =
     [[1, 64, 64, 64], [1, 196, 196, 64], [12, 196, 196, 64], [8, 1024, 1024, 64], [32, 1, 4096, 128]];
-/// Numbers of tokens for `threads`: one head, d = 64.
+/// Numbers of tokens for which `threads` measures one head of d = 64.
 const SHARED: [usize; 5] = [196, 576, 900, 1024, 4096];
 /// Numbers of keys per head in the caches of `decode`: 32 heads, one query, d = 128. The small caches fit in the
 /// processor's cache, the large ones do not.

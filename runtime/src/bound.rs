@@ -81,7 +81,7 @@ fn standing_by<'a, R>(
 
 impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing, except
-    /// that the first call of its kind in a GPU workspace may allocate device memory and host memory.
+    /// device memory and host memory that no earlier call in a GPU workspace has needed.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -219,8 +219,8 @@ impl<O: Operator> Bound<'_, O> {
 
     /// Runs like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied
     /// to its memory, and leaves the outputs there. Inputs are copied if no earlier run has succeeded, or if the device
-    /// has lost its memory. The time is that of a pipeline whose tensors stay on the device. On the CPU, this is
-    /// [`Bound::run`].
+    /// has lost its memory. The run takes as long as in a pipeline whose tensors stay on the device. On the CPU, this
+    /// is [`Bound::run`].
     ///
     /// # Errors
     /// Returns the errors of [`Bound::run`].

@@ -58,8 +58,8 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// The GPU to use, and its context.
     pub cuda: CudaOptions,
-    /// The file of measured kernels and divisions for a GPU. If the file is not valid for this GPU, a warning is logged
-    /// and the file is ignored. The CPU uses no such file.
+    /// The tuned file, which contains the fastest kernels and splits that were measured on a GPU. If the file is not
+    /// valid for this GPU, a warning is logged and the file is ignored. The CPU uses no such file.
     pub tuned: Tuning,
 }
 
@@ -70,8 +70,8 @@ setters! {
 }
 
 /// A back end with its workers. Clones share them. Calls from several threads run concurrently, except that calls that
-/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a
-/// call needs.
+/// need several worker threads of the CPU take turns; [`Report::workers`](crate::Report::workers) is the number of
+/// workers that a call needs.
 ///
 /// In a child of `fork`, an engine of the parent computes on the CPU, with the calling thread alone and with the same
 /// bits; with [`Fallback::Fail`], calls of a plan for a GPU return [`DeviceError::Forked`] instead. An engine that the

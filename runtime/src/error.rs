@@ -77,7 +77,7 @@ pub enum DeviceError {
     Module {
         /// Name of the kernel.
         kernel: &'static str,
-        /// Version of the PTX instruction set in which it is written.
+        /// Version of the PTX instruction set that the kernel requires.
         isa: &'static str,
         /// CUDA version of the driver, `(major, minor)`.
         driver: (u32, u32),
@@ -92,13 +92,12 @@ pub enum DeviceError {
         /// Name of the kernel.
         kernel: &'static str,
     },
-    /// The process is a child, created by `fork`, of the process that initialised the driver. The driver does not work
-    /// in such a child.
+    /// The process was forked from the process that initialised the driver. The driver does not work in a forked child.
     #[error(
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
     Forked,
-    /// The context was lost, and with it the caller's device memory that contains the workspace.
+    /// The context was lost, and so was the caller's device memory, which contains the workspace.
     #[error(
         "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
     )]
@@ -109,7 +108,7 @@ pub enum DeviceError {
         "workspace: a captured run reads its lengths and uses its memory; allowed: the lengths and outputs of that run, or another workspace"
     )]
     Captured,
-    /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
+    /// An unrecoverable error destroyed the context, and a second one destroyed the context that replaced it.
     #[error("the device's context was lost to an earlier error")]
     Lost,
 }
@@ -150,7 +149,7 @@ pub enum PlanError {
     /// The caller's memory for a workspace is null.
     #[error("memory: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
     Null {
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         found: usize,
         /// Number of bytes that the plan needs.
         needed: usize,
@@ -160,7 +159,7 @@ pub enum PlanError {
         "memory: {found} bytes from {address:#x}; allowed: bytes that end within the address space, of which {needed} are used"
     )]
     Extent {
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         found: usize,
         /// The given address.
         address: u64,
@@ -219,7 +218,7 @@ pub enum PlanError {
     DeviceShort {
         /// Number of bytes from the given address to the end of the allocation.
         found: usize,
-        /// The given size in bytes.
+        /// Size of the given memory in bytes.
         given: usize,
     },
     /// The requested back end is not available on this machine or in this build.
@@ -290,16 +289,16 @@ pub enum PlanError {
         /// Name of the option.
         option: &'static str,
     },
-    /// A file of measured divisions cannot be read.
+    /// A tuned file cannot be read.
     #[error("cannot be read: {0}; allowed: a file that elsa tune has written")]
     TunedRead(String),
-    /// The folder for the file of measured divisions is unknown, because neither `XDG_CONFIG_HOME` nor `HOME` is set.
+    /// The folder of the standard tuned file is unknown, because neither `XDG_CONFIG_HOME` nor `HOME` is set.
     #[error("no folder: neither XDG_CONFIG_HOME nor HOME is set; allowed: a file by name")]
     TunedNoFolder,
-    /// A file of measured divisions is invalid or truncated.
+    /// A tuned file is invalid or truncated.
     #[error("not a tuned file: {0}; allowed: a file that elsa tune has written")]
     TunedFormat(String),
-    /// The divisions in a file were measured on another device, or with another driver or library.
+    /// A tuned file was measured on another device, or with another driver or library.
     #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
     TunedOther {
         /// The property that differs: device, compute capability, SMs, driver or library.
@@ -309,7 +308,7 @@ pub enum PlanError {
         /// Actual value on this machine.
         allowed: String,
     },
-    /// An entry of the file of measured divisions is impossible, or has the shape of an earlier entry.
+    /// An entry of a tuned file is impossible, or has the shape of an earlier entry.
     #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
     TunedEntry {
         /// Number of the entry in the file, counted from one.
@@ -353,8 +352,8 @@ pub enum BindError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// A call that outputs states, or that has no output tensor, needs memory for partial states, for which the
-    /// caller's device memory is too small.
+    /// The caller's device memory is too small for the partial states of a call that outputs states or has no output
+    /// tensor.
     #[error("workspace: {found} bytes; allowed: at least {needed} where states are given, or no output")]
     StateRoom {
         /// Size of the caller's memory in bytes.
@@ -365,8 +364,7 @@ pub enum BindError {
     /// The workspace belongs to a plan of another engine, or to a plan without a GPU.
     #[error("workspace: it has no room on this plan's device; allowed: one that this plan has made")]
     Foreign,
-    /// A call that outputs states, or that has no output tensor, needs more memory for partial states than the budget
-    /// allows.
+    /// The budget is too small for the partial states of a call that outputs states or has no output tensor.
     #[error("budget: {budget} bytes; allowed: at least {needed} where states are given, or no out")]
     Budget {
         /// Number of bytes that the call needs.
@@ -442,7 +440,8 @@ pub enum RunError {
     /// A function that plans, binds and runs in one call could not create the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The workspace contains no certificate: there was no run, the last run failed, or its plan does not certify.
+    /// The workspace contains no certificate: there was no run, the last run failed, or the plan of the last run does
+    /// not certify.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]

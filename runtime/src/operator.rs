@@ -1,7 +1,7 @@
 //! Defines the interface between an operator and the engine: the types of the operator's problem, tensors and plans.
 //!
-//! Planning, binding, staging, fallback and reports are generic over the trait [`Operator`]. An operator adds the
-//! kernels and the division of a call among them.
+//! Planning, binding, staging, fallback and reports are generic over the trait [`Operator`]. An operator supplies its
+//! kernels, and decides how they divide the work of a call.
 
 use crate::cpu::plan::CpuPlan;
 use crate::cuda::plan::GpuPlan;
@@ -12,7 +12,7 @@ use std::fmt::Debug;
 
 /// The operands of an operator.
 pub type OperandOf<O> = <<O as Operator>::Problem as Problem>::Operand;
-/// The lengths and other numbers of a call of an operator.
+/// Host data of an operator's call in addition to its tensors: lengths and bounds of sequences.
 pub type LengthsOf<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 
 /// An operator, such as attention: its types, checks and records.
@@ -44,10 +44,10 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::Outputs<'_>,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and other numbers of a call whose tensors are in host memory.
+    /// Returns the sequence lengths and bounds of a call whose tensors are in host memory.
     fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
-    /// Checks the numbers and the set of outputs of a call on device tensors against the problem. Does not check the
+    /// Checks the lengths and the set of outputs of a call on device tensors against the problem. Does not check the
     /// addresses of the tensors.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ pub trait Operator: Sized + Debug + 'static {
         outputs: &Self::DeviceOutputs,
     ) -> Result<(), ArgumentError>;
 
-    /// Returns the lengths and other numbers of a call whose tensors are in device memory.
+    /// Returns the sequence lengths and bounds of a call whose tensors are in device memory.
     fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
     -> LengthsOf<'a, Self>;
 

@@ -24,7 +24,7 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
         Operands::from_fn(|operand| self.tensor(operand, types[operand]))
     }
 
-    /// Returns the properties of the tensors of a call, with the largest type, f32, where the call determines the type.
+    /// Returns the properties of a call's tensors. A tensor whose type the call determines gets the largest type, f32.
     fn tensors(&self) -> Operands<Self::Operand, Tensor> {
         self.tensors_of(&largest())
     }

@@ -22,11 +22,12 @@ pub struct Tensor {
     pub written: bool,
     /// `true` if a call may omit the tensor.
     pub optional: bool,
-    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads; it writes the others.
+    /// For a tensor that runs append to: the number of leading tokens that a run keeps and reads. The run writes the
+    /// tokens after them.
     pub kept: Option<usize>,
     /// `true` if calls rarely have the tensor, so that its copies are in a separate buffer.
     pub apart: bool,
-    /// Name of the option of the problem that forbids the tensor; `None` if it is allowed.
+    /// Name of the problem's option that forbids the tensor; `None` if the tensor is allowed.
     pub forbidden: Option<&'static str>,
 }
 
@@ -53,7 +54,7 @@ pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// Returns the element types that the locations of a call's tensors state; f32 for those that state none.
+/// Returns the element types given with the locations of a call's tensors; f32 for tensors without a given type.
 pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }

@@ -11,7 +11,7 @@ use crate::workspace::{Memory, Workspace};
 use elsa_core::operands::Operands;
 
 impl<O: Operator> Plan<O> {
-    /// Runs over tensors of zeros in `workspace`, with every tensor that the problem has and `keeps` does not omit.
+    /// Runs over tensors of zeros in `workspace`, with the tensors of the problem for which `keeps` returns `true`.
     /// `fill` may overwrite the zero bytes of a tensor. The caller has checked `lengths` against the problem.
     ///
     /// # Errors

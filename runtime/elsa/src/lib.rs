@@ -20,8 +20,7 @@
 //!
 //! An [`Engine`] owns the back end and its workers. A plan is created once per shape and contains offsets, never
 //! pointers. A bound plan borrows the tensors of a call and is cheap to create. [`run`](operators::Bound::run) neither
-//! allocates nor makes decisions, and produces the same bits for any number of threads, any batch size and any
-//! repetition.
+//! allocates nor makes decisions, and produces the same bits each time, for any number of threads and any batch size.
 //!
 //! ```
 //! use elsa_edge::{DType, Engine, EngineOptions, View, attention::{Inputs, Outputs, PlanOptions, Spec}};
@@ -43,10 +42,10 @@
 //!
 //! # The GPU
 //!
-//! An available GPU does the work, either on host tensors or on tensors in its own memory and in the caller's stream
-//! ([`bind_device`](operators::Plan::bind_device)). If no GPU is available, or the GPU fails, [`Fallback`] decides
-//! whether the CPU computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a
-//! GPU can access.
+//! An available GPU does the work: on host tensors, or on tensors in its own memory, then in the caller's stream if one
+//! is given ([`bind_device`](operators::Plan::bind_device)). If no GPU is available, or the GPU fails, [`Fallback`]
+//! decides whether the CPU computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host
+//! memory that a GPU can access.
 //!
 //! # Modules
 //!

@@ -1,4 +1,4 @@
-//! Operators that treat each channel of a tensor of tokens and channels independently.
+//! Operators on tensors of tokens and channels. They process each channel independently.
 
 #[doc(inline)]
 pub use elsa_core::series::plan::SeriesChoice as Choice;

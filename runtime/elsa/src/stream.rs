@@ -2,7 +2,7 @@
 //!
 //! [`Engine::stream`](crate::Engine::stream) creates a [`Plan`]. Parts of the inputs come from a [`Source`], and parts
 //! of the output go to a [`Sink`]; on the CPU, the output has the same bits as that of a run in memory. [`prefetch`]
-//! contains the two buffers through which parts pass.
+//! fills one buffer while the caller computes with the contents of another.
 
 #[doc(inline)]
 pub use elsa_core::attention::plan::{Account, Part, UnitSizes, Written};

@@ -10,7 +10,7 @@ use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::{Flags, MEASURED, Measured, larger};
 use elsa_core::room::Span;
 
-/// Location of the records of a run.
+/// Location of the records in which a run leaves its measurements.
 #[derive(Clone, Copy, Debug)]
 pub enum Records {
     /// One record, in the memory of the CPU's workspace.
@@ -42,7 +42,7 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Reads the counters of the run, whose schedule must not be the exact one, from its memory.
+    /// Reads the counters of the run from its memory. The run must not have had the exact schedule.
     ///
     /// # Errors
     /// Returns an error if there are no counters, if the memory does not belong to the run, or if the device fails.
@@ -57,7 +57,8 @@ impl Ran {
             || self.recorded.as_ref().is_some_and(Recorded::on_gpu)
     }
 
-    /// Returns the certificate of the run, whose records are in `memory`. Waits if the run is still pending on a GPU.
+    /// Returns the certificate of the run, whose measurements are in `memory`. Waits if the run is still pending on a
+    /// GPU.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if the memory does not belong to the run.
@@ -88,7 +89,7 @@ impl Ran {
     }
 }
 
-/// Merges `count` records into one. A run left them at byte offset `at`, with `stride` values each.
+/// Merges the `count` measurement records that start at byte offset `at`, each `stride` values long, into one.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,

@@ -1,4 +1,4 @@
-//! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
+//! Chooses the division that a stream tries next after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
 //! A task is a block of resident queries that visits all keys, and `n_cap` tasks are resident at once. The rows of a
 //! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused, the search continues as
@@ -41,13 +41,15 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows in all tasks together.
     pub queries: usize,
-    /// The rows per task are a multiple of this number, which is the rows per thread block of the kernel.
+    /// The rows per task are a multiple of this number. On a CPU it is one, for a query tile; on a GPU, the number of
+    /// rows of a thread block, or of all queries if the problem has windows.
     pub unit: usize,
-    /// The keys per split are a multiple of this number, which is the keys per tile or per segment.
+    /// The keys per split are a multiple of this number. On a CPU it is the number of keys of a segment; on a GPU, of a
+    /// tile, or of all keys if the problem has windows.
     pub tile: usize,
 }
 
-/// A division that the search tries.
+/// A division of queries and keys that the search tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// Number of rows per task.
@@ -74,7 +76,7 @@ impl Attempt {
     }
 }
 
-/// The search for a division that fits into memory.
+/// The search for a division of queries and keys that fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     limits: Limits,
@@ -131,8 +133,8 @@ impl Guard {
         };
     }
 
-    /// Records that the attempt was granted. After a calibration, `more` is the number of additional tasks for which
-    /// there is memory. Returns `true` if another attempt with more tasks follows.
+    /// Records that the memory of the attempt was granted. After a calibration, `more` is the number of additional
+    /// tasks for which there is memory. Returns `true` if another attempt with more tasks follows.
     pub fn grant(&mut self, more: usize) -> bool {
         let Some(now) = self.next else { return false };
         let most = self.limits.queries.div_ceil(now.rows);

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
-/// Returns the part of a workspace's memory in which a run worked.
+/// Returns the workspace's memory on the back end that computed the run: CPU or GPU.
 fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     match memory {
         Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu)),
@@ -20,7 +20,7 @@ fn memory_of<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<RunMemory<'w>> {
     }
 }
 
-/// Returns the part of a bound call's memory in which a run worked.
+/// Returns the bound call's memory on the back end that computed the run: CPU or GPU.
 fn memory_of_call<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<RunMemory<'w>> {
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(RunMemory::Gpu(gpu.workspace())),

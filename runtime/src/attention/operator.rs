@@ -27,11 +27,11 @@ pub type Bound<'a> = bound::Bound<'a, Attention>;
 /// A plan of attention bound to tensors in device memory by [`Plan::bind_device`].
 pub type DeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Attention>;
 
-/// The input tensors of a call, each as the device address of its first element, and the lengths in host memory. The
+/// Device addresses of the first elements of a call's input tensors, and the sequence lengths in host memory. The
 /// problem determines shapes and strides.
 pub type DeviceInputs<'a> = InputTensors<'a, u64, u64, u64>;
-/// The output tensors of a call, each as the device address of its first element. The problem determines shapes and
-/// strides. A call writes at least one of output, log-sum-exp and states.
+/// Device addresses of the first elements of a call's output tensors. The problem determines shapes and strides. A
+/// call writes at least one of output, log-sum-exp and states.
 pub type DeviceOutputs = OutputTensors<u64, u64>;
 
 impl problem::Problem for Problem {

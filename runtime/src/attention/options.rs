@@ -1,11 +1,11 @@
-//! Options of a plan.
+//! Options of an attention plan.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{Division, Method, Options};
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_core::setters;
 
-/// Options of a plan.
+/// Options of an attention plan.
 ///
 /// ```
 /// # use elsa_runtime::PlanOptions;

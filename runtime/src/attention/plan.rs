@@ -147,8 +147,8 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Returns the size in bytes of a workspace that also has room for calls that output states, or no output. It is
-    /// larger than [`Plan::workspace_bytes`] on a GPU if the keys are not divided.
+    /// Returns the size in bytes of a workspace that also has room for calls that output states or have no output
+    /// tensor. On a GPU it is larger than [`Plan::workspace_bytes`] if the keys are not divided.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {

@@ -11,13 +11,13 @@ use elsa_core::room::Span;
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
-/// Skipped keys and recomputed rows of a run with a [`Schedule`].
+/// Skipped keys and recomputed rows of a run with an error budget, or with a schedule other than the exact one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traversed<'a> {
     /// The schedule of the run.
     pub schedule: Schedule,
-    /// Size of the tiles whose rows decide together: query rows (the last tile of a sequence may have fewer) and keys
-    /// per block.
+    /// Size of the tiles whose rows decide together whether to skip a key block: number of query rows (the last tile of
+    /// a sequence may have fewer), and number of keys per block.
     pub tile: Tile,
     /// Counters of the run.
     pub report: Report,
@@ -33,7 +33,7 @@ pub struct Traversed<'a> {
     pub share: &'a [f32],
 }
 
-/// Location of the counters of a run with a [`Schedule`].
+/// Location of the counters of a run with a schedule other than the exact one.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     schedule: Schedule,
@@ -44,11 +44,11 @@ pub struct Recorded {
 /// Location of counters in a workspace.
 #[derive(Clone, Debug)]
 enum At {
-    /// In the memory of the CPU: `counts` are those of the first worker, and `stride` is the distance to those of the
-    /// next one, in f32 values.
+    /// In the memory of the CPU. `counts` are the counters of the first worker, and `stride` is the distance from one
+    /// worker's counters to the next worker's, in f32 values.
     Cpu { counts: Span, stride: usize, workers: usize, left_out: Span },
     /// In the memory of the GPU, from byte `start` on: the counters of `blocks` thread blocks, then the states of `rows`
-    /// rows. A weight takes part in up to `into_s` additions of a row's sum.
+    /// rows. A weight takes part in at most `into_s` of the additions that form its row's sum.
     Gpu { start: usize, blocks: usize, rows: usize, into_s: usize },
 }
 

@@ -54,7 +54,7 @@ const LARGEST: u64 = 1 << 20;
 /// Version of this library. A tuned file applies only to the version whose kernels were measured.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Selects the tuned file that an engine uses.
+/// Choice of the tuned file that an engine uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tuning {
     /// The file that the environment variable `ELSA_TUNED` names; no file if the variable is unset or empty.

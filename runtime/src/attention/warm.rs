@@ -12,17 +12,18 @@ impl Plan {
     /// Runs the plan over tensors of zeros that it allocates. The next run in this workspace then takes no longer than
     /// later runs, and allocates nothing:
     ///
-    /// - A GPU has loaded and launched the kernels of every kind of run, with states and without. The workspace has
-    ///   allocated the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
-    ///   [`Plan::state_workspace_bytes`]), even if later tensors are used in place. If the workspace is in the caller's
-    ///   memory ([`Plan::workspace_on_device`]), the memory for copies is freed again: runs on device tensors then
-    ///   allocate nothing, but a run on copied host tensors allocates.
-    /// - On the CPU every worker has been woken.
+    /// - On a GPU, the kernels of every kind of run, with states and without, have been loaded and launched. The
+    ///   workspace has allocated the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
+    ///   [`Plan::state_workspace_bytes`]), whether later runs copy their tensors or not. If the workspace is in the
+    ///   caller's memory ([`Plan::workspace_on_device`]), the memory for copies is freed again: runs on device tensors
+    ///   then allocate nothing, but a run that copies host tensors allocates.
+    /// - On the CPU, every worker has been woken.
     ///
-    /// This takes the time of one or two runs, and host memory for their tensors. Creating a plan has already loaded
-    /// the GPU kernels of runs without states. Creating a workspace has allocated the memory that such runs on device
-    /// tensors need and, unless the GPU is integrated, the staging. The contents of the workspace are irrelevant, and
-    /// no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
+    /// This takes the time of one or two runs, and host memory for their tensors. The contents of the workspace are
+    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report states the reason, as after any run.
+    ///
+    /// Without this function, the GPU kernels of runs without states are loaded when the plan is created. A new
+    /// workspace has the memory that such runs on device tensors need and, unless the GPU is integrated, the staging.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
@@ -67,8 +68,8 @@ impl Plan {
         Ok(report)
     }
 
-    /// Returns `true` if runs in the workspace may output states. A budget, or the size of a workspace in the caller's
-    /// memory, can rule that out.
+    /// Returns `true` if runs in the workspace may output states. A budget, or a workspace in the caller's memory, may
+    /// be too small for that.
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {

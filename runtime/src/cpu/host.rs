@@ -86,8 +86,8 @@ impl Eq for HostThreads {}
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of the worker with this number. Does nothing if that share has been started before, if there
-    /// is no such worker, or if the call has ended.
+    /// Computes the share of the call's work that the worker with this number has. Does nothing if that share has been
+    /// started before, if there is no such worker, or if the call has ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
@@ -116,7 +116,7 @@ struct Slot {
     /// The job and its number of workers. The caller writes them while the slot is closed and no thread is inside; the
     /// threads inside read them.
     job: UnsafeCell<Option<(Job, usize)>>,
-    /// One bit for each claimed worker.
+    /// One bit for each worker; set if the worker's share is claimed.
     claimed: [AtomicU64; MAX_WORKERS / 64],
     panicked: AtomicBool,
     lock: Mutex<()>,
@@ -143,8 +143,8 @@ impl Slot {
         }
     }
 
-    /// Enters the slot if it is open in this generation, runs the worker's share unless it has been claimed, and
-    /// leaves.
+    /// Enters the slot if it is open in this generation, runs the worker's share of the job unless it has been claimed,
+    /// and leaves.
     fn visit(&self, generation: u64, worker: usize) {
         // A task contains only those bits of the generation that fit next to the slot's number.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
@@ -162,7 +162,8 @@ impl Slot {
         }
     }
 
-    /// Runs a worker's share unless it has been claimed. The calling thread must be inside the slot or own it.
+    /// Runs a worker's share of the job unless it has been claimed. The calling thread must be inside the slot or own
+    /// it.
     fn claim(&self, worker: usize) {
         // SAFETY: the job was written before the slot was opened, and is not written again before all threads have
         // left.

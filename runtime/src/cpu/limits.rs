@@ -50,7 +50,7 @@ impl MemoryLimit {
 /// The memory that is still available to this process, and the tightest limit on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// Number of bytes.
+    /// Number of available bytes.
     pub bytes: u64,
     /// The limit that leaves the least memory, which determines `bytes`.
     pub limit: MemoryLimit,

@@ -17,8 +17,8 @@ enum Values {
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Every plan whose workspace is not
-/// larger can use it.
+/// The memory of a workspace: f32 values on a 64-byte boundary, initially zero. Every plan that needs at most this size
+/// can use it.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,

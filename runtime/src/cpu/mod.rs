@@ -1,4 +1,5 @@
-//! The CPU: its description, its processes and threads, and working memory.
+//! Code for the CPU that all operators share: the description of the processor, threads, memory, and interfaces of
+//! plans.
 
 pub mod detect;
 pub mod float;

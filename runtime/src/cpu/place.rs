@@ -88,7 +88,8 @@ mod system {
     }
 }
 
-/// Placement on systems other than Linux, which [`Placement::new`] rejects before these functions are called.
+/// Stand-ins on systems other than Linux, where [`Placement::new`] rejects cores and priorities before these functions
+/// are called.
 #[cfg(not(target_os = "linux"))]
 mod system {
     pub fn pin(_: usize) -> Result<(), String> {

@@ -36,7 +36,7 @@ pub trait CpuPlan: Clone + Debug + Send + Sync {
     ) -> Result<Self::Call<'a>, BindError>;
 }
 
-/// A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
+/// A checked call on the CPU. It consists of a plan, its tensors and a workspace; workers divide its work.
 pub trait CpuCall: Debug + Send {
     /// Computes the outputs and waits for them. Allocates nothing.
     ///

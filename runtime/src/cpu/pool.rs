@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    /// Checks that the caller of a finished call sees the writes of its workers. ThreadSanitizer reports a race if it
-    /// does not.
+    /// Checks that the caller of a finished call sees the writes of its workers. ThreadSanitizer reports a race if the
+    /// caller does not.
     #[test]
     fn what_workers_wrote_is_there_when_a_call_is_over() {
         const WORKERS: usize = 4;

@@ -2,8 +2,8 @@
 //!
 //! # What tests and users can control
 //!
-//! - The system's loader finds libcuda, so `LD_LIBRARY_PATH` can substitute another library. It is opened once
-//!   per process, and must export every symbol in the table of [`super::driver`].
+//! - The system's loader finds libcuda, so `LD_LIBRARY_PATH` can substitute another library. The library is opened
+//!   once per process, and must export every symbol in the table of [`super::driver`].
 //! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - Every engine calls `cuInit`. The first plan in a context that needs a kernel calls `cuModuleLoadDataEx`.
@@ -50,8 +50,8 @@ pub enum CudaContext {
     /// The device's primary context, which the CUDA runtime and most libraries use.
     #[default]
     Primary,
-    /// The context that is current on the thread that creates the engine. It must outlive the engine, its plans
-    /// and their workspaces.
+    /// The context that is current on the thread that creates the engine. This context must outlive the engine, its
+    /// plans and their workspaces.
     Current,
 }
 
@@ -81,7 +81,7 @@ pub struct DeviceInfo {
     pub profile: GpuProfile,
 }
 
-/// The GPU of an engine: a device, its context and the kernels loaded there.
+/// The GPU of an engine: a device, its context, and the kernels loaded in the context.
 #[derive(Debug)]
 pub struct Gpu {
     device: Device,
@@ -256,7 +256,7 @@ impl Gpu {
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
     }
 
-    /// Logs that the CPU computes instead: the first time as a warning, later at debug level.
+    /// Logs that the CPU computes instead of the GPU: the first time as a warning, later at debug level.
     pub fn warn(&self, reason: &dyn std::fmt::Display) {
         if self.warned.swap(true, Ordering::Relaxed) {
             log::debug!("the CPU computes: {reason}");

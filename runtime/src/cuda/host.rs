@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// Time of a call on a GPU, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallTimes {
-    /// Time in which the host enqueues the work.
+    /// Time that the host takes to enqueue the work.
     pub enqueue: Duration,
-    /// Time for which the host then waits for the device.
+    /// Time that the host then waits for the device.
     pub wait: Duration,
     /// Time on the device, from an event before the work to an event after it.
     pub device: Duration,
@@ -47,7 +47,7 @@ pub struct HostCall<'a, P: GpuPlan> {
     copied: usize,
     /// Events before and after the work of a timed run; `None` until the first timed run.
     clock: Option<[Event; 2]>,
-    /// Graph of the consecutive calls that [`HostCall::time`] has measured, and their number; `None` before a
+    /// Graph of the calls that [`HostCall::time`] last enqueued, and the number of these calls; `None` before a
     /// measurement, or if the driver has no graphs.
     replay: Option<(Graph, usize)>,
 }

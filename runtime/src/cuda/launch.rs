@@ -3,8 +3,8 @@
 //! A run enqueues up to four kinds of work. All except the last are in one stream, in this order:
 //!
 //! 1. *The table* of the workspace, such as the table of sequences, is copied to the device if the list requests it.
-//!    The operator has written the table on the host, after waiting for the copy of an earlier run that may still read
-//!    it ([`GpuWorkspace::table`]).
+//!    The operator has written the table on the host. Before that, it has waited until an earlier run has copied the
+//!    table ([`GpuWorkspace::open_table`]).
 //! 2. *The kernels before the fork*.
 //! 3. *The kernels after the fork*.
 //! 4. *A concurrent kernel* in a separate stream. It begins at the fork, and the run's stream waits for it at the end.
@@ -90,8 +90,8 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all
-    /// kernels.
+    /// Requests that a run copy the first `bytes` bytes of the workspace's table to the device address `to` before it
+    /// launches kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
@@ -131,7 +131,8 @@ impl Launches {
         self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
     }
 
-    /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one.
+    /// Adds the kernel that runs concurrently with the kernels appended after this call. A list has at most one such
+    /// kernel.
     ///
     /// # Safety
     /// - *parameter*: as for [`Launches::push`].

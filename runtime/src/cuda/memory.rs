@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. In each of them, zero bytes
-/// represent the number zero.
+/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. In each of them, an element whose
+/// bytes are all zero is the number zero.
 pub trait Element: sealed::Sealed + Copy {}
 
 mod sealed {

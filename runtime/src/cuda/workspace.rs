@@ -23,7 +23,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns sizes that are sufficient for both plans.
+    /// Returns the larger of the two values of each size, so that a workspace is sufficient for both plans.
     #[must_use]
     pub fn max(self, other: Needs) -> Needs {
         Needs {
@@ -48,7 +48,7 @@ pub struct GpuWorkspace {
     /// Device memory that every run needs, at the offsets of the plan's layout. If the caller provides the memory, it also
     /// contains the additional memory of some calls.
     pub scratch: DeviceBuffer,
-    /// Additional device memory that some calls need; `None` before the first of them, and always if the workspace is
+    /// Additional device memory that some calls need; `None` before the first such call, and always if the workspace is
     /// in the caller's memory.
     extra: Option<DeviceBuffer>,
     /// Device memory for copies of host tensors.
@@ -61,7 +61,7 @@ pub struct GpuWorkspace {
     pub bounce: Vec<u8>,
     /// Event that is recorded after the copy of the table to the device.
     pub uploaded: Event,
-    /// Records which parts of the workspace CUDA graphs use.
+    /// The parts of the workspace that CUDA graphs use.
     pub graph: Graph,
     /// Stream and events of the concurrent kernel, if a plan has one.
     pub beside: Option<Beside>,
@@ -95,8 +95,8 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// The use of a workspace by the graphs of captured runs. The library does not learn when such a graph is destroyed, so
-/// the use lasts as long as the workspace.
+/// The parts of a workspace that graphs of captured runs use. The library does not learn when such a graph is
+/// destroyed, so these parts count as used until the workspace is dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Graph {
     /// Number of leading bytes of the host table that graphs copy to the device. These bytes must keep their values.
@@ -108,7 +108,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Records a run that copies `table` bytes of the table, and the capture that contains the run, if any.
+    /// Records that a run copies `table` bytes of the table, and whether the run is captured.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -142,8 +142,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream. `capture` is the capture of the stream, if any. If marking fails
-    /// without a capture, waits for the stream.
+    /// Marks the end of the work in the stream by an event. `capture` is the capture of the stream, if any. If the
+    /// event cannot be recorded in a stream that is not captured, waits for the stream instead.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -166,8 +166,8 @@ impl Pending {
         marked
     }
 
-    /// Makes work that is enqueued in the stream from here on wait for the pending work. `capture` is the capture of
-    /// the stream, if any; the stream does not wait for work of another capture.
+    /// Makes the stream wait for the pending work before it executes work that is enqueued after this call. `capture`
+    /// is the capture of the stream, if any; the stream does not wait for work of another capture.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -261,7 +261,7 @@ impl GpuWorkspace {
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates a workspace around its scratch memory: streams, events, the table and the records.
+    /// Creates the streams, the events, the table and the records of a workspace with this scratch memory.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
@@ -355,8 +355,8 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Prepares the host table for writing `bytes` bytes and returns its address. First waits for the copy of an
-    /// earlier run, unless a graph makes that copy. The caller must not change bytes that graphs copy
+    /// Prepares the host table for writing `bytes` bytes and returns its address. First waits until an earlier run has
+    /// copied the table, unless a graph makes that copy. The caller must not change bytes that graphs copy
     /// ([`Graph::table`]).
     ///
     /// # Errors
@@ -391,8 +391,8 @@ impl GpuWorkspace {
     }
 
     /// Allocates the additional memory of some calls, unless it exists, and returns its address. Waits for pending work
-    /// before it replaces memory that is too small. In the caller's memory, the additional memory begins at offset
-    /// `after`; [`GpuWorkspace::check`] has checked the size.
+    /// before it replaces memory that is too small. If the workspace is in the caller's memory, allocates nothing: the
+    /// additional memory begins at offset `after`, and [`GpuWorkspace::check`] has checked the size.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

@@ -15,9 +15,9 @@ use elsa_core::setters;
 #[non_exhaustive]
 pub struct LinearPlanOptions {
     /// The order of operations. `None` selects the form that is expected to be fastest. This choice depends only on the
-    /// problem and the device's crossovers, not on the number of threads or the batch, with one exception: a GPU
-    /// computes token by token if the chunks of the batch need more memory than the budget (without a budget, a quarter
-    /// of the device's memory).
+    /// problem and on the device's crossovers between forms, not on the number of threads or the batch, with one
+    /// exception: a GPU computes token by token if the chunks of the batch need more memory than the budget (without a
+    /// budget, a quarter of the device's memory).
     pub form: Option<Form>,
     /// Tokens per chunk on the CPU: a multiple of 8 from 8 to 256. `None` selects the number that is expected to be
     /// fastest. A GPU always has chunks of 16 tokens; there the option sets the distance between the stored states of

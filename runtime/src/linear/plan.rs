@@ -65,7 +65,7 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Returns the errors of [`Engine::linear_plan`], of its workspace, of binding and of the run.
+    /// Returns the errors of [`Engine::linear_plan`], and errors from creating a workspace, binding and running.
     pub fn linear(
         &self,
         problem: &Problem,

@@ -3,7 +3,7 @@
 use elsa_core::series::convolution::Method;
 use elsa_core::setters;
 
-/// Options of a plan of a recurrence.
+/// Options of a recurrence plan.
 ///
 /// ```
 /// # use elsa_runtime::RecurrenceOptions;
@@ -24,7 +24,7 @@ pub struct RecurrenceOptions {
     pub parts: Option<usize>,
 }
 
-/// Options of a plan of a selective scan.
+/// Options of a selective scan plan.
 ///
 /// ```
 /// # use elsa_runtime::SelectiveOptions;
@@ -43,7 +43,7 @@ pub struct SelectiveOptions {
     pub gpu_parts: Option<usize>,
 }
 
-/// Options of a plan of a convolution.
+/// Options of a convolution plan.
 ///
 /// ```
 /// # use elsa_core::series::convolution::Method;

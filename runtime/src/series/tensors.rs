@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Checks that the types that a call states, and not f32, determine the memory of its tensors.
+    /// Checks that the element types of a call, not f32, determine the sizes of its tensors.
     #[test]
     fn the_types_of_a_call_size_its_tensors() {
         let u = Series::channels_first("u", [1, 6, 70]).unwrap();

@@ -13,13 +13,13 @@ pub struct Excerpt {
     pub size: usize,
     /// Batch index, head and token of the first row.
     pub first: [usize; 3],
-    /// Number of rows along the batch, heads and tokens.
+    /// Number of rows along the axes of batch, heads and tokens.
     pub count: [usize; 3],
-    /// Index within a row of the tensor at which the excerpt begins.
+    /// Index of the excerpt's first element within a row of the tensor.
     pub start: usize,
     /// Number of elements of each row in the excerpt.
     pub len: usize,
-    /// Strides of batch, heads and tokens in the buffer.
+    /// Strides of the axes of batch, heads and tokens in the buffer.
     pub to: [usize; 3],
     /// Index in the buffer at which the first row begins.
     pub at: usize,

@@ -12,8 +12,8 @@
 //! 1. *Part `i + 1` is read while part `i` is computed.* With two buffers, no more can overlap: each step takes
 //!    the longer of the two times.
 //! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
-//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure in the reader or the caller closes the
-//!    channels on which the other waits.
+//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure in one thread closes the channels on
+//!    which the other thread waits.
 //! 4. *Each thread measures its own times*: the reader the time for reading, the caller the times for computing and
 //!    waiting. The caller waits only for reads that no computation hides, including the first.
 
@@ -39,7 +39,7 @@ pub struct Times {
     pub wait: Duration,
     /// Number of bytes read.
     pub bytes: u64,
-    /// Number of parts.
+    /// Number of parts that were computed.
     pub parts: u64,
 }
 

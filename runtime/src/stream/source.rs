@@ -42,7 +42,7 @@ pub trait Sink<N> {
         Ok(())
     }
 
-    /// Records that a part has been computed.
+    /// Records that one more part of the run has been computed.
     fn advanced(&mut self) {}
 }
 
@@ -56,7 +56,7 @@ impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes from byte {offset} on: {source}")]
 pub struct PieceError {
-    /// Offset in the tensor of the first byte of the piece.
+    /// Offset of the piece's first byte in the tensor.
     pub offset: u64,
     /// Size of the piece in bytes.
     pub bytes: usize,
@@ -111,7 +111,7 @@ pub trait RowSink<N> {
     /// Returns the cause if recording fails.
     fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
 
-    /// Records that one more part has been computed, like [`Sink::advanced`].
+    /// Records that one more part of the run has been computed, like [`Sink::advanced`].
     fn part_computed(&mut self);
 }
 

@@ -56,7 +56,7 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the address at which part `part` stores the gradient of a query row, and the distance from
+    /// Returns the address at which part `part` of the keys stores the gradient of a query row, and the distance from
     /// one token to the next in elements.
     pub fn query_gradient(&self, part: usize, batch: usize, head: usize, token: usize) -> (*mut f32, usize) {
         let view = &self.problem.spec().query;

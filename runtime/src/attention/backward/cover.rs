@@ -68,8 +68,8 @@ pub(super) unsafe fn cover(
     Some(to)
 }
 
-/// Writes to `to` the values that the mask adds to a tile's scores for `keys`, and reports the kinds of these values.
-/// The mask must cover all of `keys`.
+/// Writes to `to` the values that the mask adds to a tile's scores for `keys`, and returns how the mask affects the
+/// tile. The mask must cover all of `keys`.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are in the sequence, at most one block, and `to` is a region of the worker.

@@ -1,5 +1,5 @@
-//! Computes the backward pass on an engine: plans, bound calls and their runs. The CPU computes it even if the engine
-//! has a GPU; the report of the run then names this fallback.
+//! Computes the backward pass on an engine: plans, bound calls and their runs. The CPU computes the pass even if the
+//! engine has a GPU; the report of the run then names this fallback.
 
 mod context;
 mod cover;

@@ -99,7 +99,7 @@ pub(super) struct TileRows<'a> {
 }
 
 impl TileRows<'_> {
-    /// Returns the token of the first row in the query view.
+    /// Returns the index of the first row's token in the query view.
     pub fn token(&self) -> usize {
         self.sequence.query0 + self.rows.start
     }

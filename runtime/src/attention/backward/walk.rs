@@ -7,11 +7,11 @@
 //! **Why the code differs.**
 //!
 //! 1. *Chunks of keys.* Eight blocks of keys and values, with their gradients, stay in the L2 cache while the query
-//!    tiles of all heads of the group pass. A tile is transposed once per chunk, not once per block.
-//! 2. *The gradient of a tile's queries stays in the L1 cache* while the blocks of a chunk pass. Between chunks it is
-//!    stored in the gradient tensor, or in the part's copy of it.
-//! 3. *Parts.* [`part`] computes one part of the keys of a head; [`join`] adds the query gradients of all parts in
-//!    order, and scales the sum.
+//!    tiles of all heads that share the keys are processed. A tile is transposed once per chunk, not once per block.
+//! 2. *The gradient of a tile's queries stays in the L1 cache* while the blocks of a chunk are processed. Between
+//!    chunks it is stored in the gradient tensor, or in the copy of that tensor that belongs to the part.
+//! 3. *Parts.* The keys of a head are divided into parts. [`part`] computes one of them; [`join`] adds the query
+//!    gradients of all parts in order, and scales the sum.
 //! 4. *Nothing is allocated.* All data is in the worker's region of the workspace, at the offsets of
 //!    [`BackwardLayout`](elsa_core::attention::backward::BackwardLayout).
 
@@ -31,8 +31,8 @@ pub(super) struct Task<'a> {
     pub part: usize,
 }
 
-/// Computes a task: the gradients of its keys and values, and the part of the query gradients that these keys
-/// contribute. If the call is cancelled, it stops before the next tile.
+/// Computes a task: the gradients of its keys and values, and the contribution of these keys to the query gradients.
+/// Stops before the next tile if the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].

@@ -16,7 +16,7 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// Returns the view and the address of the elements of the mask, or of a bias that is not a table.
+/// Returns the view and the address of the elements of `of`; `None` if the call does not have it, or if it is a table.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
@@ -39,8 +39,8 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
 }
 
-/// Writes to `at` the values that mask or bias adds to the scores of a tile and the keys of a block, and reports the
-/// kinds of these values.
+/// Writes to `at` the values that mask or bias adds to the scores of a tile and the keys of a block, and returns how
+/// they affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
@@ -123,8 +123,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the mask elements of a tile and a block of keys for prefetching, if they are read only once. If `keys` is
-/// empty, returns the first mask rows of the next head.
+/// Returns the mask elements of a tile and a block of keys, to be prefetched; none if the mask is read more than once.
+/// If `keys` is empty, returns the first mask rows of the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -148,8 +148,8 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// Writes to `at` the values that a mask with one row per task adds to the scores of a block's keys, and reports the
-/// kinds of these values.
+/// Writes to `at` the values that a mask with one row per task adds to the scores of a block's keys, and returns how
+/// they affect the block.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
@@ -175,8 +175,8 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// Looks up the bias of a tile and the keys of a block in the table, through the index. Columns past the last row
-/// repeat the last row.
+/// Writes the bias of a tile and the keys of a block: finds each value in the bias table through the index. Columns of
+/// the tile that have no row repeat the last row.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table with an index.
@@ -224,7 +224,7 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
 }
 
 /// Writes the bias of a tile and the keys of a block, for a table whose entries are determined by the positions of
-/// query and key in a window. Columns past the last row contain unrelated entries.
+/// query and key in a window. Columns of the tile that have no row contain unrelated entries.
 ///
 /// For the keys in one column `c'` of the window, the entries for row distance `r − r'` and query column `c` are laid
 /// out as `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
@@ -274,7 +274,7 @@ unsafe fn slide(
     Seen::Biased
 }
 
-/// Writes `len` numbers to `to`: the side of each token of a window, then the side of the last token up to the end.
+/// Writes `len` numbers to `to`: the side of each token of a shifted window, then copies of the last token's side.
 ///
 /// # Safety
 /// - `len` values are writable at `to`.

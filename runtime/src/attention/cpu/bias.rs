@@ -10,7 +10,7 @@
 //! 2. *The kernel converts a mask to a bias* and reports the kinds of its values: a block whose keys are all masked is
 //!    skipped, and a block without a masked key needs no bias.
 //! 3. *Values that tasks share are kept* ([`MaskCache`]). The values of a second mask, the sides of a shifted window, and
-//!    intervals are added to a copy.
+//!    the limits of the rows' key ranges are added to a copy of them.
 //! 4. *A mask row that all queries share stays a row*: the kernel adds each of its elements to complete vectors.
 
 use super::added::{self, MaskOf};
@@ -29,8 +29,8 @@ pub(super) struct Bias {
     pub is_row: bool,
 }
 
-/// The worker's memory for two biases, each with room for a block of the widest tile. The second one exists only if two
-/// biases are added.
+/// The worker's memory for two biases. Each region has room for a block of the widest tile; the second region exists
+/// only if two biases are added.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub first: *mut f32,
@@ -45,11 +45,11 @@ impl Room {
     }
 }
 
-/// The kinds of values found so far, and the address of the values.
+/// The effect on a block of the values found so far, and the address of these values.
 type Found = (Seen, *const f32);
 
-/// Computes the bias of a block and of the tile with index `place` in its group. Returns `None` if no row attends a
-/// key.
+/// Computes the bias of the block `keys` for the tile that has index `place` in its group. Returns `None` if no row
+/// attends a key.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` is a block or its first keys, and `to` is memory of the worker.
@@ -139,7 +139,7 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
 }
 
 /// Computes the values that mask and bias add, except those of a mask with a single row. The values are in the cache or
-/// in one of the two regions for a bias: the second region if the mask has a single row.
+/// in one of the two regions for a bias; if the mask has a single row, in the second region.
 ///
 /// # Safety
 /// - As for [`cover`].

@@ -1,4 +1,4 @@
-//! Runs a checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
+//! Runs a checked call on the CPU. A call consists of a plan, its tensors and a workspace; workers divide its work.
 
 use super::context::{Context, Shared, tiles_per_task};
 use super::finish;

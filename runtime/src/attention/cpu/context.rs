@@ -26,8 +26,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory. Operands with one f32 or `d_v` f32 values per query row also have a view.
-/// The view is empty for masks and biases, whose views are of other types.
+/// Returns the view of an operand in memory, including operands with one f32 or `d_v` f32 values per query row. For
+/// masks and biases, whose views are of other types, the returned view is empty.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -223,7 +223,7 @@ pub(super) struct TileRows<'a> {
 }
 
 impl TileRows<'_> {
-    /// Returns the token of the first row in the query view.
+    /// Returns the index of the first row's token in the query view.
     pub fn token(&self) -> usize {
         self.sequence.query0 + self.rows.start
     }

@@ -5,7 +5,7 @@
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
 //! ```
 //!
-//! [`own_score`] computes the bound. Queries are read as the tile has loaded them. The key and the added number of each
+//! [`own_score`] computes the bound. It uses the queries that the tile has loaded. The key and the added number of each
 //! row are read from their tensors, in the element type of the tensor.
 
 use super::context::{Context, TileRows};

@@ -13,7 +13,7 @@ use elsa_kernels::attention::{Entries, Sums};
 pub(super) enum Finished {
     /// No row attends a key.
     Empty,
-    /// `S` and `W`, as the merge tree produces them.
+    /// The sums `S` and `W` that the merge tree produced.
     Sums(Sums),
     /// Like [`Finished::Sums`], with `W` already divided by `S`.
     Normalised(Sums),

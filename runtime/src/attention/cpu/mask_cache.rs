@@ -2,10 +2,10 @@
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of all tiles of the last task, for all keys.
-//! 2. *A mask row that all queries share*, as for padding. It is read block by block, whenever a task has another row
-//!    than the previous task. Each block is then known to be fully masked, unmasked or neither.
+//! 2. *A mask row that all queries share*, for example of a padding mask. It is read block by block whenever a task has
+//!    another row than the previous task. Each block is then known to be fully masked, unmasked or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
-//! 4. *The sides of the tokens of a shifted window.*
+//! 4. *The side of each token of a shifted window.* Only tokens on the same side attend each other.
 //!
 //! A header line identifies the kept data.
 
@@ -21,24 +21,24 @@ const WORDS: usize = 16;
 /// the head of the table's entries, the shared row of the mask, and the sides of the window.
 type Names = [usize; 6];
 
-/// The data that a worker keeps.
+/// The masks and biases that a worker keeps.
 #[derive(Clone, Copy)]
 pub(super) struct MaskCache {
     /// A word for each block of each tile, `[tile][blocks]`: zero if the block is unknown, otherwise its [`code`].
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
     bias: *mut f32,
-    /// A word for each block of the shared row.
+    /// A word for each block of the shared mask row, as in `tiles`.
     row_words: *mut u32,
-    /// The shared row, `[blocks · block]`.
+    /// Values of the shared mask row, `[blocks · block]`.
     row: *mut f32,
-    /// Entries of the table for the current head.
+    /// Entries of the bias table for the current head.
     pub entries: *mut f32,
     /// The side of each token in the shifted window; null if all tokens attend each other.
     pub sides: *const f32,
 }
 
-/// Encodes the kinds of a block's values as a word.
+/// Encodes a block's [`Seen`] as a nonzero word.
 fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
@@ -69,8 +69,7 @@ impl MaskCache {
         }
     }
 
-    /// Returns the kept data for a task. Where the task needs other data than the previous task, the kept data is
-    /// replaced.
+    /// Returns the kept data for a task. Replaces data that the previous task kept and this task cannot use.
     ///
     /// # Safety
     /// - As for [`MaskCache::forget`], which was called at the beginning of the run.
@@ -146,7 +145,8 @@ impl MaskCache {
         }
     }
 
-    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and their kinds.
+    /// Returns the values that the shared mask row adds in the block that begins at key `start`, and whether they mask
+    /// or change the block's scores.
     ///
     /// # Safety
     /// - The plan keeps a row, and the block has keys.
@@ -178,8 +178,8 @@ impl MaskCache {
         keys
     }
 
-    /// Returns the bias of a block for the tile with index `place` in the group, and the kinds of its values. If the
-    /// bias is not kept yet, `write` computes it.
+    /// Returns the bias of a block for the tile with index `place` in the group, and whether it masks or changes the
+    /// block's scores. If the bias is not kept yet, `write` computes it.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

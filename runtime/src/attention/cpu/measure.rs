@@ -45,7 +45,7 @@ pub(super) fn measured(
     }
 }
 
-/// Returns the record of a worker.
+/// Returns the address of a worker's measurements.
 fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
     c.worker_part(worker).wrapping_add(c.layout.measured.start)
 }
@@ -110,7 +110,8 @@ pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
 }
 
-/// Measures part `i` of `n` parts of the pass's keys and values that a row of the task's sequence may attend.
+/// Divides the pass's keys and values that a row of the task's sequence may attend into `n` pieces, and measures piece
+/// `i`.
 ///
 /// # Safety
 /// - As for [`inputs`].
@@ -176,7 +177,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
     }
 }
 
-/// Measures the rows of `operand` for a task's queries, if the call has this operand.
+/// Measures the rows of `operand` that belong to a task's queries, if the call has this operand.
 ///
 /// # Safety
 /// - As for [`inputs`]. `to` is the operand's place in the record.

@@ -24,7 +24,7 @@ pub(super) struct Known {
     pub least: f32,
 }
 
-/// Returns the address of the stored measurements of a part.
+/// Returns the address of the stored measurements of part `part` of a key head.
 fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f32; NORMS] {
     let pair = index * c.problem.kv_heads() + kv_head;
     c.base
@@ -33,7 +33,7 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
         .wrapping_add(pair * c.choice.measured_parts() + part)
 }
 
-/// Returns the measurements of part `part` of a key head of sequence `index`.
+/// Returns the measurements of part `part` of a key head of sequence `index`: of a block of keys, or of all keys.
 ///
 /// # Safety
 /// - As for [`measure`], which has ended for all items. The plan has this part.

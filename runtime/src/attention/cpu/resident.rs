@@ -58,13 +58,13 @@ pub struct Places {
     pub table: bool,
 }
 
-/// The memory of a run: the workspace with the resident tiles, the output rows, and the table of relative positions.
+/// The memory of a run: the workspace with the resident tiles, the output rows, and the bias table.
 #[derive(Debug)]
 pub struct Resident {
     memory: Memory,
-    /// Output, log-sum-exp and states of a unit.
+    /// Buffer for output, log-sum-exp and states of a unit.
     pub rows: Bytes,
-    /// The table of relative positions.
+    /// The bias table, which contains a bias for each relative position.
     pub table: Bytes,
     /// The sequences of a unit.
     pub sequences: Vec<Sequence>,
@@ -117,12 +117,12 @@ impl Resident {
     }
 
     /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes the unit's outputs if `ends` is
-    /// set. `self.sequences` are the sequences of the unit. `begins` states that the unit's queries are in the chunk.
+    /// set. `self.sequences` are the sequences of the unit. If `begins` is set, the unit's queries are in the chunk.
     ///
-    /// `places` must come from a `Frame` of the same problem and choice, for the same part, and both buffers must have
-    /// the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are
-    /// in `self.rows`, without overlap. A table is complete. Unless `begins` is set, the last pass was for the same
-    /// unit, over the preceding keys. The engine ensures that the CPU has the instruction set of the plan's kernel.
+    /// `places` must come from a `Frame` of the same problem and choice, for the same unit and keys, and both buffers
+    /// must have the sizes that the frame requires. Inputs are in `chunk`, for the rows of the unit and for `keys`;
+    /// outputs are in `self.rows`, without overlap. A bias table is complete. Unless `begins` is set, the last pass was
+    /// for the same unit, over the preceding keys. The engine ensures that the CPU has the kernel's instruction set.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.

@@ -160,7 +160,7 @@ pub(super) unsafe fn values(
 }
 
 /// Returns the largest magnitude of a block's values, and the values that the kernel's steps use. If the kernel raises
-/// weights and the values are tiny, these are multiplied copies in the worker's region.
+/// weights and the values are tiny, the returned values are multiplied copies in the worker's region.
 ///
 /// # Safety
 /// - The invariants of [`Context`] and the clauses of [`Block`], whose values [`values`] returned for the same

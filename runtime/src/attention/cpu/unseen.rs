@@ -1,5 +1,5 @@
-//! Takes the vote on unseen blocks: if an error budget permits skipping and numbers are added to scores, a tile may
-//! skip a block before any of its products is computed.
+//! Lets the rows of a tile vote on unseen blocks: if an error budget permits skipping and numbers are added to scores,
+//! a tile may skip a block before any of its products is computed.
 //!
 //! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
 //! row's scores in the block and the product of norms bound the weights of the block, and
@@ -23,8 +23,8 @@
 //!    skipped block adopts the reference of the totals. If a segment's reference is so far below the reference of the
 //!    totals that `b` relative to it is not finite, the tile processes the block.
 //! 4. *The smallest possible weight of a row's own key* stands for weights that the row has not visited, until the tile
-//!    reaches its own blocks ([`own`](super::own)). While a row has visited no key, the lower bound of its own key's
-//!    score, rounded, is its reference.
+//!    reaches its own blocks ([`diagonal`](super::diagonal)). While a row has visited no key, the lower bound of its
+//!    own key's score, rounded, is its reference.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)); none is copied to
 //!    the worker's region.
 
@@ -70,14 +70,14 @@ pub(super) struct Vote<'a> {
     pub bias: Bias,
     /// The norms of the rows, from [`write_norms`].
     pub norms: *const f32,
-    /// Lower bound of the score of each row's own key ([`own`](super::own)); `None` from the first block of own keys
-    /// on.
+    /// Lower bound of the score of each row's own key ([`diagonal`](super::diagonal)); `None` once the tile has reached
+    /// a block with own keys.
     pub own: Option<*const f32>,
 }
 
 /// The vote of a row.
 struct Row {
-    /// Reference of the row's sums, or before the first key, the reference that they will have.
+    /// Reference of the row's sums; before the first key, the reference that the sums will have.
     m: f32,
     /// Upper bound of the sum of the block's weights.
     b: f32,
@@ -86,7 +86,7 @@ struct Row {
 }
 
 impl Vote<'_> {
-    /// Computes the vote of row `i`, if at most `top` is added to its scores in the block.
+    /// Computes the vote of row `i`. The numbers added to the row's scores in the block must be at most `top`.
     ///
     /// # Safety
     /// - As for [`Vote::passes`].

@@ -235,7 +235,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the state into which a block of `segment` folds, and whether it is new.
+    /// Returns the state into which a block of `segment` folds, and whether this state is new.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. Segments arrive in order.
@@ -274,8 +274,8 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. If the call
-/// is cancelled, it stops before the next block.
+/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Stops
+/// before the next block if the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].

@@ -6,8 +6,8 @@
 //!    the present tensors.
 //! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
 //!    block. Method math has three kernels in its place: the scores, their softmax, the product with the values.
-//! 4. *The merge kernel* runs if there are partial states that the attention kernel does not merge itself: if the keys
-//!    are divided among blocks, or if the call outputs states or no output.
+//! 4. *The merge kernel* merges partial states that the attention kernel does not merge itself. It runs if the keys are
+//!    divided among blocks, or if the call outputs states or has no output tensor.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
 //!    concurrently with the attention kernel and the kernels after it.
 
@@ -34,8 +34,8 @@ const WARP: u32 = 32;
 /// Largest number of thread blocks per SM in the kernel that writes a present tensor. Each block copies several rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Returns `true` if a call outputs states, or no output. Every row then passes through partial states, even if the
-/// keys are not divided.
+/// Returns `true` if a call outputs states or has no output tensor. Every row then passes through partial states, even
+/// if the keys are not divided.
 fn is_partial(given: &Operands<bool>) -> bool {
     given[Operand::StateReference] || !given[Operand::Output]
 }
@@ -204,7 +204,7 @@ impl Attend<'_> {
 }
 
 /// Returns the addresses of the partial states. A run has them if the keys are divided, or if `partial` is set, as in
-/// [`GpuPlan::functions`]; the addresses are zero in other runs. Method math always has a reference and a sum per row.
+/// [`GpuPlan::functions`]; without them, the addresses are zero. Method math always has a reference and a sum per row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,

@@ -161,7 +161,7 @@ pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
 }
 
 /// Returns the parameter of the attention kernel and of the merge kernel. `at` contains the device address of every
-/// operand, zero for absent operands. `serial` states that a thread block processes all splits of its rows.
+/// operand, zero for absent operands. `serial` is `true` if a thread block processes all splits of its rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
@@ -329,7 +329,7 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// Returns the fields `first` and `short_from`, which determine the order of thread blocks. The call has the given
+/// Returns the fields `first` and `short_from`, which determine the order of thread blocks, for a call with these
 /// numbers of row blocks, of splits, and of heads in all sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {

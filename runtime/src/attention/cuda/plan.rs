@@ -147,8 +147,8 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Returns the kernels that a run needs, loaded in `context`. `partial` states that the run outputs states, or no
-    /// output: every row then passes through partial states, even if the keys are not divided.
+    /// Returns the kernels that a run needs, loaded in `context`. `partial` must be `true` if the run outputs states or
+    /// has no output tensor: every row then passes through partial states, even if the keys are not divided.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
@@ -198,9 +198,9 @@ impl GpuPlan {
         self.choice.executed()
     }
 
-    /// Returns the size in bytes of a workspace that also has room for calls that output states, or no output. If the
-    /// keys are not divided, this workspace ends with the partial states of such calls. Returns `usize::MAX` on
-    /// overflow.
+    /// Returns the size in bytes of a workspace that also has room for calls that output states or have no output
+    /// tensor. If the keys are not divided, this workspace ends with the partial states of such calls. Returns
+    /// `usize::MAX` on overflow.
     pub fn bytes_with_states(&self) -> usize {
         if self.choice.divided() {
             return self.layout.bytes;
@@ -209,8 +209,7 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget. `partial` states that the call needs them, as in
-    /// [`GpuPlan::functions`].
+    /// Checks that the partial states of a call fit the budget, if `partial` is `true` as in [`GpuPlan::functions`].
     ///
     /// # Errors
     /// Returns an error with the number of bytes needed if they do not fit.

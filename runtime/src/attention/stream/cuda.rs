@@ -1,4 +1,4 @@
-//! Streams on a GPU that read tensors from a source and write them to a sink, in the layout of files.
+//! Streams on a GPU that read inputs from a source and write outputs to a sink. Both use the layout of tensor files.
 
 use super::error::StreamError;
 use super::present::{PRESENTS, chunks, copies, excerpts};
@@ -48,7 +48,7 @@ fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) 
     [part(tensors[0], whole.start..middle, 0), part(tensors[1], new, middle - whole.start)]
 }
 
-/// Iterates over the excerpts of a box of a mask or an index, one per batch index. Batch indices wrap around.
+/// Returns the excerpts of a mask or an index that form the box `part`, one per batch index. Batch indices wrap around.
 fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = Excerpt> {
     let ([batch, heads, queries, keys], first) = (part.count, part.first);
     let stride = heads * queries * keys;
@@ -94,9 +94,9 @@ fn read(
 }
 
 impl GpuStream {
-    /// Returns the number of units of [`GpuStream::run_between`], and the number of parts from unit `from` on. The sink
-    /// is notified of every finished unit. If there are present tensors, the first units copy keys and values to them;
-    /// every other unit is a block of queries.
+    /// Returns the number of units of [`GpuStream::run_between`], and the number of key chunks that are processed from
+    /// unit `from` on. The sink is notified of every finished unit. If there are present tensors, the first units copy
+    /// keys and values to them; every other unit is a block of queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -109,11 +109,10 @@ impl GpuStream {
         Ok((copied + blocks, copied.saturating_sub(from) * pieces + steps))
     }
 
-    /// Streams all keys past all queries, from unit `from` on: reads tensors part by part from `source`, and passes the
-    /// outputs of each query block to `sink` when they are final. To resume a run with the same division, `from` is the
-    /// first unit that the sink has not recorded as finished. The stream must have been created for keys from a
-    /// function ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the
-    /// previous one.
+    /// Streams all keys past all queries, from unit `from` on. Reads one chunk from `source` while the device computes
+    /// the previous one, and passes the outputs of each query block to `sink` when they are final. To resume a run that
+    /// had the same division, set `from` to the first unit that the sink has not recorded as finished. The stream must
+    /// have been created for keys from a function ([`KeysFrom::Function`](crate::KeysFrom::Function)).
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink fails, or

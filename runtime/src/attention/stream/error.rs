@@ -72,7 +72,7 @@ pub enum StreamError {
     /// A worker panicked, the run was cancelled, or the GPU failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The thread that reads the source could not be started, or the source panicked in it.
+    /// The thread that reads the source could not be started, or the source panicked in that thread.
     #[error(transparent)]
     Reader(#[from] io::Error),
     /// The problem has an argument that streams on a GPU do not support.
@@ -83,7 +83,7 @@ pub enum StreamError {
         /// Supported alternative, for the message.
         allowed: &'static str,
     },
-    /// A number in the division is not supported.
+    /// A number in the division of queries and keys is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]
     Division {
         /// Name of the number.
@@ -101,7 +101,7 @@ pub enum StreamError {
     /// The call requests no output.
     #[error("out: no output, log-sum-exp or state is wanted; allowed: at least one")]
     NoOutput,
-    /// The memory of the stream exceeds a limit of the system, which would kill the process.
+    /// The memory of the stream exceeds a limit. The system would kill the process if the run used this memory.
     #[error("memory: {needed} bytes are needed; allowed: at most {available}, by {limit}")]
     Limit {
         /// Number of bytes needed.
@@ -121,8 +121,8 @@ pub enum StreamError {
         /// Number of bytes that the division needs.
         needed: usize,
     },
-    /// The keys come from another kind of source than the stream was created for, or the device cannot use their
-    /// memory.
+    /// The keys come from another kind of source than the one for which the stream was created, or the device cannot
+    /// use the keys' memory.
     #[error("keys: {found}; allowed: {allowed}")]
     Keys {
         /// Location of the keys, for the message.

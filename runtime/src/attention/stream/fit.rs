@@ -5,7 +5,8 @@
 //! can shrink: one sequence if a unit has several; otherwise one head, or one group of heads that share a key head;
 //! otherwise one query tile. If this makes too many tasks, a task consists of several such parts. Removing a task
 //! shrinks the unit. A finer division halves the segments per chunk, then the task. After the finest division, the
-//! search tries fewer workers and narrower tiles. Kernel, block and segment stay the same, and so does every bit.
+//! search tries fewer workers and narrower tiles. Kernel, block and segment stay the same, so the output keeps its
+//! bits.
 
 use super::error::StreamError;
 use super::memory::{StreamMemory, allocated};
@@ -27,7 +28,7 @@ pub struct FittedStream {
     plan: StreamPlan,
     memory: StreamMemory,
     fit: StreamFit,
-    /// `true` if a run has measured tensors in this memory.
+    /// `true` if a run has written measurements to this memory.
     measured: bool,
 }
 
@@ -143,7 +144,7 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// Returns the request to the planner for an attempt.
+    /// Converts an attempt to a request to the planner.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }

@@ -1,4 +1,4 @@
-//! Finds the rows of each tensor that a part of a run needs, and their places in the buffers.
+//! Finds the rows of each tensor that a part of a run needs, and where the buffers store these rows.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
@@ -9,7 +9,7 @@ use elsa_core::attention::{BiasView, Lengths, MaskView, Operand, Operands, Probl
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// Inputs that are read separately for each part.
+/// Inputs that are read for each [`Part`] of a run.
 const INPUTS: [Operand; 8] = [
     Operand::Query,
     Operand::PastKey,
@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the places in the buffers for the excerpts of a part.
+    /// Returns where the buffers store the excerpts of a part.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.

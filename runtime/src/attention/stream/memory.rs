@@ -9,8 +9,8 @@ use crate::cpu::memory::Bytes;
 use elsa_core::attention::plan::{Account, Part};
 
 /// Number of bytes that must remain for the process after the memory of a run has been allocated: for the stack of the
-/// reading thread, and for allocations of libraries that cannot return an error. The account includes them in its fixed
-/// bytes.
+/// reading thread, and for library allocations whose failure cannot be returned as an error. The account counts them
+/// as fixed bytes.
 const SPARE: u64 = 1 << 20;
 
 /// The memory of a streamed run: the memory of a unit, and two buffers for chunks.
@@ -32,8 +32,8 @@ impl StreamMemory {
     /// no page has been mapped.
     ///
     /// # Errors
-    /// Returns an error if the system refuses memory, or if the allocation would leave too little for the rest of
-    /// the process.
+    /// Returns an error if the system refuses memory, or if the allocation would leave the process too little memory
+    /// for other purposes.
     pub fn new(plan: &StreamPlan) -> Result<StreamMemory, StreamError> {
         let StreamPlan { problem, choice, .. } = plan;
         let frame = Frame::new(problem, choice, plan.written)?;

@@ -41,7 +41,8 @@ pub struct StreamOptions {
     /// Limit of device memory, in bytes; `None` sets no limit.
     pub device_budget: Option<usize>,
     /// Length of a chunk, as a multiple of the default length, which is 4,096 keys for blocks of 64 keys (ELSA-Lean's
-    /// `η`, appendix I of the paper). It is rounded up to complete segments, and reduced if rows need the memory.
+    /// `η`, appendix I of the paper). Chunks are rounded up to complete segments, and shortened if rows need the
+    /// memory.
     pub eta: f64,
     /// `true` if another process may resume the run. This reserves 1 MiB of the budget.
     pub resumable: bool,
@@ -95,7 +96,7 @@ pub struct StreamPlan {
 }
 
 impl Engine {
-    /// Creates the plan of a streamed run on the CPU. It computes attention over tensors that may be larger than
+    /// Creates the plan of a streamed run on the CPU. The run computes attention over tensors that may be larger than
     /// memory, with the bits of an in-memory run ([`Engine::plan`]) on the CPU.
     ///
     /// The account starts with the memory that the process uses when the plan is created. A caller that relies on the

@@ -1,11 +1,11 @@
-//! Copies past and new keys, and likewise values, to the present tensors, chunk by chunk.
+//! Copies past and new keys to the present key tensor, and values to the present value tensor, chunk by chunk.
 
 use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// The past, new and present tensors of keys, and those of values.
+/// The past, new and present tensor: first those of the keys, then those of the values.
 pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastKey, Operand::Key, Operand::PresentKey],
     [Operand::PastValue, Operand::Value, Operand::PresentValue],
@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts for copying past and new keys, or values, to the present tensor: two that are read into a
-/// buffer, and one that is written from it. `number` is the index of the pair of batch index and key head.
+/// Returns the excerpts for copying past and new keys, or values, to the present tensor: two excerpts that are read
+/// into a buffer, and one that is written from it. `number` is the index of the pair of batch index and key head.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -67,8 +67,9 @@ impl StreamPlan {
         copy.chain(passes)
     }
 
-    /// Returns the number of units, and the number of parts from unit `from` on, for calls with these lengths. The sink
-    /// is notified of every finished unit. If there are present tensors, the first units copy keys and values to them.
+    /// Returns the number of units, and the number of key chunks that are processed from unit `from` on, for calls with
+    /// these lengths. The sink is notified of every finished unit. If there are present tensors, the first units copy
+    /// keys and values to them.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -101,11 +102,11 @@ impl StreamPlan {
         lengths.check(&self.problem)
     }
 
-    /// Computes the outputs from unit `from` on: reads tensors part by part from `source`, in a separate thread, and
-    /// passes outputs to `sink`, unit by unit. To resume a run, `from` is the first unit that the sink has not recorded
-    /// as finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
+    /// Computes the outputs from unit `from` on: reads tensors chunk by chunk from `source`, in a separate thread, and
+    /// passes outputs to `sink`, unit by unit. To resume a run, set `from` to the first unit that the sink has not
+    /// recorded as finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
     ///
-    /// Everything is allocated before the first part is computed. If memory is refused, the run fails, whereas
+    /// Everything is allocated before the first chunk is computed. If memory is refused, the run fails, whereas
     /// [`Engine::fit_stream`](crate::Engine::fit_stream) makes a smaller plan.
     ///
     /// If the plan certifies, queries, keys, values and outputs are measured as they are streamed. Masks and biases are
@@ -278,8 +279,8 @@ impl StreamPlan {
         Ok(bytes)
     }
 
-    /// Computes a part. If it is the last part of its unit, writes the unit's outputs. Returns the number of bytes
-    /// written.
+    /// Computes the attention of a unit over one chunk of keys. After the unit's last chunk, writes the unit's outputs.
+    /// Returns the number of bytes written.
     fn pass(
         &self,
         frame: &Frame<'_>,

@@ -28,7 +28,7 @@ pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     Ok(tensors)
 }
 
-/// Returns an excerpt that covers a complete table of relative positions, `[entries, heads]`, as the rows of one head.
+/// Returns an excerpt that covers a complete bias table, `[entries, heads]`, as if its entries were rows of one head.
 pub fn table_of(problem: &Problem) -> Result<Excerpt, ArgumentError> {
     let (entries, heads, size) = match problem.spec().bias {
         Some(BiasView::Table(table)) => (table.entries, table.heads, table.dtype.size()),

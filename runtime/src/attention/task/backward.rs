@@ -15,7 +15,7 @@
 //! for each query run
 //!     for each range of keys that is paired with the run, if a query of the run attends one of them
 //!         compute the gradients of the tile         one call of a plan, all batches and heads
-//!         add them to the shares of its rows
+//!         add them to the task's shares
 //! ```
 //!
 //! # The order of additions, and the error
@@ -59,7 +59,7 @@ pub struct BackwardTaskPlan {
     rows: [Vec<f32>; 2],
 }
 
-/// Report of a backward run of a task.
+/// Report of the run of a task's backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.
@@ -73,7 +73,7 @@ pub struct BackwardTaskReport {
 }
 
 impl BackwardTaskPlan {
-    /// Plans the backward pass of the task at `path` in `division`. `held` states which tokens the problem's tensors
+    /// Plans the backward pass of the task at `path` in `division`. `held` specifies which tokens the problem's tensors
     /// contain. Key lengths refer to the complete sequences.
     ///
     /// # Errors
@@ -145,8 +145,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the structure from which the error bound of the shares is computed, for a forward pass with at most
-    /// `forward` additions between a weight and a sum; `None` without calls.
+    /// Returns the structure from which the error bound of the shares is computed; `None` without calls. In the forward
+    /// pass, a weight must pass through at most `forward` additions on its way into a sum.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;

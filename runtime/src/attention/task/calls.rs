@@ -1,5 +1,5 @@
-//! Divides a task into calls. A call is a tile of one query run and one key range, with the rows of the task's tensors
-//! that it reads.
+//! Divides a task into calls. A call computes the pairs of one query run and one key range, and reads only the rows of
+//! the task's tensors that these pairs need.
 
 use super::mask::Tile;
 use crate::error::PlanError;
@@ -9,7 +9,7 @@ use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Division, Span, Task, TaskPath};
 use elsa_core::view::{Layout, View};
 
-/// States which tokens the tensors of a task's problem contain.
+/// The tokens that the tensors of a task's problem contain: all tokens, or only those of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// The tensors contain all tokens of the complete problem.
@@ -24,8 +24,8 @@ pub enum Held {
     },
 }
 
-/// A call for a run of consecutive queries: the range of keys that it pairs with the run, and the index of its problem
-/// in [`Calls::shapes`].
+/// A call for a run of consecutive queries: the range of keys that the task pairs with the run, and the index of the
+/// call's problem in [`Calls::shapes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub keys: Span,
@@ -45,7 +45,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Lists the calls of the task at `path` in `division`. `held` states which tokens the problem's tensors contain.
+    /// Lists the calls of the task at `path` in `division`. `held` specifies which tokens the problem's tensors
+    /// contain.
     ///
     /// # Errors
     /// Returns an error if `division` does not have the path, if the tensors do not have the task's tokens, if tasks do
@@ -155,7 +156,7 @@ impl Calls {
         &self.runs
     }
 
-    /// Returns `given` as the lengths of a call that covers all queries and keys of the complete problem.
+    /// Returns the lengths `given`, marked as those of a call with all queries and keys of the complete problem.
     pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
         let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
         Lengths { chunk: Some(whole), ..given }

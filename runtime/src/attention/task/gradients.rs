@@ -9,7 +9,7 @@ use elsa_core::quorum::{Run, Span, Task};
 use elsa_core::scan::stack::{MergeStack, depth};
 use elsa_core::view::View;
 
-/// The sizes of gradients.
+/// The sizes that determine the shapes of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GradientSizes {
     /// Number of query sequences: batch times query heads.
@@ -41,7 +41,7 @@ impl GradientSizes {
         }
     }
 
-    /// Returns these sizes with the token counts of a task.
+    /// Returns these sizes with the numbers of tokens of a task instead of those of the complete problem.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
         GradientSizes { queries: task.query_tokens(), keys: task.key_tokens(), ..self }
@@ -66,7 +66,7 @@ pub struct TaskGradients {
 }
 
 impl TaskGradients {
-    /// Allocates gradients of zeros.
+    /// Allocates gradients and sets them to zero.
     ///
     /// # Errors
     /// Returns an error if the system refuses the memory.
@@ -105,8 +105,8 @@ impl TaskGradients {
     }
 }
 
-/// Adds the shares of all tasks of a [`Tree`](elsa_core::quorum::Tree) in its order, pairwise in a balanced binary
-/// tree:
+/// Sum of the shares of all tasks of a [`Tree`](elsa_core::quorum::Tree). Shares are added in the order of the tasks,
+/// pairwise in a balanced binary tree:
 ///
 /// ```text
 /// tasks 0 1 2 3 4 5 6:  ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)

@@ -30,8 +30,8 @@ impl Tile {
         })
     }
 
-    /// Copies `rows` and `columns` of the mask. A broadcast axis keeps its single element. Columns beyond the mask's
-    /// last one are masked.
+    /// Copies `rows` and `columns` of the mask. A broadcast axis keeps its single element. Columns beyond the end of
+    /// the mask are masked.
     pub fn cut(
         &mut self,
         view: &MaskView,

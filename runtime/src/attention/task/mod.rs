@@ -20,8 +20,8 @@
 //!
 //! A call has the [`Chunk`] of its query run and key range. Tiles that the task does not own are not computed, nor are
 //! tiles that causality, windows or lengths exclude completely. The paper adds `exp` without subtracting a maximum, or
-//! recomputes its denominator as `exp(lse)`, which overflows f32 for scores of 88.7 or more. Here every state has a
-//! maximum of its own.
+//! recomputes its denominator as `exp(lse)`, which overflows f32 for scores of 88.7 or more. Here every state has its
+//! own maximum.
 //!
 //! Everything is allocated when the plan is made: plans and one workspace, states for each level of the deepest tree,
 //! and room for the largest tile of a mask.
@@ -85,7 +85,7 @@ pub struct TaskPlan {
     slots: Vec<RowStates>,
 }
 
-/// Report of a run of a task.
+/// Report of a task's run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
     /// Number of executed calls, each of which is a run of one of the plans.
@@ -105,7 +105,7 @@ pub struct TaskReport {
 }
 
 impl TaskPlan {
-    /// Plans the task at `path` in `division`. `held` states which tokens the problem's tensors contain. Key lengths
+    /// Plans the task at `path` in `division`. `held` specifies which tokens the problem's tensors contain. Key lengths
     /// refer to the complete sequences.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl TaskPlan {
         self.problem().spec().query.batch() * self.problem().heads() * self.task().query_tokens()
     }
 
-    /// Computes the states of a query run; the first slot receives them.
+    /// Computes the states of a query run and writes them to the first slot.
     fn run_queries(
         &mut self,
         run: usize,

@@ -18,7 +18,7 @@ use elsa_core::view::View;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowStates {
-    /// References; `−∞` for a row that attends no key.
+    /// References of the states; `−∞` for a row that attends no key.
     pub m: Vec<f32>,
     /// Sums of the weights.
     pub s: Vec<f32>,
@@ -94,8 +94,8 @@ impl RowStates {
         }
     }
 
-    /// Copies the rows `[sequences, span.tokens]` to `[sequences, tokens]`, from token `span.offset` of each sequence
-    /// on.
+    /// Copies these states, `[sequences, span.tokens]`, to arrays with `tokens` rows per sequence, from row
+    /// `span.offset` of each sequence on.
     pub(super) fn scatter(&self, span: Span, tokens: usize, (m, s, w): (&mut [f32], &mut [f32], &mut [f32])) {
         let place = |width: usize, from: &[f32], to: &mut [f32]| {
             let (many, few) = (tokens * width, span.tokens * width);
@@ -144,7 +144,7 @@ pub(super) fn room<T>(count: usize) -> Result<Vec<T>, PlanError> {
     Ok(data)
 }
 
-/// Returns `count` numbers with the same value.
+/// Returns a list of `count` numbers that all equal `value`.
 pub(super) fn allocated(count: usize, value: f32) -> Result<Vec<f32>, PlanError> {
     let mut data = room(count)?;
     data.resize(count, value);

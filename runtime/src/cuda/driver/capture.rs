@@ -29,8 +29,8 @@ impl RawStream {
     /// Returns the capture that the stream belongs to; `None` if it is not captured.
     ///
     /// # Errors
-    /// Returns the error that the driver reports. For the default stream, the driver reports one if another stream that
-    /// waits for it is being captured.
+    /// Returns the error that the driver reports. The driver reports an error for the default stream if a stream that
+    /// waits for the default stream is being captured.
     pub fn capture(self, entered: &Entered<'_>) -> Result<Option<Capture>, DeviceError> {
         let Some(api) = &entered.context.api().capture else { return Ok(None) };
         let (mut status, mut id) = (NOT_CAPTURED, 0);
@@ -44,14 +44,15 @@ impl RawStream {
 /// Keeps this thread in the mode *relaxed* until the value is dropped.
 pub struct Relaxed<'a> {
     entered: &'a Entered<'a>,
-    /// The mode that is restored.
+    /// The mode that is restored when the value is dropped.
     mode: u32,
     thread: PhantomData<*const ()>,
 }
 
 impl Entered<'_> {
-    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of
-    /// this library disturb none, since they neither use the default stream nor wait for captured work.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls
+    /// that this library makes disturb no capture, since they neither use the default stream nor wait for captured
+    /// work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -1,4 +1,4 @@
-//! Records work as graphs, which one call to the driver launches, any number of times.
+//! Records work as graphs. One call to the driver launches a graph, and a graph can be launched any number of times.
 
 use super::api::GraphApi;
 use super::context::{Context, Entered, log_error};
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUgraphExec;
 use std::ptr;
 use std::sync::Arc;
 
-/// The driver's number for the mode of a capture that permits every thread to make any call.
+/// The driver's number for the capture mode that permits every thread to make any call.
 const RELAXED: u32 = 2;
 
 /// A graph that can be launched.

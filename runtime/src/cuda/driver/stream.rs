@@ -213,8 +213,8 @@ impl Event {
         entered.check("cuEventRecord", code)
     }
 
-    /// Makes work that is enqueued in the stream from here on wait for the event. The calling thread does not wait.
-    /// An event that has not been recorded counts as done.
+    /// Makes the stream wait for the event before it executes work that is enqueued after this call. The calling thread
+    /// does not wait. An event that has not been recorded counts as done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -234,7 +234,7 @@ impl Event {
         entered.check("cuEventSynchronize", code)
     }
 
-    /// Returns the time on the device since `earlier`, in milliseconds. Both must be timed events that are done.
+    /// Returns the time on the device since `earlier`, in milliseconds. Both events must be timed and done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

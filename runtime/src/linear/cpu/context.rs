@@ -54,15 +54,15 @@ impl Past {
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {
     pub sequence: &'a Sequence,
-    /// Index of the state, which is also the head of the values.
+    /// Index of the state, and of the value head that updates it.
     pub state: usize,
     /// Range of tokens, in the order in which they update the state.
     pub tokens: Range<usize>,
     /// `true` if the last token of the sequence updates the state first.
     pub reverse: bool,
-    /// Range of the strips of the state that are computed.
+    /// Range of the state's strips that are computed.
     pub strips: Range<usize>,
-    /// The workers of the call, which may be cancelled.
+    /// The workers of the call. They stop if the call is cancelled.
     pub crew: Crew<'a>,
 }
 
@@ -126,8 +126,8 @@ impl<'a> Context<'a> {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 
-    /// Returns the rows of the shared region of sums for the heads that read a state. The first row belongs to the
-    /// first token of the sequence.
+    /// Returns the rows of the workspace region for unrounded outputs, for the heads that read a state. The first row
+    /// belongs to the first token of the sequence.
     pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
         let width = self.choice.strips.padded(self.choice.columns);
         let output = &self.problem.spec().output;

@@ -8,12 +8,13 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Parts, not tokens.* There are few elements, and both passes over the tokens use the code of the other forms.
+//! 1. *Parts, not tokens.* A scan over parts has few elements. Both passes over the tokens, before and after it, use
+//!    the code of the other forms.
 //! 2. *`A` is computed like a state.* The columns of a state are independent, so `A` is the result of applying the
 //!    tokens to the unit matrix with zeros as values: the same kernel computes `A` and `b`. If all rows are
 //!    independent, one column of ones is enough.
-//! 3. *A row cleared by a gate of `−∞` is cleared for every earlier state*, by selection instead of multiplication. A
-//!    second column of `A` starts as NaN and distinguishes such a row from one whose product of gates underflows. The
+//! 3. *A gate of `−∞` clears a row, whatever the earlier state contains*: the row is replaced, not multiplied by zero.
+//!    A second column of `A` starts as NaN and distinguishes such a row from one whose product of gates underflows. The
 //!    tokens of a delta rule read all rows. There, the gates of the first token clear single rows, and a later token
 //!    clears rows only if its gates clear all of them. The gates decide this, not a column of zeros in `A`, which may
 //!    result from decay: only clearing a row removes a NaN of the earlier state.
@@ -186,14 +187,14 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// Returns the address of an element's marks, one for each row of the state before the part: nonzero if the part clears
-/// the row. Only a gated delta rule has marks.
+/// Returns the address of an element's marks: one value for each row of the state before the part, nonzero if the part
+/// clears the row. Only a gated delta rule has marks.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
 
-/// Marks the rows of the state before a part that the part's tokens clear before reading them. Does nothing for rules
-/// other than a gated delta rule.
+/// Marks, for each row of the state before a part, whether the part's tokens clear the row before they read it. Does
+/// nothing for rules other than a gated delta rule.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `marks` are the marks of the part, and no other worker uses them or `region`.

@@ -43,8 +43,8 @@ impl Stretch<'_> {
         }
     }
 
-    /// Calls `each(token, row, count)` for every run of tokens in `range` that are adjacent in the tensor. `token` is
-    /// the index in the tensor of the run's first token, and `row` the index of its row in the copy.
+    /// Calls `each(token, row, count)` for every run of `count` tokens in `range` that are adjacent in the tensor.
+    /// `token` is the index of the run's first token in the tensor, and `row` the index of its row in the copy.
     fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
         if self.reverse {
             for (row, t) in range.clone().enumerate() {
@@ -219,9 +219,9 @@ pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usiz
     Rows { data: dst, token: columns.len() as isize, head: 0 }
 }
 
-/// Returns the rows to which a chunk's outputs are written, from the first column of the stretch's strips on. They are
-/// in the tensor, in the shared sums, or in the worker's region. Unless they are in the tensor, [`store`] copies them
-/// there.
+/// Returns the rows to which a chunk's outputs are written, from the first column of the stretch's strips on. The rows
+/// are in the tensor, in the region for unrounded outputs, or in the worker's region. Unless they are in the tensor,
+/// [`store`] copies them there.
 pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (first, _) = c.problem.readers(s.state);
     let columns = s.columns(c);

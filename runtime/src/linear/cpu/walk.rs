@@ -43,7 +43,7 @@ pub(super) struct Target {
     pub columns: usize,
     /// Indices of the first strip at `data`, and of the strip after the last.
     pub strips: (usize, usize),
-    /// `true` if tokens add their values, as to a state; `false` if they add zeros, as to a transition.
+    /// `true` for a state, to which tokens add their values; `false` for a transition, to which they add zeros.
     pub values: bool,
 }
 
@@ -256,8 +256,8 @@ unsafe fn chunk(
     }
 }
 
-/// Returns the columns of the queries and keys one chunk after token `done`, from column `x` on, for prefetching;
-/// nothing if the kernel does not read them in place.
+/// Returns the queries and keys of the token that is one chunk after token `done`, from column `x` on, to be
+/// prefetched; nothing if the kernel does not read them in place.
 fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
     if c.choice.staged.rows || x >= c.choice.rows {
         return Ahead::NOTHING;

@@ -5,7 +5,7 @@ use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
 
-/// Largest relative error of a gate, which is an exponential whose argument is reduced in f64.
+/// Largest relative error of a gate. A gate is an exponential, and its argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 
 /// Base-2 logarithm of the largest factor into which per-dim gates are split.
@@ -21,7 +21,8 @@ const BY_PAIRS: usize = 11;
 /// H200, d 128: between 46 (gated) and 49 (delta).
 const TOKENS: usize = 48;
 
-/// Number of blocks of a walking kernel that an SM runs at once. A block has 128 threads with up to 255 registers each.
+/// Number of blocks that an SM runs at once, for a kernel that updates states. A block has 128 threads with up to
+/// 255 registers each.
 const RESIDENT: usize = 2;
 
 /// Number of tokens per part of a scan, if the chooser determines the number of parts (2 to [`PARTS`]).
@@ -44,7 +45,7 @@ pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
 }
 
-/// Returns the number of waves in which a device with `sms` SMs runs `blocks` blocks of a walking kernel.
+/// Returns the number of waves in which a device with `sms` SMs runs `blocks` blocks of a kernel that updates states.
 fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
@@ -58,9 +59,9 @@ fn turns(sms: usize, blocks: usize) -> usize {
 /// device's memory).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
-    /// Name of the walking kernel.
+    /// Name of the kernel that updates the states.
     pub kernel: &'static str,
-    /// The order of operations of the computation.
+    /// The form of the computation, which determines the order of operations.
     pub form: Form,
     /// Number of tokens per chunk, within which tokens interact directly: 1 for [`Form::Recurrent`], all tokens for
     /// [`Form::Parallel`].
@@ -83,10 +84,10 @@ pub struct LinearGpuChoice {
     /// only once. The bits stay the same, unless a product of queries and keys is not finite: then all heads that read
     /// the state are computed token by token.
     pub shares: bool,
-    /// Maximum number of blocks in a launch for which a kernel with half the columns per block is used. It does
-    /// not change the bits.
+    /// Largest number of blocks for which a launch uses the kernel with half the columns per block. It does not change
+    /// the bits.
     pub pairs: usize,
-    /// `true` if keys have so many dims that the walking kernel only supports computing token by token.
+    /// `true` if keys have too many dims for chunks: the kernel that updates the states then computes token by token.
     pub(super) steps: bool,
     /// Number of parts of [`Form::Scan`] that the options request; `None` leaves the number to the chooser.
     pub(super) asked_parts: Option<usize>,

@@ -3,10 +3,11 @@
 //!
 //! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: the same chunks update a state in the same order,
 //!    and outputs are computed from the state before their chunk. So the number of blocks that a device runs at once
-//!    decides between these two. `recurrent` has other bits, and only the tokens and states of a sequence select it
-//!    ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as if each
-//!    were alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts, which
-//!    depends on the tokens of a sequence; `scan` is only chosen on request. So is `parallel`, whose time is quadratic.
+//!    decides between these two. `recurrent` has other bits, and only the numbers of tokens and states of a sequence
+//!    select it ([`LinearGpuChoice::crossover`]): packed sequences, whose lengths arrive with the data, are computed as
+//!    if each were alone ([`LinearGpuChoice::recurrent_below`]). The bits of `scan` depend on the number of parts,
+//!    which depends on the tokens of a sequence. `scan` is only chosen on request, and so is `parallel`, whose time is
+//!    quadratic.
 //! 2. *Blocks.* A thread block computes some columns of one head's state. If heads and columns occupy only a small part
 //!    of the device, a second pass over the chunks occupies the idle SMs. It starts from states that the first pass has
 //!    stored.
@@ -27,17 +28,17 @@ use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
-/// Smallest number of SMs per block of a batch for which [`Form::Chunk`], with two passes over the chunks, is chosen.
-/// With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also computes
-/// outputs (measured on an H200), and the second pass costs more than the first one saves.
+/// Smallest number of SMs for each block of a batch at which [`Form::Chunk`] is chosen, with two passes over the
+/// chunks. With fewer SMs one pass is faster: a pass that only stores states takes 0.7 of the time of one that also
+/// computes outputs (measured on an H200), and the second pass costs more than the first one saves.
 const SMS_OF_BLOCK: usize = 4;
 
-/// Ratio of the number of blocks in a launch in pairs to that in an ordinary launch. Measured on an H200, d 128: the
-/// launch in pairs takes 0.69 of the ordinary one's time if each of its blocks has an SM to itself, and 1.04 if two
-/// blocks share an SM.
+/// Number of blocks of the kernel with half the columns per block that replace one block of the ordinary kernel.
+/// Measured on an H200, d 128: the kernel takes 0.69 of the ordinary kernel's time if each of its blocks has an SM to
+/// itself, and 1.04 if two blocks share an SM.
 const PAIRED: usize = 2;
 
-/// Number of blocks per SM at which a pass over parts fills the device.
+/// Number of blocks per SM that fill the device in a pass over parts.
 const BLOCKS_PER_SM: usize = 4;
 
 /// Number of dims per block in the step-by-step kernel, one per thread.
@@ -52,10 +53,10 @@ pub struct Device {
     pub memory: usize,
 }
 
-/// Name and properties of a walking kernel.
+/// Name and properties of a kernel that updates states.
 pub type Walk = (&'static str, LinearWalk);
 
-/// Chooses how `problem` is computed, and lays out the workspace. `walks` are the available walking kernels.
+/// Chooses how `problem` is computed, and lays out the workspace. `walks` are the available kernels that update states.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the form or the head size, if a size exceeds the kernels' 32-bit integers, or

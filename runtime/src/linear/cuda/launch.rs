@@ -7,13 +7,13 @@
 //! | non-causal | one without outputs, then every token reads the last states |
 //!
 //! If several heads read a state, each computes a separate copy, unless the plan shares states. Each part of a scan
-//! computes a separate copy, too. If the present states are in the memory of the past states, they must not change
+//! computes a separate copy, too. If the present states are in the memory of the past states, nothing may write them
 //! before every copy has read the past. So the last states are written to the workspace first, and a launch over no
-//! tokens copies them.
+//! tokens copies them to the present states.
 //!
 //! Each packed sequence is computed as if it were alone. If a call has both long sequences and sequences so short that
-//! they are computed token by token, a pass consists of the form's launches over the long ones and a walk over the
-//! short ones.
+//! they are computed token by token, a pass has two parts: the form's launches for the long ones, and a launch that
+//! updates the states of the short ones.
 
 use super::choice::is_quadratic;
 use super::layout::{gates, holds, padded, sums};
@@ -176,22 +176,23 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk in concurrent parts. The plan determines the number of chunks per part (`boundary`).
+    /// Lists a launch that processes the parts of each sequence concurrently. The plan determines the number of chunks
+    /// per part (`boundary`).
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let boundary = self.plan.choice.boundary;
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists the quadratic form for rules without delta and with at most one gate per head.
+    /// Lists the quadratic form for rules other than delta rules, with at most one gate per head.
     fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
         let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
         let args = marshal::parallel(args, self.sequences.longest * CHUNK, PARALLEL_ROWS);
         self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
     }
 
-    /// Lists the quadratic form for all other rules. For a delta rule, the first launch computes the values that tokens
-    /// write, which later launches read in place of the call's values. Then the outputs are computed, and finally the
-    /// last state, which may be in the memory of the first.
+    /// Lists the quadratic form for delta rules and for per-dim gates. For a delta rule, the first launch computes the
+    /// values that tokens write; later launches read these instead of the call's values. Then the outputs are computed,
+    /// and finally the last state, which may be in the memory of the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
         let mut args =
@@ -307,7 +308,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the kernel whose blocks compute all readers of a state, if the walk with `args` uses it.
+    /// Returns the kernel whose blocks compute the outputs of all heads that read a state, if a launch with `args` uses
+    /// it.
     fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
         if self.plan.choice.steps {
             return Some(self.kernels.walk.clone());
@@ -315,7 +317,7 @@ impl Call<'_> {
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
-    /// Returns the kernel that walks in pairs and its columns per block, if the walk with `args` uses it.
+    /// Returns the kernel with half the columns per block, and that number of columns, if a launch with `args` uses it.
     fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
         self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
@@ -337,7 +339,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Lists a walk with the kernel that suits it best.
+    /// Lists a launch that updates states, with the kernel that suits it best.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
         let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
             (Some(share), _) => (with_states_as_heads(self.problem, args), share),
@@ -362,7 +364,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the number of blocks in a walk, or in a launch of the quadratic form.
+/// Returns the number of blocks in a launch that updates states, or in one of the quadratic form.
 fn blocks(args: &LinearArgs) -> usize {
     let [columns, parts, heads, sequences] =
         [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);

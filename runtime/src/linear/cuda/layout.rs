@@ -17,8 +17,8 @@ pub struct Layout {
     pub records: u64,
     /// Gated keys and queries of the prepared chunks, if there are per-dim gates.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. In a scan, this region first contains the
-    /// folded parts, and then the states after all parts except the last, with padded rows.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. A scan folds every part except the last into
+    /// this region, then replaces the results by the states after these parts. Its rows are padded.
     pub boundaries: u64,
     /// Transitions of all parts except the last, in a scan with a delta rule,
     /// `[sequences, state heads, parts, d_k, d_k]` with padded rows.

@@ -15,7 +15,7 @@ use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 /// Row stride in elements below which the byte offsets within a chunk fit in 31 bits.
 const NEAR: i64 = 1 << 22;
 
-/// The sequences of a call, as the kernels read them.
+/// The sequences of a call, in the form that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
     /// Device address of the table of sequences; zero if sequences are not packed, so that each has all tokens.
@@ -30,7 +30,8 @@ pub struct Sequences {
     pub long: bool,
 }
 
-/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among those of all sequences.
+/// Converts a sequence to the kernels' format. `chunk0` is the index of its first chunk among the chunks of all
+/// sequences.
 pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
     let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
     LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
@@ -227,7 +228,7 @@ pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
     LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
 }
 
-/// Returns `filled` with one head per state, whose block computes all readers of the state.
+/// Returns `filled` with one head per state, whose block computes the outputs of all heads that read the state.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());
     LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
@@ -243,7 +244,7 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 
 /// Returns the parameters that all launches of the scan over `items` parts share, with the number of blocks per node.
 /// The other three arguments are device addresses: `states` of the folded parts, which the scan replaces by the states
-/// after them; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
+/// after these parts; `transitions` of the dense transitions, or zero; and `sums` of the sums of gate logarithms.
 pub fn carry(
     problem: &Problem,
     items: usize,
@@ -271,13 +272,13 @@ pub fn carry(
     }
 }
 
-/// Returns the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
+/// Returns the parameters of the launch for one step of the scan, with `nodes` nodes, in the downward phase if `down`.
 pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
     let nodes = int(nodes);
     CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
 }
 
-/// Returns a launch that copies states: it has no tokens, and one head per state.
+/// Returns the parameters of a launch that copies states. The launch has no tokens, and one head per state.
 pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States) -> LinearArgs {
     let one = Divisor::new(1);
     filled.heads = int(problem.state_heads());

@@ -19,10 +19,10 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
-    /// The kernel that walks in pairs, if there is one for this choice.
+    /// The kernel with half the columns per block, if there is one for this choice.
     pairs: Option<&'static GpuKernel>,
-    /// The kernel whose blocks compute all readers of a state, if the choice needs one in addition to the walking
-    /// kernel.
+    /// The kernel whose blocks compute the outputs of all heads that read a state, if the choice needs one in addition
+    /// to the kernel that updates states.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Kernels of a scan: the one that sums logarithms of gates (absent for a delta rule), and the one that carries
@@ -39,9 +39,9 @@ pub struct GpuPlan {
 #[derive(Clone, Debug)]
 pub struct Kernels {
     pub walk: Loaded,
-    /// The kernel that walks in pairs, and its columns per block.
+    /// The kernel with half the columns per block, and that number of columns.
     pub pairs: Option<(Loaded, usize)>,
-    /// The kernel whose blocks compute all readers of a state.
+    /// The kernel whose blocks compute the outputs of all heads that read a state.
     pub share: Option<Loaded>,
     pub prepare: Option<Loaded>,
     /// Kernels of a scan, as in [`GpuPlan`].
@@ -60,7 +60,7 @@ pub struct Loaded {
     pub threads: u32,
 }
 
-/// Lists the walking kernels of this build for the chooser.
+/// Lists the kernels of this build that update states, for the chooser.
 fn walks() -> impl Iterator<Item = Walk> + Clone {
     GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
         Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
@@ -68,7 +68,7 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
-/// Returns the number of state columns per block of a walking kernel.
+/// Returns the number of state columns per block of a kernel that updates states.
 fn columns(kernel: &GpuKernel) -> usize {
     match kernel.role {
         Role::LinearWalk { walk, .. } => walk.columns,
@@ -172,7 +172,7 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// Returns the number of state columns per block of the walking kernel.
+    /// Returns the number of state columns per block of the kernel that updates the states.
     pub fn columns(&self) -> usize {
         columns(self.walk)
     }

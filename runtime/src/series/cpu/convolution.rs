@@ -38,8 +38,8 @@ impl ConvolutionCall<'_> {
 
     /// Computes a tile by summing products directly.
     ///
-    /// The window contains the earlier inputs that a block needs, followed by the inputs of the block, in the order of
-    /// the pass.
+    /// The products are computed from a window of inputs in the worker's region: the earlier inputs that a block needs,
+    /// followed by the inputs of the block, in the order of the pass.
     ///
     /// # Safety
     /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.

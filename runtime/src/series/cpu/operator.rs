@@ -34,7 +34,7 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
-/// Kernels, decisions, workspace and workers of a call.
+/// Everything that a call needs in addition to its tensors: kernels, decisions, workspace and workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The kernels.

@@ -36,7 +36,7 @@ enum Pass {
     Outputs,
     /// Only the state after the last token.
     Last,
-    /// The affine map of all tokens, whose factor is written to this address.
+    /// The affine map of all tokens. Its factor is written to this address, and its addend to the state.
     Fold(*mut f32),
 }
 
@@ -120,7 +120,7 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// Returns the pass for tokens whose preceding state is known.
+    /// Returns what a part must compute if the state before it is known: the outputs, or only its last state.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

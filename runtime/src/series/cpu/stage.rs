@@ -378,8 +378,8 @@ impl States {
         }
     }
 
-    /// Returns `true` if a call with this number of sequences and tokens has nothing to write, for any number of
-    /// channels.
+    /// Returns `true` if a call with this number of sequences and tokens writes neither outputs nor states, for any
+    /// number of channels.
     pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
         batch == 0 || (tokens == 0 && self.present.is_null())
     }
@@ -426,8 +426,8 @@ pub unsafe fn columns_of_lines(
     }
 }
 
-/// Returns tile `number`, counted over all sequences of `tiles` tiles each. Tiles have at most `width` channels and do
-/// not cross the boundaries of groups, which have `group` channels each.
+/// Returns the tile with index `number` among the tiles of all sequences. Each sequence has `tiles` tiles. A tile has
+/// at most `width` channels and does not cross the boundaries of groups, which have `group` channels each.
 pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
     let (batch, number) = (number / tiles, number % tiles);
     let each = group.div_ceil(width);

@@ -24,9 +24,9 @@ const MOST_TAPS: usize = 16_384;
 /// Number of warps per SM that are enough to hide its latencies.
 const WARPS_PER_SM: usize = 16;
 
-/// Time to compute one tile of tokens, in units of the time to carry the state over the map of one part. Both wait for
-/// memory rather than arithmetic. The ratio is about 19 on an H200, consistent with the times of recurrences of 256
-/// tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64.
+/// Time to compute one tile of tokens, in units of the time to carry the state over the map of one part. Both steps
+/// wait for memory rather than arithmetic. The ratio is about 19 on an H200, consistent with the times of recurrences
+/// of 256 tokens in 1 and 16 parts, and of 1,024 tokens in 4 and 64.
 const TILE_TIME: usize = 20;
 
 /// Time of the two additional launches that parts need, in the same unit as [`TILE_TIME`].
@@ -64,8 +64,8 @@ fn product(counts: &[usize]) -> usize {
 }
 
 /// Returns the number of parts with the least estimated time, for a sequence of `tokens` tokens that `warps` warps
-/// compute in tiles of `of_tile` tokens. Parts are folded and computed concurrently, as far as the device has room for
-/// their warps; the state is carried over their maps one after another. Returns one if parts gain too little.
+/// compute in tiles of `of_tile` tokens. The device folds and computes as many parts concurrently as it has room for
+/// their warps, but carries the state over their maps one after another. Returns one if parts gain too little.
 fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
     let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
     let pass = |each: usize, parts: usize| {
@@ -80,8 +80,8 @@ fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
 }
 
 /// Returns the choice of `parts` parts, with the memory that they need. `states` is the number of state values in all
-/// channels and sequences. If the memory exceeds the budget, a requested number of parts is an error; without a
-/// request, a single pass is chosen.
+/// channels and sequences. If the memory exceeds the budget, returns an error if the options request the parts, and
+/// otherwise the choice of a single pass.
 fn with_maps(
     tiles: usize,
     parts: usize,

@@ -43,9 +43,9 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     }
 }
 
-/// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. If
-/// the box covers all sequences, its batch axis is that of the mask, which may repeat; otherwise the axis has one
-/// element per sequence.
+/// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. A
+/// box for all sequences has the batch axis of the mask, which may be shorter than the batch and repeat. A box for
+/// some sequences has one element per sequence along this axis, unless the axis is broadcast.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();
     let batch = if group == problem.spec().query.batch() { b } else { group };

@@ -19,7 +19,7 @@ pub struct StreamTokens {
 /// box of its index has size `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
-    /// Mask, bias or index.
+    /// The operand of the box: mask, bias or index.
     pub operand: Operand,
     /// The first element along each axis.
     pub first: [usize; 4],
@@ -141,7 +141,7 @@ pub struct StreamTimes {
     pub bytes: u64,
     /// Bytes that a sink has received.
     pub written: u64,
-    /// Number of chunks.
+    /// Number of chunks that were computed, summed over the query blocks.
     pub chunks: u64,
 }
 

@@ -83,7 +83,7 @@ pub enum Fitted {
     },
 }
 
-/// A search for a division.
+/// A search for a division of queries and keys.
 struct Search<'a> {
     engine: &'a Engine,
     gpu: &'a Arc<Gpu>,
@@ -274,9 +274,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the initial numbers of queries per task, tasks, and splits per chunk: the fewest splits whose thread
-    /// blocks fill the device, and the most queries that fit the budget. A task has the rows of one thread block, or
-    /// more if there would be too many tasks.
+    /// Returns the numbers with which the search starts: queries per task, tasks, and splits per chunk. They are the
+    /// fewest splits whose thread blocks fill the device, and the most queries that fit the budget. A task has the rows
+    /// of one thread block, or more if there would be too many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);

@@ -40,9 +40,9 @@ pub enum Area {
     PartialMs,
     /// Weighted sums of the partial states of a chunk.
     PartialW,
-    /// References and sums of pending states.
+    /// References and sums of the states that wait to be merged.
     PendingMs,
-    /// Weighted sums of pending states.
+    /// Weighted sums of the states that wait to be merged.
     PendingW,
 }
 

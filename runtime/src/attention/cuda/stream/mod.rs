@@ -16,15 +16,15 @@
 //! 2. *If the GPU shares the host's memory, nothing is copied.* Chunks are read into page-locked memory that is mapped
 //!    into the device's address space, and keys that already are in such memory are used in place.
 //! 3. *A chunk is a power of two of splits*, and the splits are those of the in-memory run: the attention kernels write
-//!    their partial states. The states of a chunk's splits are a subtree of the tree over all splits. Pending states
-//!    wait for their right neighbour in a binary counter ([`steps`]) with one slot per level. So bits depend on the
-//!    number of keys per split, not on chunks, resident queries, or the source of the keys.
+//!    their partial states. The states of a chunk's splits are a subtree of the tree over all splits. A complete state
+//!    waits for its right neighbour in a binary counter ([`steps`]), which has one slot per level of the tree. So bits
+//!    depend on the number of keys per split, not on chunks, resident queries, or the source of the keys.
 //! 4. *States stay in base-2 units on the device.* With an integer reference, only the additions of a merge round. The
 //!    kernel that merges the last chunk converts the units.
 //! 5. *Masks and biases are transferred with the keys*, as the box for a block and a chunk ([`added`]); a table is
-//!    transferred once. Past keys come before the new keys, and move the diagonal like the same number of queries
-//!    before the first query. Windows are processed picture by picture and are not divided, since a table of positions
-//!    refers to the complete picture. Packed sequences are processed one by one.
+//!    transferred once. Past keys come before the new keys, and move the diagonal by their number. Windows are
+//!    processed picture by picture and are not divided, since a table of positions refers to the complete picture.
+//!    Packed sequences are processed one by one.
 //! 6. *Everything is allocated before the first product.* Page-locked memory is written once. The system's limits are
 //!    checked first ([`available_memory`](crate::available_memory)), because Linux kills a process that exceeds them
 //!    instead of refusing memory.

@@ -266,7 +266,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Returns the positions of a step's queries and keys among all queries and keys. Past keys count as additional
-    /// queries before the first one: this moves a diagonal that starts at the first key by the length of the past.
+    /// queries before the first one, so a diagonal that starts at the first key moves by the length of the past.
     pub(super) fn lengths(&self, step: &Step) -> Lengths<'_> {
         let past = self.stream.plan.problem.past();
         let [queries, keys] = step.group.len;

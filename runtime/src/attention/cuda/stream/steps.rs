@@ -1,5 +1,5 @@
-//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk; it states which pending
-//! states merge with the state of the chunk.
+//! Iterates over the steps of a stream. A step is a pair of a query block and a key chunk, and contains the number of
+//! pending states that merge with the state of the chunk.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
@@ -134,7 +134,7 @@ impl<'a> Steps<'a> {
         if start < end { start..end } else { 0..0 }
     }
 
-    /// Returns the group of sequences that starts with the current one.
+    /// Returns the group of sequences that starts with the current sequence.
     fn group(&self) -> Group {
         let first = self.problem.sequence(self.lengths, self.sequence);
         let count = match self.problem.spec().packed {

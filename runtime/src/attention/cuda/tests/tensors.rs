@@ -128,7 +128,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// Enqueues runs that share the workspace's table of sequences, each with other lengths.
+/// Enqueues runs with different lengths that share the workspace's table of sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
@@ -194,9 +194,9 @@ fn device_tensors_give_the_bits_of_host_tensors() {
     }
 }
 
-/// Checks the refusals that a caller in C does not reach, because the C interface refuses the same first: misaligned
-/// addresses, and tensors that the problem does not have or that the call lacks. Also checks the size of an allocation
-/// to the element.
+/// Checks errors that a caller in C cannot reach, because the C interface rejects such tensors earlier: misaligned
+/// addresses, and tensors that the problem does not have or that the call lacks. Also checks that an allocation that is
+/// one element too short is refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tensors_that_do_not_fit_the_problem_are_refused() {

@@ -57,7 +57,7 @@ fn chunks_begin_where_a_launch_pays() {
     assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
 }
 
-/// Checks that the batch only decides between forms that compute the same bits.
+/// Checks that the size of the batch only decides between forms that compute the same bits.
 #[test]
 fn the_batch_changes_no_bit() {
     for tokens in [1, 15, 16, 24, 47, 48, 1000] {
@@ -73,7 +73,7 @@ fn the_batch_changes_no_bit() {
     assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
 }
 
-/// Checks that a packed sequence executes the same operations as it does alone.
+/// Checks that a packed sequence executes the same operations as the same sequence in a call of its own.
 #[test]
 fn packed_sequences_execute_what_they_do_alone() {
     let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
@@ -114,8 +114,8 @@ fn the_quadratic_form_is_for_all_rules() {
     assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
-/// Checks that a state is computed once for all its readers if separate blocks would run in several waves, and if the
-/// form and the kernel support it.
+/// Checks that a state is computed once for all heads that read it, if separate blocks would run in several waves and
+/// the form and the kernel support it.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
     let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
