@@ -258,18 +258,18 @@ pub struct Reading {
 /// Type of [`super::factor::multiply`], instantiated for an instruction set.
 pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
 
-/// The functions of `recur` by the width of a strip: one vector, `V` vectors and `W` vectors. They are separate because
-/// compilers need more than proportional time for a larger function.
+/// Functions that implement `recur`, one for each width of a strip: one vector, `V` vectors and `W` vectors. A single
+/// function for all widths would take longer to compile.
 pub(crate) struct Entries {
     /// Largest number of columns of a strip under the rules without rates, `V` vectors.
     pub columns: usize,
-    /// `single` under the rules without rates.
+    /// Instances of `recur::single` for the rules without rates.
     pub single: [Entry; 2],
-    /// `single` under the delta rules.
+    /// Instances of `recur::single` for the delta rules.
     pub single_delta: [Entry; 3],
-    /// `plain`.
+    /// Instances of `recur::plain`, for the rules without rates.
     pub plain: [Entry; 2],
-    /// `together` under the delta rules.
+    /// Instances of `recur::together` for the delta rules.
     pub delta: [Entry; 3],
 }
 
@@ -350,14 +350,14 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Under that rule
-/// earlier writes are cancelled only by later ones, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Without gates, a
+/// write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }
 
-/// Factor for a gate of `−∞`: minus zero, which no exponential returns. Plus zero is the factor for a gate whose
-/// exponential underflows, and rows are multiplied by it.
+/// Factor for a gate of `−∞`: minus zero, which no exponential returns. A gate whose exponential underflows has the
+/// factor plus zero, and rows are multiplied by that.
 pub const CLEARS: f32 = -0.0;
 
 /// Smallest number of tokens per pass for which products are computed with writing keys in the lanes.

@@ -97,7 +97,7 @@ pub struct SelectiveTile {
     pub c: Coefficients,
     /// Biases added to the time steps.
     pub bias: *const f32,
-    /// Factors by which inputs are added to outputs; null if they are not added.
+    /// Factors `d` of the terms `d u` that are added to the outputs; null if there are no such terms.
     pub skip: *const f32,
     /// `true` if time steps are the softplus of the given values.
     pub softplus: bool,

@@ -93,14 +93,14 @@ pub const DIM_GATES: i32 = 32768;
 pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
-/// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and a part is a run of [`PARALLEL_ROWS`] or
-/// [`QUADRATIC_ROWS`] tokens or, for the last state, of [`QUADRATIC_ROWS`] rows; each part starts from
-/// [`LinearArgs::initial`].
+/// quadratic form a block has [`PARALLEL_COLUMNS`] columns, and each part starts from [`LinearArgs::initial`]. A part
+/// is a run of [`PARALLEL_ROWS`] or [`QUADRATIC_ROWS`] tokens; when the last state is computed, it is a run of
+/// [`QUADRATIC_ROWS`] rows of this state.
 ///
 /// Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
 /// divisors is one. State `s` uses key head `s / key_group`. If several heads read a state, each of them computes
-/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads
-/// are states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
+/// it, and the first of them writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel, head
+/// indices are state indices, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
 /// Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
 /// chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their

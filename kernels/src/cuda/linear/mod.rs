@@ -41,7 +41,7 @@ pub use carry::*;
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 
-/// Shape of a walk kernel.
+/// Sizes and variant of a walk kernel, which carries states through tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWalk {
     /// Largest `key_dim`; states with a smaller one are padded with zeros.

@@ -57,7 +57,7 @@ pub struct Parts {
     pub each: i32,
     /// Number of parts that have one token more.
     pub more: i32,
-    /// Number of parts in the launch, counted from the first part; one in a launch with [`CARRY`].
+    /// Number of parts that the launch processes, counted from the first part; one in a launch with [`CARRY`].
     pub listed: i32,
     /// Precomputed division by [`Parts::listed`].
     pub by_listed: Divisor,
@@ -164,7 +164,7 @@ pub struct SelectiveArgs {
     pub c: SeriesTensor,
     /// Decay rates, f32 `[channel][state]`.
     pub a: u64,
-    /// Factors by which inputs are added to outputs, f32 `[channel]`.
+    /// Factors `D` of the terms `D u` that are added to the outputs, f32 `[channel]`.
     pub skip: u64,
     /// Biases added to the time steps, f32 `[channel]`.
     pub bias: u64,
