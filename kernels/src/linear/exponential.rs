@@ -94,7 +94,7 @@ pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) 
     (high, rest)
 }
 
-/// Splits a non-negative number into `high`, the largest f32 number that does not exceed it, and the relative remainder.
+/// Splits a non-negative number into `high`, the largest f32 number not above it, and the relative remainder.
 #[inline(always)]
 fn divided(power: f64) -> (f32, f32) {
     let nearest = power as f32;

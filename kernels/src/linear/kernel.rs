@@ -350,8 +350,8 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
-/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Without gates, a
-/// write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
+/// Returns `true` if passes of `pass` tokens use f64 sums: long passes of the delta rule without gates. Without gates,
+/// a write stays in the state until later writes cancel it, so sums over all tokens have terms that cancel.
 pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
     delta && matches!(per, Gates::None) && pass > LONG_PASS
 }

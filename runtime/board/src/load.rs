@@ -38,7 +38,7 @@ pub struct Others {
 
 impl Times {
     /// Computes the load that other processes and virtual machines caused on `cores` cores between `before` and `self`,
-    /// `elapsed` later. Returns `None` if `elapsed` is zero.
+    /// which was read `elapsed` later. Returns `None` if `elapsed` is zero.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();

@@ -34,8 +34,8 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// Returns a causal problem with two heads, a present and enough keys for several splits, so that the tile kernel, the
-/// merge and the copy of the present run.
+/// Returns a causal problem with two heads, present tensors, and enough keys for several splits. Its run needs the
+/// tile kernel, the merge kernel and the kernel that writes present tensors.
 fn problem() -> Case {
     let causal = Some(Alignment::BottomRight);
     let p = Params {

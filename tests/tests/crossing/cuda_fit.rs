@@ -1,4 +1,4 @@
-//! Tests GPU streams that are fitted to memory budgets, and the smaller divisions used when the driver refuses memory.
+//! Tests GPU streams that are fitted to memory budgets, and their smaller tasks when the driver refuses memory.
 
 use crate::cuda_stream::run;
 use elsa_core::attention::Alignment;

@@ -389,7 +389,8 @@ fn hard_data_stay_within_the_bound() {
     assert!(largest > 0.05, "{largest}");
 }
 
-/// Also prints the relative error and the relative bound in the Euclidean norm, and the median ratio of bound to error.
+/// Checks the relative error of plain problems in the Euclidean norm. Also prints the relative bound, and the median
+/// ratio of bound to error.
 #[test]
 fn errors_are_small_and_bounds_not_absurd() {
     for (rule, per_dim) in RULES {

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// Returns schedules that skip nothing: the article's ten settings, the exact schedule with lagging references in
-/// tiles, representatives of five keys each, and two schedules with the gate.
+/// Returns schedules that skip nothing: the settings of table 3 in the VFA article, the exact schedule with lagging
+/// references in tiles, representatives of five keys each, and two schedules with the gate.
 fn frozen_settings() -> Vec<Schedule> {
     let own = First::Proxy { keys: KeySide::SignedAbsMax, queries: QuerySide::Row, block: Some(5) };
     let mut settings: Vec<Schedule> = TABLE_3.iter().map(|(_, schedule)| *schedule).collect();

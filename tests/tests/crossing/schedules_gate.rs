@@ -195,8 +195,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Checks, for one query and for tiles, that blocks are skipped by the same votes and sums when the reference is zero.
-/// The results must agree with an account in f64.
+/// Checks, for one query and for tiles, that a reference of zero does not change which blocks are skipped. The results
+/// must agree with an account in f64.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;

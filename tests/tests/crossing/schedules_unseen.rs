@@ -37,7 +37,7 @@ fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Results of the account. `rows` contains `S` and `D` of every row in f64, relative to a score of zero. `count`
+/// Results of [`account`]. `rows` contains `S` and `D` of every row in f64, relative to a score of zero. `count`
 /// contains the numbers of blocks that are skipped unseen, skipped by their weights, and kept.
 struct Account {
     rows: Vec<[f64; 2]>,

@@ -57,7 +57,7 @@ impl Tree {
         fs::read_to_string(self.0.path().join(file)).unwrap().trim().parse().unwrap()
     }
 
-    /// Writes thermal zones, each with its type and temperature, using the system's folders and links.
+    /// Writes thermal zones, each with its type and temperature, in the folders and links that the system uses.
     fn zones(&self, zones: &[(&str, i64)]) {
         for (n, (name, millidegrees)) in zones.iter().enumerate() {
             let folder = format!("sys/devices/virtual/thermal/thermal_zone{n}");
