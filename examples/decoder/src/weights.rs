@@ -29,7 +29,7 @@ pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
 }
 
 impl Weights {
-    /// Writes random weights for `layers` layers to an unnamed file in `folder`, which disappears with the process.
+    /// Writes random weights for `layers` layers to an unnamed file in `folder`. The file disappears with the process.
     ///
     /// Matrices have the variance `1 / inputs`, so that values keep their magnitude from layer to layer. The scales of
     /// norms are near one.

@@ -24,7 +24,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 /// - `tokens` and `pass` are at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Largest number of tokens in a segment.
+    /// Number of these tokens, and so the largest number of tokens in the next segment.
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Shorter rows are padded with zeros.
     pub dim: usize,
@@ -105,7 +105,7 @@ pub struct Segment {
     pub writers: *const f32,
     /// Stride of tokens in `writers`.
     pub writer_stride: isize,
-    /// Factors applied to the tokens' readings of the state, `[tokens]`.
+    /// Factors applied to what the tokens read from the state, `[tokens]`.
     pub up: *const f32,
     /// Factors applied to the values that tokens write to the state, `[tokens]`.
     pub down: *const f32,

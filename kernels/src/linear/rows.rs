@@ -94,7 +94,7 @@ pub(super) const SEGMENT: usize = 16;
 /// Number of terms whose short sums are added up before the result is added to the total.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Number of terms that are summed in f32, in passes with f64 sums.
+/// Number of terms per short sum in f32, in passes whose sums are f64.
 pub(super) const SHORT: usize = 8;
 
 /// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is built

@@ -6,8 +6,8 @@ use elsa_core::series::plan::SeriesKernelSpec;
 /// Number of vectors of channels per tile.
 pub const VECTORS: usize = 2;
 
-/// Rows of a tile's channels, one per token in processing order. The next token's row is `stride` values further on; in
-/// a backward pass the stride is negative.
+/// Rows of a tile's channels, one per token in processing order. The next token's row is `stride` values further on;
+/// the stride is negative if tokens are processed from the last to the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<P> {
     /// The row of the first token.

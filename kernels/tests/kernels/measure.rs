@@ -1,4 +1,4 @@
-//! Tests of the measurements of rows against f64, element by element: every instruction set and type, sizes around the
+//! Compares the measurements of rows with f64, element by element: for every instruction set and type, sizes around the
 //! vector width, gaps of NaN between rows, infinite and NaN elements.
 
 use elsa_core::dtype::DType;

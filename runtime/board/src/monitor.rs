@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const POWER: Duration = Duration::from_millis(20);
 /// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest intervals to which the thread slows down: between samples of the power, and of everything else.
+/// Longest sampling intervals of a thread that slows down: for the power, and for everything else.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Fraction of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;

@@ -39,7 +39,7 @@ pub struct Slow {
     pub limit: Option<f64>,
     /// Number of cores that report their clock.
     pub on: usize,
-    /// `true` if all of these cores run at their highest clock.
+    /// `true` if all cores that report their clock run at their highest clock.
     pub at_highest: bool,
     /// Clock of the GPU, in MHz.
     pub gpu: Option<f64>,

@@ -1,4 +1,4 @@
-//! Writes files whose contents are computed first. Each file is written completely or not at all.
+//! Writes files whose complete contents are in memory. Each file is written completely or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};

@@ -13,7 +13,7 @@ use elsa_runtime::{BindError, Method, PlanOptions};
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     layout: Layout,
-    /// Number of further tokens for which the cache has memory, in addition to those of the call.
+    /// Number of unused tokens at the end of the cache, after those of the call.
     spare: usize,
     /// Number of elements between rows.
     pad: usize,

@@ -255,8 +255,8 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// Checks that, if a context that replaces a lost one does not get all of its memory, the CPU computes the call that
-/// needs the memory, and the next call tries to allocate it again.
+/// Replaces a lost context and refuses one allocation or module of the new one. All outputs must be correct, and the
+/// GPU must compute the following runs.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {

@@ -1,5 +1,5 @@
-//! Compares core's scalar linear attention, in every form, with the f64 oracle within its error bound, checks that the
-//! bound is neither exceeded nor unreasonably loose, and checks which runs have identical bits.
+//! Compares core's scalar linear attention, in every form, with the f64 oracle. Checks that errors are within the
+//! bound, that the bound is not unreasonably loose, and which runs have identical bits.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::DType;
@@ -109,7 +109,7 @@ fn filled(params: &Params, style: Style, seed: u64) -> Case {
     case
 }
 
-/// Returns every form, with chunks of 8 tokens and parts of 12.
+/// Returns every form, with chunks of 8 and parts of 12 tokens.
 fn walks() -> [Walk; 5] {
     Form::ALL.map(|form| Walk { form, chunk: 8, part: 12 })
 }

@@ -144,9 +144,9 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
-/// Checks frozen blocks with scores above the reference, which rises only in the last block, the one with the tile's
-/// diagonal. The distances of these scores from the reference were rounded while they were large, which the sums do not
-/// reveal.
+/// Checks frozen blocks with scores above the reference, which rises only in the last block, the one on the tile's
+/// diagonal. Until then the scores are far from the reference, and the rounding errors of their distances do not show
+/// in the sums.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {

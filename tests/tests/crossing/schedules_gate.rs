@@ -340,7 +340,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// Checks that calls whose norms do not prove that scores stay near zero have the bits of the exact schedule.
+/// Checks calls whose norms do not prove that scores stay near zero: they have the bits of the exact schedule.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

@@ -27,8 +27,8 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     Ran::twice(case, &plan, &mut plan.workspace().unwrap())
 }
 
-/// Compares all settings in tables 3 and 4 of the VFA article, and a budget, with core's scalar run in tiles of the same
-/// number of rows, bit for bit, on hard cases and for several numbers of threads.
+/// Compares all settings in tables 3 and 4 of the VFA article, and a budget, with core's scalar run in tiles of the
+/// same number of rows, bit for bit, on hard cases and for several numbers of threads.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3

@@ -1,4 +1,4 @@
-//! Tests blocks before the diagonal, which a tile visits before the keys on its diagonal, the *own keys* of its rows. A
+//! Tests blocks before the diagonal. A tile visits them before the keys on its diagonal, the *own keys* of its rows. A
 //! lower bound of the weight of each own key allows a tile to skip such blocks without computing their scores.
 
 use super::schedules_kernels::{BLOCK, within};
@@ -32,8 +32,8 @@ fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Runs a case inside a budget, checks its bounds, and compares it with its account. Returns the run and the number of
-/// tiles.
+/// Runs a case inside a budget, checks its error bounds, and compares its counts and sums with an account in f64.
+/// Returns the run and the number of tiles.
 fn judged(engine: &Engine, case: &Case, budget: f32) -> (Ran, u64) {
     let (ran, executed, tiles) = within(engine, case, budget);
     assert!(judge_by(case, &Schedule::within(budget), executed, &ran) <= 1.0);

@@ -63,7 +63,7 @@ struct Taken {
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
-    /// Number of parts after which the end of a unit fails; `None` if no end of a unit fails.
+    /// Number of parts after which the sink fails, at the end of a unit; `None` if it never fails.
     stops: Option<usize>,
 }
 
@@ -313,8 +313,8 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Checks that chunks that causality, windows or lengths exclude are not read, and that all others are read once per
-/// unit.
+/// Checks that chunks are not read if causality, windows or lengths exclude them, and that all others are read once
+/// per unit.
 #[test]
 fn only_what_is_attended_is_read() {
     let engine = engine(processors()[0], 2);

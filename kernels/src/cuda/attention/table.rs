@@ -86,7 +86,7 @@ const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 /// Limit for a kernel that supports any number of query rows.
 const ANY: usize = usize::MAX;
-/// Limit for a kernel that is not used for a kind of problem.
+/// Limit for a kernel that supports no rows of one kind of problem.
 const NONE: usize = 0;
 /// Largest number of query rows for which blocks with half as many rows occupy a device better.
 const FEW: usize = 960;

@@ -55,7 +55,7 @@ pub struct LinearWalk {
     pub shares: bool,
     /// `true` if a thread has two columns of a state instead of four, which doubles the number of blocks.
     pub pairs: bool,
-    /// `true` if tokens are processed one by one, with or without [`STEPS`] and for any number of readers.
+    /// `true` if tokens are always processed one by one, whether [`STEPS`] is set or not, for any number of readers.
     pub steps: bool,
 }
 

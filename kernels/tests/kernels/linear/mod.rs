@@ -1,4 +1,4 @@
-//! Tests of each kernel of linear attention that this machine can execute: segments, strips and readings against the
+//! Compares segments, strips and readings of each kernel of linear attention that this machine can execute with the
 //! recurrence in f64.
 
 mod case;

@@ -88,7 +88,7 @@ impl Tree {
         self.put(&format!("{folder}/cpufreq/scaling_governor"), "schedutil\n");
     }
 
-    /// Writes a device that has a clock of its own, in Hz.
+    /// Writes a device with its current, lowest and highest clock in Hz, and its load.
     fn device(&self, folder: &str, name: &str, hz: [u64; 3], load: Option<u64>) {
         let folder = format!("sys/class/devfreq/{folder}");
         self.put(&format!("{folder}/device/of_node/name"), format!("{name}\0"));

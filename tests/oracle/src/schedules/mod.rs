@@ -73,9 +73,9 @@ impl Merged {
         ]);
     }
 
-    /// Compares the merged states with the exact rows of `problem`, which has all keys. The skipped weights must be within
-    /// `budget`, and the outputs within the error bound. `near` is the allowed rounding error, and `additions` the length of
-    /// the longest chain of sums.
+    /// Compares the merged states with the exact rows of `problem`, which has all keys. The skipped weights must be
+    /// within `budget`, and the outputs within the error bound. `near` is the allowed rounding error, and `additions`
+    /// the length of the longest chain of sums.
     ///
     /// # Panics
     /// If a row exceeds its limit.
@@ -314,7 +314,7 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     ran
 }
 
-/// Sums of a row in f64, relative to a score of zero, after the decisions of an error budget.
+/// Sums of a row in f64, relative to a score of zero, over the weights that an error budget keeps and skips.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// Sum of the weights that were kept.
