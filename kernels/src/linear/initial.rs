@@ -10,8 +10,8 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// Row of zeros, used for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the padding rows of a strip, which belong to no dim of a key. Padding rows may contain NaN, the product of a
-/// zero and a value that is not finite, which would reach every later output. A row has `width` values; rows are
+/// Zeroes the padding rows of a strip, which belong to no dim of a key. Products of zeros and values that are not
+/// finite may have written NaN to these rows, and every later output would read it. A row has `width` values; rows are
 /// `stride` apart.
 ///
 /// # Safety

@@ -196,7 +196,7 @@ pub struct Columns {
     pub output_stride: isize,
     /// Stride of the output rows of a token.
     pub group_stride: isize,
-    /// `true` to add outputs to those in memory.
+    /// `true` to add the outputs to the values in memory, `false` to overwrite these.
     pub add: bool,
     /// `true` if the state after the segment is needed. If it is not, the strip's contents are unspecified afterwards.
     pub keep: bool,
@@ -251,7 +251,7 @@ pub struct Reading {
     pub y: *mut f32,
     /// Stride of rows in `y`.
     pub y_stride: isize,
-    /// `true` to add the results to those in memory.
+    /// `true` to add the results to the values in memory, `false` to overwrite these.
     pub add: bool,
 }
 

@@ -109,7 +109,7 @@ impl State {
         self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
     }
 
-    /// Compares the total power with each rail that it should include, by the rise of both above the idle machine's.
+    /// Compares how far the total power, and each rail that it should include, have risen above the idle machine.
     fn compare(&mut self, readings: &Readings) {
         let found = self.idle.as_ref().map(|idle| inclusions(idle, readings)).unwrap_or_default();
         for found in found {

@@ -75,8 +75,8 @@ impl Canceller {
         (engine, Held(canceller))
     }
 
-    /// Checks that a call that is cancelled at any of its loops ends as cancelled, and that the next call has the bits
-    /// of an undisturbed one, even after a cancellation between the two calls. Returns the number of loops.
+    /// Cancels a call at each of its loops. The call must end as cancelled, and the next call must have the bits of an
+    /// undisturbed one, even after a cancellation between the two calls. Returns the number of loops.
     fn judge<T: PartialEq>(&self, what: &str, mut call: impl FnMut() -> Result<T, RunError>) -> usize {
         self.loops.store(0, Ordering::Relaxed);
         let want = call().unwrap();

@@ -224,8 +224,8 @@ fn fell_back(output: &Output, reason: &str) {
     assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
 }
 
-/// Requires that, under [`Fallback::Fail`], the scenario reports an error at `stage` that contains `reason`, and that
-/// no run is on the CPU.
+/// Runs the scenario under [`Fallback::Fail`]. It must report an error at `stage` that contains `reason`, and no run
+/// may be on the CPU.
 fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
     let mut all = variables.to_vec();
     all.push(("ELSA_TEST_FAIL", "1"));

@@ -490,7 +490,7 @@ fn scenario() {
     println!("run: {} {}", report.backend, report.fallback.is_some());
 }
 
-/// Checks that a device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
+/// Makes the device fail at each of its calls. The states must stay unchanged, so that the CPU can compute from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

@@ -213,8 +213,8 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
 
-/// Checks that an error code that loses the context leads to a new context, and that any other code keeps it. In both
-/// cases the GPU computes the next run.
+/// Checks that a context is replaced after an error code that loses it, and kept after any other code. In both cases
+/// the GPU computes the next run.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {

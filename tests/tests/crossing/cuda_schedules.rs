@@ -209,7 +209,7 @@ fn every_row_of_a_block_votes() {
     }
 }
 
-/// Checks that NaN and infinities among the values of tiles that would otherwise be skipped reach the rows that attend
+/// Checks NaN and infinities among the values of tiles that would otherwise be skipped: they reach the rows that attend
 /// them, and no others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]

@@ -266,7 +266,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
     assert!(compared >= 4, "{compared}");
 }
 
-/// Checks that a stream can run repeatedly, and that it reports the bytes copied and its times, which add up.
+/// Checks that a stream can run repeatedly, and that the bytes and times that it reports add up.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {

@@ -137,7 +137,7 @@ fn exact(case: &Case) -> [Vec<f64>; 2] {
 }
 
 /// Requires that every error is within the bound for `executed`, that the exact numbers of the bound are those of the
-/// oracle, and that numbers which are not finite stay so. Returns the largest ratio of an error to its bound.
+/// oracle, and that a result is not finite if the exact one is not. Returns the largest ratio of an error to its bound.
 fn check(case: &Case, found: &Found, executed: Executed) -> f64 {
     let (answer, [output, states]) = (case.answer(|_| executed), exact(case));
     let mut share = 0.0f64;

@@ -256,8 +256,8 @@ fn every_row_of_a_kernels_tile_votes() {
     }
 }
 
-/// Checks that NaN and infinities among the values of blocks that would otherwise be skipped reach the rows that attend
-/// them.
+/// Checks NaN and infinities among the values of blocks that would otherwise be skipped: they reach the rows that
+/// attend them.
 #[test]
 fn kernels_keep_values_that_are_not_finite() {
     let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
@@ -343,7 +343,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Checks that calls with parts of the keys decide independently, and that their states merge within the budget.
+/// Checks calls with different parts of the keys: they decide independently, and their states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);

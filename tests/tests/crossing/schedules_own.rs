@@ -76,8 +76,8 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
 }
 
-/// Checks that rows whose own key is masked, or has a low score, vote against skipping earlier blocks, so that their
-/// tile computes these blocks.
+/// Checks rows whose own key is masked or has a low score. They vote against skipping earlier blocks, so their tile
+/// computes these blocks.
 #[test]
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
@@ -373,8 +373,8 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Checks that calls with parts of the keys keep the budget independently: a call whose part does not contain the own
-/// keys cannot use their weights.
+/// Checks calls with different parts of the keys: they keep the budget independently, and a call whose part does not
+/// contain the own keys cannot use their weights.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

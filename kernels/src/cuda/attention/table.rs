@@ -75,8 +75,8 @@ const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// Returns the paces of a kernel. Those on early GPUs were derived from machine code, those on late GPUs were measured.
-/// Each pair has the pace of blocks that share an SM, then that of a block alone on an SM.
+/// Returns the paces of a kernel on early GPUs, derived from machine code, and on late GPUs, measured. Each pair has
+/// the pace of blocks that share an SM, then that of a block alone on an SM.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];

@@ -12,7 +12,7 @@ pub const MOST_READERS: usize = CHUNK;
 pub const PARALLEL_COLUMNS: usize = 64;
 /// Tokens per block of the quadratic kernel without a delta rule and with at most one gate per head.
 pub const PARALLEL_ROWS: usize = 64;
-/// Tokens or state rows per block of the other quadratic kernels.
+/// Tokens or state rows per block of the quadratic kernels with a delta rule or a gate per dim.
 pub const QUADRATIC_ROWS: usize = 32;
 /// f32 values per record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;

@@ -86,7 +86,7 @@ pub struct RecurrenceArgs {
     pub by_tiles: Divisor,
     /// Number of tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Number of tiles in all sequences and listed parts; a warp computes one of them.
+    /// Number of tiles in all sequences and listed parts; a warp computes one tile.
     pub items: i32,
     /// Number of channels.
     pub channels: i32,
@@ -124,7 +124,7 @@ pub struct SelectiveArgs {
     pub by_b: Divisor,
     /// Precomputed division by [`SelectiveArgs::c_group`].
     pub by_c: Divisor,
-    /// Number of tiles of channels; a block computes one of them.
+    /// Number of tiles of channels; a block computes one tile.
     pub tiles: i32,
     /// Number of tiles per group of channels that have the same coefficients.
     pub tiles_of_group: i32,

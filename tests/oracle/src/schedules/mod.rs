@@ -52,7 +52,7 @@ impl Ran {
     }
 }
 
-/// Merged states of calls that each have a part of the keys: `m`, `S`, the sums `D` of the skipped weights, and `W`.
+/// Merged states of calls with different parts of the keys: `m`, `S`, the sums `D` of the skipped weights, and `W`.
 #[derive(Debug, Default)]
 pub struct Merged(Option<[Vec<f32>; 4]>);
 
