@@ -231,7 +231,7 @@ unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, d
     }
 }
 
-/// Loads `count` elements, at most `N`, followed by copies of the first.
+/// Loads `count` elements, at most `N`, and fills the other lanes with copies of the first element.
 ///
 /// # Safety
 /// - `p` is readable for one element, and for `count` elements `stride` apart.

@@ -218,13 +218,13 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts to watch. `pid` is the measured process; its load does not count as load of others.
+    /// Starts to watch. `pid` is the measured process; its load does not count as load of other processes.
     #[must_use]
     pub fn start(root: &Root, pid: u32) -> Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch with sampling intervals other than 20 ms for the power and 200 ms for everything else.
+    /// Starts to watch, as [`Monitor::start`] does, but samples the power every `power` and everything else every `slow`.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests caches that are appended to in place, on every back end. The output has the bits of a run with a copied cache
+//! Tests calls that append to caches in place, on every back end. The output has the bits of a run with a copied cache
 //! and matches the definition, and no byte of the cache changes except in the new rows.
 
 use elsa_core::argument::ArgumentError;
