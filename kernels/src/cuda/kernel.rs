@@ -70,8 +70,8 @@ pub enum Role {
         /// SM resources per block.
         resources: GpuResources,
     },
-    /// Measurement of the magnitudes of a call's elements. Launched on any number of blocks, each of which writes one
-    /// record; takes [`MeasureArgs`](super::attention::MeasureArgs).
+    /// Measurement of the magnitudes of a call's elements. Launched on any number of blocks, which write one record
+    /// each; takes [`MeasureArgs`](super::attention::MeasureArgs).
     AttentionMeasure {
         /// SM resources per block.
         resources: GpuResources,

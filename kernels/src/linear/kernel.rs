@@ -105,7 +105,7 @@ pub struct Segment {
     pub writers: *const f32,
     /// Stride of tokens in `writers`.
     pub writer_stride: isize,
-    /// Factors applied to what the tokens read from the state, `[tokens]`.
+    /// Factors applied to the values that tokens read from the state, `[tokens]`.
     pub up: *const f32,
     /// Factors applied to the values that tokens write to the state, `[tokens]`.
     pub down: *const f32,

@@ -436,9 +436,9 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes what the `R` tokens from `t` write to the state, and stores it in the strip's `room`. Under the rules
-/// without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'` includes the
-/// writes of earlier tokens of the pass, by forward substitution.
+/// Computes the values that the `R` tokens from `t` write to the state, and stores them in the strip's `room`. Under
+/// the rules without rates these are the tokens' values. Under the delta rules they are `β (v − k S')`, where `S'`
+/// includes the writes of earlier tokens of the pass, by forward substitution.
 ///
 /// # Safety
 /// - As for [`pass`], with the writes of the tokens of the pass before `t` in the room.
@@ -509,9 +509,9 @@ unsafe fn write<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains what the
-/// tokens read from the state and from the writes before the tile. The write of each token is added to what later
-/// tokens read.
+/// Computes the writes of the tokens of a register tile, starting with `t`, under a delta rule. `w` contains the values
+/// that tokens read from the state and from the writes before the tile. The write of each token is added to the values
+/// that later tokens read.
 ///
 /// # Safety
 /// - As for [`writes`]; the products between the tokens are at `own`, four per token.

@@ -224,7 +224,7 @@ impl Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// Starts to watch, as [`Monitor::start`] does, but samples the power every `power` and everything else every `slow`.
+    /// Starts to watch, with a sample of the power every `power` and a sample of everything else every `slow`.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
